@@ -1,0 +1,70 @@
+"""Every error regard raises on purpose. Each message says what was given, what was expected, and what to do.
+
+    RegardError
+    ├── ShapeError          (ValueError)  tensors whose sizes do not fit together
+    ├── DtypeError          (TypeError)   tensors of a wrong or mixed type
+    ├── NotSupported        (ValueError)  the part cannot do what was asked; names one that can
+    │   ├── PatternNotSupported
+    │   ├── BiasNotSupported
+    │   ├── StateNotSupported
+    │   └── CaptureNotSupported
+    ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
+    ├── BadFile             (ValueError)  a file that is not what it should be
+    └── MissingExtra        (ImportError) an optional dependency is not installed
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RegardError(Exception):
+    """The root of the tree."""
+
+
+class ShapeError(RegardError, ValueError):
+    """Tensors whose sizes do not fit together."""
+
+
+class DtypeError(RegardError, TypeError):
+    """Tensors of a wrong or mixed type."""
+
+
+class NotSupported(RegardError, ValueError):
+    """A part was asked for what it cannot do."""
+
+
+class PatternNotSupported(NotSupported):
+    """The mechanism cannot be restricted to this pattern."""
+
+
+class BiasNotSupported(NotSupported):
+    """The mechanism has no scores to add a bias to."""
+
+
+class StateNotSupported(NotSupported):
+    """The mechanism cannot go step by step."""
+
+
+class CaptureNotSupported(NotSupported):
+    """The weights behind this call cannot be had."""
+
+
+class UnknownName(RegardError, LookupError):
+    """No such mechanism, model or recipe."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]):
+        known = list(known)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(known)}"
+        super().__init__(f"no {kind} is called {name!r}; {hint}")
+
+
+class BadFile(RegardError, ValueError):
+    """A file that is not what it should be."""
+
+
+class MissingExtra(RegardError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str):
+        super().__init__(f"{purpose} needs the package {package}: pip install 'regard[{extra}]'")

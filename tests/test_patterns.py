@@ -1,0 +1,164 @@
+"""Patterns: the three forms of every rule agree, rules combine, print as themselves and draw themselves."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard.patterns as P
+from regard.errors import DtypeError, RegardError, ShapeError
+
+L, M = 23, 37  # unequal: everything must be aligned at the end
+
+
+def rules(queries: int = L, keys: int = M) -> dict[str, P.Pattern]:
+    g = torch.Generator().manual_seed(7)
+    ids = torch.randint(0, 3, (3, keys), generator=g).sort().values
+    return {
+        str(rule): rule
+        for rule in [
+            P.full,
+            P.causal,
+            P.window(0),
+            P.window(5),
+            P.local_causal(4),
+            P.block(6),
+            P.block_window(4, 1),
+            P.stride(5),
+            P.stride(1),
+            P.dilated(2, 3),
+            P.tokens(0, 9, -1),
+            P.to_tokens(*range(3, 12)),
+            P.from_tokens(36),
+            P.random_blocks(2, 4, seed=3),
+            P.random_blocks(1, 8, seed=1, per_head=5),
+            P.summary(6, 2),
+            P.same_row(7),
+            P.same_column(7),
+            P.grid_window(1, 7),
+            P.lengths([keys, 11, 0]),
+            P.since(torch.tensor([0, 5, 37])),
+            P.segments(ids),
+            P.segments(ids[0], ids[1, :queries]),
+            P.keep(torch.rand(queries, keys, generator=g) < 0.3),
+            P.keep(torch.rand(3, 5, queries, keys, generator=g) < 0.1),
+            P.keep(torch.rand(3, 1, 1, keys, generator=g) < 0.5),
+            P.edges(torch.randint(0, keys, (2, 60), generator=g)),
+            P.per_head(P.causal, P.window(3), P.tokens(2), P.full, P.stride(4)),
+            P.placed(P.window(6), torch.arange(queries) * 2, torch.arange(keys) * 2 - 3),
+        ]
+    }
+
+
+def check(rule: P.Pattern, queries: int, keys: int, size: int, key_size: int) -> None:
+    """The block summary and the bound are true of the mask."""
+    mask = rule.mask(queries, keys)
+    summary = rule.blocks(queries, keys, size, key_size)
+    for u in range(summary.shape[2]):
+        for w in range(summary.shape[3]):
+            pairs = mask[:, :, u * size : (u + 1) * size, w * key_size : (w + 1) * key_size]
+            pairs = pairs.expand(*summary.shape[:2], *pairs.shape[2:])
+            some, every = pairs.flatten(2).any(-1), pairs.flatten(2).all(-1)
+            assert not (some & (summary[:, :, u, w] == 0)).any(), f"{rule}: block {u},{w} is called empty"
+            assert not (~every & (summary[:, :, u, w] == 2)).any(), f"{rule}: block {u},{w} is called full"
+    assert mask.sum(-1).max() <= rule.most(keys) <= keys
+    if (reach := rule.reach()) is not None:
+        back, first = reach
+        i, j = torch.arange(keys - queries, keys)[:, None], torch.arange(keys)
+        assert not (mask & (j <= i) & (i - j > back) & (j >= first)).any(), f"{rule} sees beyond its reach {reach}"
+
+
+@pytest.mark.parametrize("name", rules())
+@pytest.mark.parametrize("size", [(4, 4), (5, 8), (1, 3), (64, 64)], ids=str)
+def test_three_forms_agree(name, size):
+    check(rules()[name], L, M, *size)
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "window(5)", "local_causal(4)", "stride(5)", "dilated(2, 3)", "block(6)", "block_window(4, 1)", "tokens(-1, 0, 9)", "summary(6, 2)"])
+def test_summary_is_exact_for_single_rules(name):
+    """Not only sound: a single positional rule never calls a block partial that is empty or full."""
+    rule, size = rules()[name], 4
+    mask, summary = rule.mask(L, M)[0, 0], rule.blocks(L, M, size)[0, 0]
+    for u in range(summary.shape[0]):
+        for w in range(summary.shape[1]):
+            pairs = mask[u * size : (u + 1) * size, w * size : (w + 1) * size]
+            assert summary[u, w] == (2 if pairs.all() else int(pairs.any())), f"{rule} block {u},{w}"
+
+
+def combined():
+    leaves = st.sampled_from([r for r in rules().values() if not isinstance(r, P.placed)])
+    return st.recursive(leaves, lambda inner: st.one_of(st.tuples(inner, inner, st.booleans()).map(lambda t: t[0] & t[1] if t[2] else t[0] | t[1]), inner.map(lambda p: ~p)), max_leaves=4)
+
+
+@given(rule=combined(), size=st.integers(1, 12), key_size=st.integers(1, 12))
+@settings(max_examples=80, deadline=None)
+def test_combinations_stay_sound(rule, size, key_size):
+    check(rule, L, M, size, key_size)
+
+
+def test_algebra_is_boolean_algebra():
+    a, b = P.window(3), P.tokens(1)
+    mask = lambda p: p.mask(9, 9)  # noqa: E731
+    assert mask(a & b).equal(mask(a) & mask(b))
+    assert mask(a | b).equal(mask(a) | mask(b))
+    assert mask(~(a | b)).equal(mask(~a & ~b))
+    assert ~~a is a
+    assert P.full & a is a
+    assert (P.full | a) is P.full
+
+
+def test_prints_as_itself_and_can_be_typed_back():
+    rule = P.causal & (P.window(128) | P.tokens(0)) & ~P.stride(3)
+    assert str(rule) == "causal & (window(128) | tokens(0)) & ~stride(3)"
+    assert eval(str(rule), vars(P)) == rule
+    assert str(P.per_head(P.causal, P.block(4) | P.summary(4, 1))) == "per_head(causal, block(4) | summary(4, 1))"
+    assert str(P.tokens(*range(64))) == "tokens(*range(0, 64))"
+    assert str(P.causal & P.lengths([3, 4])) == "causal & lengths(<2>)"
+
+
+def test_draws_itself(tmp_path):
+    assert (P.causal & (P.window(1) | P.tokens(0))).draw(4) == "■···\n■■··\n■■■·\n■·■■"
+    assert P.causal.draw(2, keys=4) == "■■■·\n■■■■"  # the last query sees all
+    png = P.per_head(P.causal, P.window(2)).save_png(tmp_path / "pattern.png", 16)
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_hand_worked_rules():
+    rows = lambda p, n: p.draw(n).split("\n")  # noqa: E731
+    assert rows(P.block(2), 4) == ["■■··", "■■··", "··■■", "··■■"]
+    assert rows(P.stride(2), 4) == ["■·■·", "·■·■", "■·■·", "·■·■"]
+    assert rows(P.dilated(1, 2), 5) == ["■·■··", "·■·■·", "■·■·■", "·■·■·", "··■·■"]
+    assert rows(P.summary(3, 1), 4) == ["··■·"] * 4
+    assert rows(P.grid_window(1, 2), 6)[0] == "■■■■··"
+    assert rows(P.same_column(3), 6)[1] == "·■··■·"
+    assert rows(P.edges(torch.tensor([[0, 2], [2, 1]])), 3) == ["··■", "···", "·■·"]
+    # causal over 3 new queries behind 2 old keys
+    assert rows(P.causal, 3) == ["■··", "■■·", "■■■"]
+
+
+def test_random_blocks_can_be_repeated_and_fixed_for_streaming():
+    a, b = (P.random_blocks(2, 4, seed=5).mask(32, 32) for _ in range(2))
+    assert a.equal(b)
+    assert not a.equal(P.random_blocks(2, 4, seed=6).mask(32, 32))
+    assert (a.sum(-1) == 8).all()
+    fixed = P.random_blocks(2, 4, seed=5, length=32)
+    assert fixed.mask(16, 16).equal(a[:, :, :16, :16])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: P.keep(torch.zeros(3, 3)), DtypeError, "bias"),
+        (lambda: P.keep(torch.zeros(3, 3, 3, dtype=torch.bool)), ShapeError, "lengths"),
+        (lambda: P.keep(torch.ones(3, 3, dtype=torch.bool)).mask(4, 4), ShapeError, "too small"),
+        (lambda: P.lengths(torch.ones(2, 3, dtype=torch.long)), ShapeError, "keep"),
+        (lambda: P.lengths([2, 3]) & P.lengths([1, 2, 3]), ShapeError, "2 and 3 batch rows"),
+        (lambda: P.window(-1), ShapeError, "radius=-1"),
+        (lambda: P.tokens("cls"), DtypeError, "whole numbers"),
+        (lambda: P.segments(torch.rand(4)), ShapeError, "whole numbers"),
+    ],
+)
+def test_mistakes_are_named(make, error, words):
+    with pytest.raises(error, match=words) as caught:
+        make()
+    assert isinstance(caught.value, RegardError)
