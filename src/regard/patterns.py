@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .errors import DtypeError, ShapeError
@@ -687,12 +688,11 @@ class listed_blocks(Pattern):  # noqa: N801
         return False
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return self.table.to(i.device)[h, _floor(i, self.size), _floor(j, self.size)]
+        return self.table.to(i.device)[h if self.heads > 1 else h * 0, _floor(i, self.size), _floor(j, self.size)]
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        first, last = self.allows(b, h, i.first, j.first), self.allows(b, h, i.last, j.last)
-        i_one, j_one = (_floor(x.first, self.size) == _floor(x.last, self.size) for x in (i, j))
-        return Bounds(first | ~(i_one & j_one), first & last & i_one & j_one)
+        i, j = (Span(_floor(x.first, self.size), _floor(x.last, self.size)) for x in (i, j))
+        return _rectangles(self.table[None], b * 0, h if self.heads > 1 else h * 0, i, j)
 
     def most(self, length: int) -> int:
         return min(length, int(self.table.sum(-1).max()) * self.size)
@@ -822,16 +822,11 @@ class keep(_Data):  # noqa: N801
         return mask[b if B > 1 else b * 0, h if H > 1 else h * 0, row, j if M > 1 else j * 0]
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        # counts inside rectangles from an integral image: O(L·M) once, no pair visited twice
         B, H, L, M = self._mask_BHLM.shape
         if L == 1 or M == 1:
             return super().bounds(b, h, i, j)
-        total = torch.zeros(B, H, L + 1, M + 1, dtype=torch.int32)
-        total[:, :, 1:, 1:] = self._mask_BHLM.cpu().to(torch.int32).cumsum(-1).cumsum(-2)
-        top, bottom, left, right = i.first + L - M, i.last + L - M + 1, j.first, j.last + 1
-        b, h = b if B > 1 else b * 0, h if H > 1 else h * 0
-        count = total[b, h, bottom, right] - total[b, h, top, right] - total[b, h, bottom, left] + total[b, h, top, left]
-        return Bounds(count > 0, count == (bottom - top) * (right - left))
+        i = Span(i.first + L - M, i.last + L - M)
+        return _rectangles(self._mask_BHLM, b if B > 1 else b * 0, h if H > 1 else h * 0, i, j)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -959,6 +954,14 @@ def _floor(x: Tensor, size: int) -> Tensor:
 def _pick(ids: Tensor, b: Tensor, x: Tensor) -> Tensor:
     ids = ids.to(x.device)
     return ids[x] if ids.dim() == 1 else ids[b, x]
+
+
+def _rectangles(mask_BHLM: Tensor, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+    """Bounds of a table of booleans, exact, by counting: one pass makes sums from the corner, four look-ups a count."""
+    corner = F.pad(mask_BHLM.cpu().to(torch.int32), (1, 0, 1, 0)).cumsum(-1).cumsum(-2)
+    top, bottom, left, right = i.first, i.last + 1, j.first, j.last + 1
+    count = corner[b, h, bottom, right] - corner[b, h, top, right] - corner[b, h, bottom, left] + corner[b, h, top, left]
+    return Bounds(count > 0, count == (bottom - top) * (right - left))
 
 
 def _extremes(ids: Tensor, b: Tensor, x: Span, shift: int) -> tuple[Tensor, Tensor]:

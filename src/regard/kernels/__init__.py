@@ -1,0 +1,14 @@
+"""One door to the heavy primitives that mechanisms share.
+
+| call | what it computes |
+|---|---|
+| `attend` | exact attention over any pattern, with its log-sum-exp, in linear memory, forward and backward |
+| `merge` | results over disjoint sets of keys, put together |
+| `scan` | sums of outer products of keys and values along a sequence, with decay, in chunks |
+
+Each is written in plain PyTorch first. Faster forms may stand behind the same call; `forms()` says which are live.
+"""
+
+from ._bias import Bias as Bias
+from .exact import attend as attend
+from .merge import merge as merge

@@ -1,0 +1,50 @@
+"""Something to add to the scores, made tile by tile so that it need never exist as a whole."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Bias:
+    """A bias b(i, j) computed from a few tensors, e.g. one slope or one table of buckets a head.
+
+    `tile` must depend on `self.tensors` only through its last arguments: the backward pass calls it again, tile by tile,
+    and so a learned bias costs the memory of its parameters, not of the L × M matrix.
+    """
+
+    tensors: tuple[Tensor, ...] = ()
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        """The bias of query positions i on key positions j: (H, len(i), len(j)), or the same with a batch axis."""
+        raise NotImplementedError
+
+    def whole(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """All of it, (1 or B, 1 or H, L, M): for definitions and pictures."""
+        i, j = torch.arange(keys - queries, keys, device=device), torch.arange(keys, device=device)
+        return four(self.tile(i, j, *self.tensors))
+
+
+class Matrix(Bias):
+    """A bias that was given as a tensor, (…, L, M) broadcasting to (B, H, L, M)."""
+
+    def __init__(self, matrix: Tensor, queries: int, keys: int):
+        self.tensors = (matrix,)
+        self.start = keys - queries
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        (matrix,) = tensors
+        if matrix.shape[-2] > 1:
+            matrix = _cut(matrix, -2, i - self.start)
+        return _cut(matrix, -1, j) if matrix.shape[-1] > 1 else matrix.expand(*matrix.shape[:-1], len(j))
+
+
+def _cut(x: Tensor, axis: int, index: Tensor) -> Tensor:
+    if len(index) and int(index[-1] - index[0]) + 1 == len(index):
+        return x.narrow(axis, int(index[0]), len(index))
+    return x.index_select(axis, index)
+
+
+def four(bias: Tensor) -> Tensor:
+    """With leading axes of size 1 up to (B, H, L, M)."""
+    return bias[(None,) * (4 - bias.dim())]

@@ -1,0 +1,268 @@
+"""Exact attention over any pattern: softmax(scale · q kᵀ + bias, where allowed) v, in memory linear in the length.
+
+The one call is `attend`. Dense work goes to PyTorch's `scaled_dot_product_attention`; everything else is done tile by
+tile along a plan, forward and backward, with partial results of a row merged by their log-sum-exp. Nothing of size
+L × M is ever stored, whatever is asked for: a pattern, a learned bias, dropout, a soft cap, values wider than keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..patterns import Causal, Full, Pattern, full
+from . import _tile
+from ._bias import Bias, Matrix, four
+from ._gpu import attend_on_gpu
+from ._plan import Group, Plan, Tile, additive, plan
+from .merge import merge_into
+
+SMALL = 256 * 256  # up to this many pairs a mask as a whole is cheaper than a plan
+
+
+@overload
+def attend(
+    q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern = full, *, scale: float | None = None,
+    bias: Tensor | Bias | None = None, softcap: float | None = None, sink_H: Tensor | None = None, dropout: float = 0.0,
+    generator: torch.Generator | None = None, with_lse: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def attend(
+    q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern = full, *, scale: float | None = None,
+    bias: Tensor | Bias | None = None, softcap: float | None = None, sink_H: Tensor | None = None, dropout: float = 0.0,
+    generator: torch.Generator | None = None, with_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+def attend(
+    q_BLHK: Tensor,
+    k_BMHK: Tensor,
+    v_BMHV: Tensor,
+    pattern: Pattern = full,
+    *,
+    scale: float | None = None,
+    bias: Tensor | Bias | None = None,
+    softcap: float | None = None,
+    sink_H: Tensor | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    with_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The average out_BLHV and, if asked for, the log-sum-exp lse_BHL of the scores; both have gradients.
+
+    k and v may have fewer heads than q, as long as their number divides it: head h reads head ⌊h·G/H⌋ of G.
+    `sink_H` is a logit a head that takes part in the softmax and has no value. `scale` is 1/√K unless given.
+    A row that may look nowhere gives zeros, and −inf as its log-sum-exp.
+    """
+    B, L, H, K = q_BLHK.shape
+    M = k_BMHK.shape[1]
+    scale = K**-0.5 if scale is None else scale
+    if isinstance(pattern, Causal) and L == 1:
+        pattern = full  # the newest query sees all there is
+    if isinstance(bias, Tensor):
+        bias = Matrix(bias, L, M)
+    if q_BLHK.is_cuda and not with_lse and sink_H is None and dropout == 0:
+        return attend_on_gpu(q_BLHK, k_BMHK, v_BMHV, pattern, scale, bias, softcap)
+    learned = bias is not None and any(t.requires_grad for t in bias.tensors) and torch.is_grad_enabled()
+    if not (with_lse or softcap or dropout or learned or sink_H is not None) and v_BMHV.shape[-1] == K and M > 0:
+        dense = _dense(q_BLHK, k_BMHK, v_BMHV, pattern, scale, bias)
+        if dense is not None:
+            return dense
+    seed = int(torch.randint(2**62, (), generator=generator)) if dropout else 0
+    work = Work(plan(pattern, L, M), _tile.Extras(scale, softcap, dropout, seed), bias, learned)
+    out, lse = Exact.apply(work, q_BLHK, k_BMHK, v_BMHV, sink_H, *(bias.tensors if bias else ()))
+    return (out, lse) if with_lse else out
+
+
+def _dense(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, scale: float, bias: Bias | None) -> Tensor | None:
+    """PyTorch's own kernel, where it is at least as fast as tiles: no pattern, plain causal, or a mask that is small."""
+    (B, L, H, _), (M, G) = q_BLHK.shape, k_BMHK.shape[1:3]
+    aligned = isinstance(pattern, Causal) and L == M and bias is None  # SDPA's is_causal is aligned at the start
+    mask = None
+    if not aligned and (bias is not None or not isinstance(pattern, Full)):
+        if L * M > SMALL and (bias is not None or not isinstance(pattern, Full)):
+            return None
+        if not isinstance(pattern, Full):
+            mask = additive(pattern.mask(L, M, q_BLHK.device), q_BLHK.dtype)
+        if bias is not None:
+            whole = bias.whole(L, M, q_BLHK.device).to(q_BLHK.dtype)
+            mask = whole if mask is None else mask + whole
+        assert mask is not None
+        mask = mask.expand(B, H, L, M)
+    out = F.scaled_dot_product_attention(
+        q_BLHK.transpose(1, 2), k_BMHK.transpose(1, 2), v_BMHV.transpose(1, 2), mask, is_causal=aligned, scale=scale, enable_gqa=G != H
+    )
+    return out.transpose(1, 2)
+
+
+@dataclass(slots=True)
+class Work:
+    """What the two passes share."""
+
+    plan: Plan
+    extra: _tile.Extras
+    bias: Bias | None
+    learned: bool  # the bias wants gradients
+
+    def added(self, group: Group, tile: Tile, like: Tensor, tensors: tuple[Tensor, ...]) -> tuple[Tensor | None, Tensor | None]:
+        """(mask + bias, bias) of a tile."""
+        mask = self.plan.mask(group, tile, like.dtype, like.device)
+        if self.bias is None:
+            return mask, None
+        bias = four(self.bias.tile(*self.plan.positions(tile, like.device), *tensors)).to(like.dtype)
+        if group.batch is not None and bias.shape[0] > 1:
+            bias = bias[group.batch]
+        if group.heads is not None and bias.shape[1] > 1:
+            bias = bias[:, group.heads]
+        return (bias if mask is None else bias + mask), bias
+
+    def of(self, number: int) -> _tile.Extras:
+        """The extras of tile `number`: each has its own dropout."""
+        return replace(self.extra, seed=(self.extra.seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63) if self.extra.dropout else self.extra
+
+    def fused(self, q: Tensor, v: Tensor) -> bool:
+        return _tile.forms[0] == "fused" and q.is_cpu and self.extra.plain and not self.learned and v.shape[-1] == q.shape[-1]
+
+
+class Exact(torch.autograd.Function):
+    """Attention tile by tile. Gradients come from the merged output and log-sum-exp, one tile at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        B, L, H, K = q.shape
+        precise = _precise(q.dtype)
+        out = torch.zeros(B, L, H, v.shape[-1], dtype=precise, device=q.device)
+        lse = torch.full((B, L, H), -_tile.INFINITY, dtype=precise, device=q.device)
+        number, fused = 0, work.fused(q, v)
+        for group in work.plan.groups:
+            q_, k_, v_ = (_take(x, group, H) for x in (q, k, v))
+            out_, lse_ = (x if group.batch is None and group.heads is None else _take(x, group, H) for x in (out, lse))
+            written = None
+            for tile in group.tiles:
+                qt, kt, vt = _cut(q_, tile.rows), _cut(k_, tile.columns, H, group), _cut(v_, tile.columns, H, group)
+                added, _ = work.added(group, tile, qt if fused else out, tensors)
+                if fused:
+                    o, s = _tile.fused_forward(qt, kt, vt, work.extra.scale, added)
+                    if added is not None:  # the kernel says 0 where a row sees nothing
+                        s = s.masked_fill((added == -_tile.INFINITY).all(-1), -_tile.INFINITY)
+                else:
+                    o, s = _tile.plain_forward(qt.to(precise), kt.to(precise), vt.to(precise), work.of(number), added)
+                o, s, number = o.transpose(1, 2), s.transpose(1, 2), number + 1
+                if written == tile.rows:
+                    merge_into(out_[:, tile.rows], lse_[:, tile.rows], o, s)
+                else:
+                    out_[:, tile.rows], lse_[:, tile.rows] = o, s
+                written = tile.rows
+            if out_ is not out:
+                _put(out, out_, group)
+                _put(lse, lse_, group)
+        if sink is not None:
+            whole = torch.logaddexp(lse, sink.to(precise))
+            out *= (lse - whole).exp().unsqueeze(-1)
+            lse = whole
+        result, lse_BHL = out.to(q.dtype), lse.transpose(1, 2)
+        ctx.work = work
+        ctx.save_for_backward(q, k, v, sink, result, lse, *tensors)
+        return result, lse_BHL
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, d_lse_BHL: Tensor | None) -> tuple[Tensor | None, ...]:
+        work: Work = ctx.work
+        q, k, v, sink, out, lse, *tensors = ctx.saved_tensors
+        H, precise = q.shape[2], lse.dtype
+        # a gradient of the log-sum-exp that is all zeros is one nobody asked for
+        d_lse = None if d_lse_BHL is None or not bool(d_lse_BHL.any()) else d_lse_BHL.transpose(1, 2)
+        fused = work.fused(q, v) and d_lse is None
+        delta = (d_out.to(precise) * out.to(precise)).sum(-1)
+        if d_lse is not None:
+            delta = delta - d_lse.masked_fill(lse == -_tile.INFINITY, 0)
+        dq, dk, dv = (torch.zeros(x.shape, dtype=precise, device=x.device) for x in (q, k, v))
+        d_tensors = [torch.zeros_like(t, dtype=precise) for t in tensors] if work.learned else []
+        safe, number = lse.masked_fill(lse == -_tile.INFINITY, 0), 0
+        for group in work.plan.groups:
+            q_, k_, v_, g_, o_, lse_, delta_ = (_take(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
+            parts = dq_, dk_, dv_ = [x if group.batch is None and group.heads is None else torch.zeros_like(_take(x, group, H)) for x in (dq, dk, dv)]
+            for tile in group.tiles:
+                qt, gt, ot = (_cut(x, tile.rows) for x in (q_, g_, o_))
+                kt, vt = _cut(k_, tile.columns, H, group), _cut(v_, tile.columns, H, group)
+                lt, dt = lse_[:, tile.rows].transpose(1, 2), delta_[:, tile.rows].transpose(1, 2)
+                added, bias = work.added(group, tile, qt if fused else safe, tuple(tensors))
+                if fused:
+                    grads = _tile.fused_backward(gt, qt, kt, vt, ot, lt, work.extra.scale, added)
+                else:
+                    *grads, ds = _tile.plain_backward(
+                        gt.to(precise), qt.to(precise), kt.to(precise), vt.to(precise), lt, dt, work.of(number), added
+                    )
+                    if work.learned:
+                        assert bias is not None
+                        _add_bias_gradient(work, group, tile, ds, tensors, d_tensors)
+                number += 1
+                dq_[:, tile.rows] += grads[0].transpose(1, 2)
+                _add_columns(dk_, tile.columns, grads[1].transpose(1, 2))
+                _add_columns(dv_, tile.columns, grads[2].transpose(1, 2))
+            if dq_ is not dq:
+                for whole, part in zip((dq, dk, dv), parts, strict=True):
+                    _put(whole, part, group, add=True, heads=H)
+        d_sink = None
+        if sink is not None:
+            d_sink = -((sink.to(precise) - lse).exp() * delta).sum((0, 1)).to(sink.dtype)
+        biases = [t.to(like.dtype) for t, like in zip(d_tensors, tensors, strict=True)] if work.learned else [None] * len(tensors)
+        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), d_sink, *biases
+
+
+def _precise(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def _take(x: Tensor, group: Group, heads: int) -> Tensor:
+    """The batch rows and heads of a group, from (B, length, heads, …); fewer heads are shared by neighbours."""
+    if group.batch is not None:
+        x = x[group.batch]
+    if group.heads is not None:
+        x = x[:, :, group.heads // (heads // x.shape[2])]
+    return x
+
+
+def _put(whole: Tensor, part: Tensor, group: Group, add: bool = False, heads: int | None = None) -> None:
+    """The inverse of `_take`."""
+    batch = torch.arange(whole.shape[0]) if group.batch is None else group.batch
+    head = torch.arange(whole.shape[2]) if group.heads is None else group.heads // ((heads or whole.shape[2]) // whole.shape[2])
+    index = (batch[:, None, None], torch.arange(whole.shape[1])[:, None], head)
+    whole.index_put_(index, part, accumulate=add)
+
+
+def _cut(x: Tensor, index: slice | Tensor, heads: int | None = None, group: Group | None = None) -> Tensor:
+    """(B, length, heads, …) → (B, heads, some of the length, …); shared heads are repeated."""
+    x = x[:, index] if isinstance(index, slice) else x.index_select(1, index)
+    if heads and group and group.heads is None and x.shape[2] != heads:
+        x = x.repeat_interleave(heads // x.shape[2], 2)
+    return x.transpose(1, 2)
+
+
+def _add_columns(whole: Tensor, columns: slice | Tensor, part: Tensor) -> None:
+    if part.shape[2] != whole.shape[2]:  # shared heads gather the gradients of those that read them
+        part = part.unflatten(2, (whole.shape[2], -1)).sum(3)
+    if isinstance(columns, slice):
+        whole[:, columns] += part
+    else:
+        whole.index_add_(1, columns, part.to(whole.dtype))
+
+
+def _add_bias_gradient(work: Work, group: Group, tile: Tile, ds: Tensor, tensors: list[Tensor], d_tensors: list[Tensor]) -> None:
+    """Through the tile of the bias to the tensors it is made of."""
+    assert work.bias is not None
+    with torch.enable_grad():
+        inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
+        bias = four(work.bias.tile(*work.plan.positions(tile, ds.device), *inputs))
+    if group.batch is not None and bias.shape[0] > 1:
+        ds = torch.zeros(bias.shape[0], *ds.shape[1:], dtype=ds.dtype).index_copy_(0, group.batch, ds)
+    if group.heads is not None and bias.shape[1] > 1:
+        ds = torch.zeros(ds.shape[0], bias.shape[1], *ds.shape[2:], dtype=ds.dtype).index_copy_(1, group.heads, ds)
+    ds = ds.sum_to_size(bias.shape).to(bias.dtype)
+    wanted = [x for x in inputs if x.requires_grad]
+    for total, gradient in zip([d for d, x in zip(d_tensors, inputs, strict=True) if x.requires_grad], torch.autograd.grad(bias, wanted, ds), strict=True):
+        total += gradient
