@@ -74,7 +74,21 @@ def test_three_forms_agree(name, size):
     check(rules()[name], L, M, *size)
 
 
-@pytest.mark.parametrize("name", ["full", "causal", "window(5)", "local_causal(4)", "stride(5)", "dilated(2, 3)", "block(6)", "block_window(4, 1)", "tokens(-1, 0, 9)", "summary(6, 2)"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "full",
+        "causal",
+        "window(5)",
+        "local_causal(4)",
+        "stride(5)",
+        "dilated(2, 3)",
+        "block(6)",
+        "block_window(4, 1)",
+        "tokens(-1, 0, 9)",
+        "summary(6, 2)",
+    ],
+)
 def test_summary_is_exact_for_single_rules(name):
     """Not only sound: a single positional rule never calls a block partial that is empty or full."""
     rule, size = rules()[name], 4
@@ -87,7 +101,13 @@ def test_summary_is_exact_for_single_rules(name):
 
 def combined():
     leaves = st.sampled_from([r for r in rules().values() if not isinstance(r, P.placed)])
-    return st.recursive(leaves, lambda inner: st.one_of(st.tuples(inner, inner, st.booleans()).map(lambda t: t[0] & t[1] if t[2] else t[0] | t[1]), inner.map(lambda p: ~p)), max_leaves=4)
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.tuples(inner, inner, st.booleans()).map(lambda t: t[0] & t[1] if t[2] else t[0] | t[1]), inner.map(lambda p: ~p)
+        ),
+        max_leaves=4,
+    )
 
 
 @given(rule=combined(), size=st.integers(1, 12), key_size=st.integers(1, 12))

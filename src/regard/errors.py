@@ -1,16 +1,16 @@
 """Every error regard raises on purpose. Each message says what was given, what was expected, and what to do.
 
-    RegardError
-    ├── ShapeError          (ValueError)  tensors whose sizes do not fit together
-    ├── DtypeError          (TypeError)   tensors of a wrong or mixed type
-    ├── NotSupported        (ValueError)  the part cannot do what was asked; names one that can
-    │   ├── PatternNotSupported
-    │   ├── BiasNotSupported
-    │   ├── StateNotSupported
-    │   └── CaptureNotSupported
-    ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
-    ├── BadFile             (ValueError)  a file that is not what it should be
-    └── MissingExtra        (ImportError) an optional dependency is not installed
+RegardError
+├── ShapeError          (ValueError)  tensors whose sizes do not fit together
+├── DtypeError          (TypeError)   tensors of a wrong or mixed type
+├── NotSupported        (ValueError)  the part cannot do what was asked; names one that can
+│   ├── PatternNotSupported
+│   ├── BiasNotSupported
+│   ├── StateNotSupported
+│   └── CaptureNotSupported
+├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
+├── BadFile             (ValueError)  a file that is not what it should be
+└── MissingExtra        (ImportError) an optional dependency is not installed
 """
 
 import difflib

@@ -47,7 +47,9 @@ def scores(q_BHLK: Tensor, k_BHMK: Tensor, extra: Extras, added: Tensor | None) 
 def dropped(shape: torch.Size, extra: Extras, like: Tensor) -> Tensor:
     """The dropout factors of a tile: 0 or 1/(1 − p), the same each time it is asked for."""
     generator = torch.Generator(like.device).manual_seed(extra.seed)
-    return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - extra.dropout, generator=generator).div_(1 - extra.dropout)
+    return (
+        torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - extra.dropout, generator=generator).div_(1 - extra.dropout)
+    )
 
 
 def plain_forward(q: Tensor, k: Tensor, v: Tensor, extra: Extras, added: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -73,7 +73,9 @@ def attend(
             return dense
     seed = int(torch.randint(2**62, (), generator=generator)) if dropout else 0
     work = Work(plan(pattern, L, M), _tile.Extras(scale, softcap, dropout, seed), bias, learned)
-    out, lse = Exact.apply(work, q_BLHK, k_BMHK, v_BMHV, sink_H, *(bias.tensors if bias else ()))
+    out, lse = Exact.apply(  # type: ignore[no-untyped-call]
+        work, q_BLHK, k_BMHK, v_BMHV, sink_H, *(bias.tensors if bias else ())
+    )
     return (out, lse) if with_lse else out
 
 
@@ -185,7 +187,8 @@ class Exact(torch.autograd.Function):
         safe, number = lse.masked_fill(lse == -_tile.INFINITY, 0), 0
         for group in work.plan.groups:
             q_, k_, v_, g_, o_, lse_, delta_ = (_take(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
-            parts = dq_, dk_, dv_ = [x if group.batch is None and group.heads is None else torch.zeros_like(_take(x, group, H)) for x in (dq, dk, dv)]
+            parts = [x if group.batch is None and group.heads is None else torch.zeros_like(_take(x, group, H)) for x in (dq, dk, dv)]
+            dq_, dk_, dv_ = parts
             for tile in group.tiles:
                 qt, gt, ot = (_cut(x, tile.rows) for x in (q_, g_, o_))
                 kt, vt = _cut(k_, tile.columns, H, group), _cut(v_, tile.columns, H, group)
@@ -264,5 +267,7 @@ def _add_bias_gradient(work: Work, group: Group, tile: Tile, ds: Tensor, tensors
         ds = torch.zeros(ds.shape[0], bias.shape[1], *ds.shape[2:], dtype=ds.dtype).index_copy_(1, group.heads, ds)
     ds = ds.sum_to_size(bias.shape).to(bias.dtype)
     wanted = [x for x in inputs if x.requires_grad]
-    for total, gradient in zip([d for d, x in zip(d_tensors, inputs, strict=True) if x.requires_grad], torch.autograd.grad(bias, wanted, ds), strict=True):
+    for total, gradient in zip(
+        [d for d, x in zip(d_tensors, inputs, strict=True) if x.requires_grad], torch.autograd.grad(bias, wanted, ds), strict=True
+    ):
         total += gradient

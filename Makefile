@@ -1,0 +1,37 @@
+# Everything starts from nothing: each target makes the virtual environment it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test check bench format clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(STAMP)  ## a small model trained and looked at, in a minute
+	$(BIN)/regard demo
+
+test: $(STAMP)  ## everything that must hold: lint, types, all tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## what to run before every commit: format, lint, types, fast tests
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m 'not slow' -x
+
+bench: $(STAMP)  ## the benchmarks; writes benchmarks/RESULTS.md
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m benchmarks.exact
+
+clean:  ## remove what was made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,208 @@
+"""The contract of a mechanism: attention is a weighted average of values, and these are the weights.
+
+    weights(q, k)      the definition: readable, any machine, slow           rows over queries, columns over keys
+    forward(q, k, v)   the fast way, never forming L × M unless it must
+
+**The law: `forward(q, k, v) == weights(q, k) @ v`**, outputs and gradients, in double precision. An approximation returns
+the matrix it really uses, so the law stays exact. It gives the oracle, the picture and the explanation at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import BiasNotSupported, DtypeError, PatternNotSupported, ShapeError, StateNotSupported
+from ..kernels import Bias
+from ..patterns import Both, Causal, Full, Pattern, causal, full
+from ._state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is true of a mechanism. Facts describe, and choose tests; they never steer the code of another class."""
+
+    name: str
+    year: int
+    title: str  # of the paper
+    paper: str  # arXiv number or venue
+    formula: str
+    time: str  # of one head, in the letters of the legend
+    memory: str  # beside inputs and outputs
+    patterns: Literal["any"] | tuple[str, ...] = "any"
+    causal: Literal["strict", "mask-only", "none"] = "strict"  # mask-only: statistics of the future leak in
+    cross: bool = True  # queries and keys may be different sequences
+    streaming: bool = True
+    normalised: bool = True  # every row that sees anything sums to one
+    positional: bool = False  # the order of the keys matters
+    random: bool = False
+    bias: bool = True  # scores may be added to
+    grouped: bool = True  # fewer key heads than query heads
+
+
+class Attention(nn.Module):
+    """A mechanism: how much to look, and where.
+
+    Shapes: q_BLHK, k_BMHK, v_BMHV → out_BLHV. k and v may have fewer heads than q where `facts.grouped`.
+    Nothing is left on the module between two calls: what must be remembered is in `state`.
+    """
+
+    facts: ClassVar[Facts]
+
+    @classmethod
+    def sized(cls, *, heads: int, width: int, length: int) -> Self:
+        """One that fits `heads` heads of size `width` and up to `length` keys; most fit any."""
+        return cls()
+
+    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
+        """The definition: weights_BHLM, zero where the pattern forbids."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        v_BMHV: Tensor,
+        pattern: Pattern = full,
+        bias: Tensor | Bias | None = None,
+        state: State | None = None,
+    ) -> Tensor:
+        """The weighted average out_BLHV. With `state`, over all that came before too, and the state goes on."""
+        raise NotImplementedError
+
+    def start(self, batch: int, pattern: Pattern = causal) -> State:
+        """A fresh state for going step by step under `pattern`."""
+        raise StateNotSupported(f"{type(self).__name__} cannot go step by step: every query needs all keys at once; SoftmaxAttention can")
+
+    def weights_of(
+        self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None
+    ) -> Tensor:
+        """The weights of some queries only. Mechanisms whose rows do not depend on each other save the work of the rest."""
+        return self.weights(q_BLHK, k_BMHK, pattern, bias)[:, :, rows]
+
+    def check(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        v_BMHV: Tensor | None,
+        pattern: Pattern,
+        bias: Tensor | Bias | None = None,
+        state: State | None = None,
+    ) -> None:
+        """Refuse by name what does not fit together or what this mechanism cannot do."""
+        me = type(self).__name__
+        given = {"q_BLHK": q_BLHK, "k_BMHK": k_BMHK} | ({} if v_BMHV is None else {"v_BMHV": v_BMHV})
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+        if any(x.dim() != 4 for x in given.values()):
+            raise ShapeError(f"{me} takes (batch, length, heads, size) tensors, got {shapes}; x.unflatten(-1, (heads, -1)) splits heads")
+        if not q_BLHK.dtype.is_floating_point or len({x.dtype for x in given.values()}) > 1:
+            raise DtypeError(
+                f"{me} takes floating tensors of one type, got {', '.join(f'{n} {x.dtype}' for n, x in given.items())}; convert with .to(dtype)"
+            )
+        (B, L, H, K), (M, G) = q_BLHK.shape, k_BMHK.shape[1:3]
+        if any(len(x) != B for x in given.values()) or k_BMHK.shape[3] != K or (v_BMHV is not None and v_BMHV.shape[1:3] != (M, G)):
+            raise ShapeError(
+                f"{me}: batch, key size and key length must agree, got {shapes}; q and k share K, k and v share length and heads"
+            )
+        if H != G and not (self.facts.grouped and G and H % G == 0):
+            raise ShapeError(
+                f"{me}: {H} query heads cannot share {G} key heads, got {shapes}"
+                + ("; the second must divide the first" if self.facts.grouped else "")
+            )
+        if not isinstance(pattern, Pattern):
+            raise PatternNotSupported(
+                f"{me} takes a pattern, not {type(pattern).__name__}; wrap a boolean mask (True = may look) as keep(mask)"
+            )
+        if pattern.batch not in (1, B) or pattern.heads not in (1, H):
+            raise ShapeError(f"{me}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {shapes}")
+        if not self._knows(pattern):
+            raise PatternNotSupported(f"{me} knows {self._known()}, not `{pattern}`; SoftmaxAttention takes any pattern")
+        if not self.facts.cross and L != M and state is None:
+            raise ShapeError(
+                f"{me} looks within one sequence, so it needs as many queries as keys, got {shapes}; SoftmaxAttention takes both"
+            )
+        if state is not None and not self.facts.streaming:
+            self.start(B)  # raises, and says why
+        if bias is not None and not self.facts.bias:
+            raise BiasNotSupported(f"{me} has no scores that a bias could be added to; SoftmaxAttention has")
+        if isinstance(bias, Tensor) and state is None:
+            self._check_bias(bias, (B, H, L, M))
+
+    def _knows(self, pattern: Pattern) -> bool:
+        if self.facts.patterns == "any":
+            return True
+        parts = _factors(pattern)
+        return all(_rule_name(part) in self.facts.patterns for part in parts)
+
+    def _known(self) -> str:
+        return " and ".join(f"`{name}`" for name in self.facts.patterns)
+
+    def _check_bias(self, bias: Tensor, shape: tuple[int, ...]) -> None:
+        try:
+            fits = torch.broadcast_shapes(bias.shape, shape) == torch.Size(shape)
+        except RuntimeError:
+            fits = False
+        if not fits or bias.dim() < 2:
+            raise ShapeError(
+                f"{type(self).__name__}: a bias must broadcast to (batch, heads, queries, keys) = {shape}, got {tuple(bias.shape)}"
+            )
+        if not bias.dtype.is_floating_point:
+            raise DtypeError(
+                f"{type(self).__name__}: a bias is added to scores, so it is a floating tensor, not {bias.dtype}; a boolean mask is a pattern: keep(mask)"
+            )
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+def _factors(pattern: Pattern) -> list[Pattern]:
+    return [*_factors(pattern.left), *_factors(pattern.right)] if isinstance(pattern, Both) else [pattern]
+
+
+def _rule_name(pattern: Pattern) -> str:
+    return {Full: "full", Causal: "causal"}.get(type(pattern), type(pattern).__name__)
+
+
+def bias_of(bias: Tensor | Bias | None, queries: int, keys: int, device: torch.device) -> Tensor | float:
+    """A bias as something to add to scores_BHLM."""
+    if bias is None:
+        return 0.0
+    return bias if isinstance(bias, Tensor) else bias.whole(queries, keys, device)
+
+
+def bias_rows(bias: Tensor | Bias | None, rows: Tensor, queries: int, keys: int) -> Tensor | None:
+    """The bias of some queries only."""
+    if bias is None:
+        return None
+    if isinstance(bias, Tensor):
+        return bias if bias.shape[-2] == 1 else bias[..., rows, :]
+    return bias.tile(rows + keys - queries, torch.arange(keys, device=rows.device), *bias.tensors)
+
+
+def share_heads(k_BMHK: Tensor, heads: int) -> Tensor:
+    """Fewer key heads than query heads: head h reads head ⌊h·G/H⌋ of G."""
+    return k_BMHK if k_BMHK.shape[2] == heads else k_BMHK.repeat_interleave(heads // k_BMHK.shape[2], 2)
+
+
+def average(weights_BHLM: Tensor, v_BMHV: Tensor) -> Tensor:
+    """The weighted average of values, out_BLHV: what every mechanism computes in the end."""
+    v_BMHV = share_heads(v_BMHV, weights_BHLM.shape[1])
+    return torch.einsum("bhlm,bmhv->blhv", weights_BHLM.to(v_BMHV.dtype), v_BMHV)
+
+
+def softmax_where(scores_BHLM: Tensor, mask_BHLM: Tensor, sink_H: Tensor | None = None) -> Tensor:
+    """Softmax over the allowed keys; a row that may look nowhere is zeros, with finite gradients."""
+    scores_BHLM = scores_BHLM.masked_fill(~mask_BHLM, -torch.inf)
+    top = scores_BHLM.detach().amax(-1, keepdim=True) if scores_BHLM.shape[-1] else scores_BHLM.new_zeros(*scores_BHLM.shape[:-1], 1)
+    sink = None if sink_H is None else sink_H[:, None, None].to(scores_BHLM.dtype)
+    if sink is not None:
+        top = torch.maximum(top, sink.detach())
+    top = top.masked_fill(top == -torch.inf, 0)
+    e = (scores_BHLM - top).exp()
+    z = e.sum(-1, keepdim=True)
+    if sink is not None:
+        z = z + (sink - top).exp()
+    return e / z.masked_fill(z == 0, 1)

@@ -1,0 +1,135 @@
+"""What a mechanism remembers between two calls when it goes step by step."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ..errors import ShapeError, StateNotSupported
+from ..patterns import Pattern, placed, since
+
+
+class State:
+    """The past of a stream: one row a batch row. The caller owns it; a mechanism reads it and moves it on.
+
+    `reorder` follows a beam, `reset` begins some rows anew, `detach` cuts the gradients to the past.
+    """
+
+    def __init__(self, batch: int):
+        self.batch = batch
+        self.length = 0  # tokens seen so far
+
+    def reorder(self, rows: Tensor) -> Self:
+        """Row b continues what row `rows[b]` was; the number of rows may change."""
+        raise NotImplementedError
+
+    def reset(self, rows: Tensor) -> Self:
+        """The chosen rows (indices, or a boolean a row) forget all they have seen."""
+        raise NotImplementedError
+
+    def detach(self) -> Self:
+        """Gradients go no further back than here."""
+        raise NotImplementedError
+
+    def keys(self) -> tuple[Tensor, Tensor] | None:
+        """The keys still held, k_BMHK, and their positions; None if they were not kept one by one."""
+        return None
+
+    def _check(self, batch: int) -> None:
+        if batch != self.batch:
+            raise ShapeError(
+                f"the state was started for {self.batch} batch rows and is asked to go on with {batch}; use state.reorder(rows) to change them"
+            )
+
+
+class Cache(State):
+    """All keys and values so far, or, where the pattern never looks further, the first `sinks` and the last `window`.
+
+    Buffers grow by doubling, so a step costs no copy of the past. Forgotten keys are dropped in bulk: a rolling cache
+    holds at most sinks + 2 · window keys, and the pattern hides those that are already too old.
+    """
+
+    def __init__(self, batch: int, reach: tuple[int, int] | None = None):
+        super().__init__(batch)
+        self.window = None if reach is None else max(reach[0], 1)
+        self.sinks = 0 if reach is None else reach[1]
+        self._k: Tensor | None = None
+        self._v: Tensor | None = None
+        self._held = 0
+        self._positions: Tensor | None = None  # of the keys held; None while they are 0, 1, 2 …
+        self._first: Tensor | None = None  # where each row begins, once a row was reset
+
+    def append(self, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Pattern]:
+        """Take in new keys and values; return all that are held, and the pattern over them."""
+        self._check(len(k_BMHK))
+        new = k_BMHK.shape[1]
+        self._k, self._v = self._add(self._k, k_BMHK), self._add(self._v, v_BMHV)
+        if self._positions is not None:
+            arrived = torch.arange(self.length, self.length + new, device=self._positions.device)
+            self._positions = torch.cat([self._positions, arrived])
+        self._held += new
+        self.length += new
+        k, v = self._k[:, : self._held], self._v[:, : self._held]
+        if self._first is not None:
+            pattern = pattern & since(self._first)
+        if self._positions is not None:
+            queries = torch.arange(self.length - new, self.length, device=self._positions.device)
+            pattern = placed(pattern.fit(self.length, self.length), queries, self._positions)
+        self._forget()
+        return k, v, pattern
+
+    def _add(self, held: Tensor | None, new: Tensor) -> Tensor:
+        if held is None:
+            return new
+        if new.requires_grad or held.requires_grad:  # in training the past is part of the graph
+            return torch.cat([held[:, : self._held], new], 1)
+        if held.shape[1] < self._held + new.shape[1]:
+            room = held.new_empty(len(held), max(2 * held.shape[1], self._held + new.shape[1], 16), *held.shape[2:])
+            room[:, : self._held] = held[:, : self._held]
+            held = room
+        held[:, self._held : self._held + new.shape[1]] = new
+        return held
+
+    def _forget(self) -> None:
+        if self.window is None or self._k is None or self._v is None or self._held <= self.sinks + 2 * self.window:
+            return
+        device = self._k.device
+        positions = torch.arange(self._held, device=device) if self._positions is None else self._positions
+        kept = torch.cat([torch.arange(self.sinks, device=device), torch.arange(self._held - self.window, self._held, device=device)])
+        self._k, self._v, self._positions = self._k[:, kept], self._v[:, kept], positions[kept]
+        self._held = len(kept)
+
+    def reorder(self, rows: Tensor) -> Self:
+        self._k = None if self._k is None else self._k.index_select(0, rows)
+        self._v = None if self._v is None else self._v.index_select(0, rows)
+        self._first = None if self._first is None else self._first.index_select(0, rows)
+        self.batch = len(rows)
+        return self
+
+    def reset(self, rows: Tensor) -> Self:
+        first = torch.zeros(self.batch, dtype=torch.long, device=rows.device) if self._first is None else self._first.clone()
+        first[rows] = self.length
+        self._first = first
+        return self
+
+    def detach(self) -> Self:
+        self._k = None if self._k is None else self._k.detach()
+        self._v = None if self._v is None else self._v.detach()
+        return self
+
+    def keys(self) -> tuple[Tensor, Tensor] | None:
+        if self._k is None:
+            return None
+        positions = torch.arange(self._held, device=self._k.device) if self._positions is None else self._positions
+        return self._k[:, : self._held], positions
+
+
+def remembered(state: State, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Pattern]:
+    """New keys and values put behind those a cache holds, and the pattern over all of them."""
+    if not isinstance(state, Cache):
+        raise StateNotSupported(
+            f"this mechanism goes on from a Cache, not from a {type(state).__name__}; begin with attention.start(batch, pattern)"
+        )
+    return state.append(k_BMHK, v_BMHV, pattern)

@@ -1,0 +1,341 @@
+"""What a pattern is, and how patterns combine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ShapeError
+
+
+class Span(NamedTuple):
+    """Intervals of positions, both ends included."""
+
+    first: Tensor
+    last: Tensor
+
+
+class Bounds(NamedTuple):
+    """What is known of a rectangle of pairs without visiting them."""
+
+    some: Tensor  # False only if no pair is allowed
+    every: Tensor  # True only if all pairs are allowed
+
+
+class Pattern:
+    """Who may look at whom. Combine with `&`, `|`, `~`; print to see the rule; `draw(n)` to see the picture."""
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """True where query i of head h in batch row b may look at key j. All four broadcast."""
+        raise NotImplementedError
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        """What is sure about rectangles of pairs. The default is sure of nothing, which is always sound."""
+        shape = torch.broadcast_shapes(b.shape, h.shape, i.first.shape, j.first.shape)
+        some = torch.ones(shape, dtype=torch.bool, device=i.first.device)
+        return Bounds(some, ~some)
+
+    def most(self, length: int) -> int:
+        """At most this many of `length` keys are seen by one query."""
+        return length
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        """The same pattern with everything that depends on the two lengths worked out."""
+        return self
+
+    def reach(self) -> tuple[int, int] | None:
+        """(w, s) if a query sees nothing behind it but the keys at most w back and the first s; None if unbounded.
+
+        A streaming cache may forget the rest.
+        """
+        return None
+
+    @property
+    def batch(self) -> int:
+        """How many batch rows the rule tells apart: 1 if it is the same for all."""
+        return 1
+
+    @property
+    def heads(self) -> int:
+        """How many heads the rule tells apart: 1 if it is the same for all."""
+        return 1
+
+    @property
+    def static(self) -> bool:
+        """Whether the rule holds only numbers, no tensors: equal patterns are then interchangeable, and plans kept."""
+        return True
+
+    # -- combining ---------------------------------------------------------------------------------------------
+
+    def __and__(self, other: Pattern) -> Pattern:
+        if isinstance(self, Full) or isinstance(other, Full):
+            return other if isinstance(self, Full) else self
+        return Both(self, other)
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return full if isinstance(self, Full) or isinstance(other, Full) else Either(self, other)
+
+    def __invert__(self) -> Pattern:
+        return self.inner if isinstance(self, Not) else Not(self)
+
+    # -- seeing ------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The rule as one would type it."""
+        return repr(self)
+
+    def mask(self, queries: int, keys: int, device: torch.device | str | None = None) -> Tensor:
+        """The whole rule as booleans `mask_BHLM`; B and H are 1 where the rule is the same for all."""
+        pattern = self.fit(queries, keys)
+        b, h, i, j = indices(pattern, queries, keys, device)
+        return pattern.allows(b, h, i, j).expand(pattern.batch, pattern.heads, queries, keys)
+
+    def blocks(self, queries: int, keys: int, size: int, key_size: int | None = None) -> Tensor:
+        """The block summary, (B, H, query blocks, key blocks): 0 empty, 1 partial, 2 full."""
+        pattern, key_size = self.fit(queries, keys), key_size or size
+        b, h, _, _ = indices(pattern, 1, 1, None)
+        i, j = spans(queries, size, keys - queries), spans(keys, key_size)
+        some, every = pattern.bounds(b, h, Span(i.first[:, None], i.last[:, None]), j)
+        shape = (pattern.batch, pattern.heads, len(i.first), len(j.first))
+        return (some.to(torch.int8) + (some & every).to(torch.int8)).expand(shape)
+
+    def draw(self, size: int, keys: int | None = None) -> str:
+        """The picture in characters: a line a query, ■ where it may look. The first batch row; heads below each other."""
+        mask_HLM = self.mask(size, keys or size)[0]
+        pictures = ["\n".join("".join("■" if cell else "·" for cell in row) for row in head) for head in mask_HLM.tolist()]
+        return "\n\n".join(pictures)
+
+    def save_png(self, path: str | Path, size: int = 64, keys: int | None = None) -> Path:
+        """The picture as a PNG file: dark where a query (row) may look at a key (column)."""
+        from matplotlib.figure import Figure  # only when a picture is asked for
+
+        mask_HLM = self.mask(size, keys or size)[0]
+        figure = Figure(figsize=(3.4 * len(mask_HLM), 3.7), layout="constrained")
+        for h, axis in enumerate(figure.subplots(1, len(mask_HLM), squeeze=False)[0]):
+            axis.imshow(mask_HLM[h].numpy(), cmap="Blues", vmin=0, vmax=1.3, interpolation="nearest")
+            axis.set_title(f"head {h}" if len(mask_HLM) > 1 else self.name, fontsize=9, wrap=True)
+            axis.set_xlabel("key")
+            axis.set_ylabel("query")
+        if len(mask_HLM) > 1:
+            figure.suptitle(self.name, fontsize=9, wrap=True)
+        figure.savefig(path, dpi=150)
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        return f"<b>{self.name}</b><pre style='line-height:1.0'>{self.draw(32)}</pre>"
+
+    def __repr__(self) -> str:
+        shown: list[str] = [_short(getattr(self, f.name)) for f in fields(self) if f.repr] if is_dataclass(self) else []
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _short(value: Any) -> str:
+    return f"<{'×'.join(map(str, value.shape))}>" if isinstance(value, Tensor) else repr(value)
+
+
+def indices(pattern: Pattern, queries: int, keys: int, device: torch.device | str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Index tensors (b, h, i, j) over the whole rule, shaped to broadcast to BHLM."""
+    b = torch.arange(pattern.batch, device=device)[:, None, None, None]
+    h = torch.arange(pattern.heads, device=device)[:, None, None]
+    return b, h, torch.arange(keys - queries, keys, device=device)[:, None], torch.arange(keys, device=device)
+
+
+def spans(length: int, size: int, start: int = 0) -> Span:
+    """`length` positions from `start` on, cut into blocks of `size`, the last one perhaps shorter."""
+    first = torch.arange(0, length, size)
+    return Span(first + start, (first + size).clamp(max=length) - 1 + start)
+
+
+# -- algebra -------------------------------------------------------------------------------------------------------
+
+
+def join(sizes: tuple[int, int], what: str, pattern: Pattern) -> int:
+    if len({*sizes} - {1}) > 1:
+        raise ShapeError(f"`{pattern}` combines rules for {sizes[0]} and {sizes[1]} {what}; both must be the same, or 1")
+    return max(sizes)
+
+
+@dataclass(frozen=True, repr=False)
+class _Pair(Pattern):
+    left: Pattern
+    right: Pattern
+
+    def __post_init__(self) -> None:
+        _ = self.batch, self.heads  # raises where the two do not fit together
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return type(self)(self.left.fit(queries, keys), self.right.fit(queries, keys))
+
+    @property
+    def batch(self) -> int:
+        return join((self.left.batch, self.right.batch), "batch rows", self)
+
+    @property
+    def heads(self) -> int:
+        return join((self.left.heads, self.right.heads), "heads", self)
+
+    @property
+    def static(self) -> bool:
+        return self.left.static and self.right.static
+
+
+class Both(_Pair):
+    """Allowed by both."""
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.left.allows(b, h, i, j) & self.right.allows(b, h, i, j)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        left, right = self.left.bounds(b, h, i, j), self.right.bounds(b, h, i, j)
+        return Bounds(left.some & right.some, left.every & right.every)
+
+    def most(self, length: int) -> int:
+        return min(self.left.most(length), self.right.most(length))
+
+    def reach(self) -> tuple[int, int] | None:
+        known = [r for r in (self.left.reach(), self.right.reach()) if r is not None]
+        return min(known) if known else None
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({p})" if isinstance(p, Either) else repr(p) for p in (self.left, self.right))
+
+
+class Either(_Pair):
+    """Allowed by one or the other."""
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.left.allows(b, h, i, j) | self.right.allows(b, h, i, j)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        left, right = self.left.bounds(b, h, i, j), self.right.bounds(b, h, i, j)
+        return Bounds(left.some | right.some, left.every | right.every)
+
+    def most(self, length: int) -> int:
+        return min(length, self.left.most(length) + self.right.most(length))
+
+    def reach(self) -> tuple[int, int] | None:
+        left, right = self.left.reach(), self.right.reach()
+        return None if left is None or right is None else (max(left[0], right[0]), max(left[1], right[1]))
+
+    def __repr__(self) -> str:
+        return " | ".join(repr(p) for p in (self.left, self.right))
+
+
+@dataclass(frozen=True, repr=False)
+class Not(Pattern):
+    """Allowed where the inner rule is not."""
+
+    inner: Pattern
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return ~self.inner.allows(b, h, i, j)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        some, every = self.inner.bounds(b, h, i, j)
+        return Bounds(~every, ~some)
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return Not(self.inner.fit(queries, keys))
+
+    @property
+    def batch(self) -> int:
+        return self.inner.batch
+
+    @property
+    def heads(self) -> int:
+        return self.inner.heads
+
+    @property
+    def static(self) -> bool:
+        return self.inner.static
+
+    def __repr__(self) -> str:
+        return f"~({self.inner})" if isinstance(self.inner, _Pair) else f"~{self.inner}"
+
+
+@dataclass(frozen=True, repr=False)
+class Full(Pattern):
+    """Everyone may look at everyone."""
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(b.shape, h.shape, i.shape, j.shape)
+        return torch.ones(shape, dtype=torch.bool, device=i.device)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        every = self.allows(b, h, i.first, j.first)
+        return Bounds(every, every)
+
+    def __repr__(self) -> str:
+        return "full"
+
+
+full = Full()
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class per_head(Pattern):
+    """Head h follows the h-th rule."""
+
+    rules: tuple[Pattern, ...]
+
+    def __init__(self, *rules: Pattern):
+        if not rules or any(rule.heads > 1 for rule in rules):
+            raise ShapeError("per_head takes one rule a head, and rules that do not tell heads apart themselves")
+        object.__setattr__(self, "rules", rules)
+
+    @property
+    def heads(self) -> int:
+        return len(self.rules)
+
+    @property
+    def batch(self) -> int:
+        return reduce(lambda size, rule: join((size, rule.batch), "batch rows", self), self.rules, 1)
+
+    @property
+    def static(self) -> bool:
+        return all(rule.static for rule in self.rules)
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return per_head(*(rule.fit(queries, keys) for rule in self.rules))
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return reduce(torch.Tensor.bitwise_or, ((h == n) & rule.allows(b, h, i, j) for n, rule in enumerate(self.rules)))
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        each = [((h == n), rule.bounds(b, h, i, j)) for n, rule in enumerate(self.rules)]
+        some, every = (reduce(torch.Tensor.bitwise_or, ((mine & known[x]) for mine, known in each)) for x in (0, 1))
+        return Bounds(some, every)
+
+    def most(self, length: int) -> int:
+        return max(rule.most(length) for rule in self.rules)
+
+    def reach(self) -> tuple[int, int] | None:
+        all_known = [rule.reach() for rule in self.rules]
+        return None if None in all_known else tuple(max(pair) for pair in zip(*all_known, strict=True))
+
+    def __repr__(self) -> str:
+        return f"per_head({', '.join(map(repr, self.rules))})"
+
+
+def at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or value < least:
+            raise ShapeError(f"{name}={value!r}: expected a whole number, at least {least}")
+
+
+def floor(x: Tensor, size: int) -> Tensor:
+    return x.div(size, rounding_mode="floor")
+
+
+def rectangles(mask_BHLM: Tensor, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+    """Bounds of a table of booleans, exact, by counting: one pass makes sums from the corner, four look-ups a count."""
+    corner = torch.nn.functional.pad(mask_BHLM.cpu().to(torch.int32), (1, 0, 1, 0)).cumsum(-1).cumsum(-2)
+    top, bottom, left, right = i.first, i.last + 1, j.first, j.last + 1
+    count = corner[b, h, bottom, right] - corner[b, h, top, right] - corner[b, h, bottom, left] + corner[b, h, top, left]
+    return Bounds(count > 0, count == (bottom - top) * (right - left))

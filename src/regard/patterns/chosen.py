@@ -1,0 +1,111 @@
+"""Rules that single out some keys or some queries: global tokens, summaries."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import DtypeError
+from ._base import Bounds, Pattern, Span, at_least, floor
+
+
+class _Chosen(Pattern):
+    """A rule on one side alone, given as a count of the chosen positions below x."""
+
+    def count(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def inside(self, x: Span) -> Bounds:
+        chosen = self.count(x.last + 1) - self.count(x.first)
+        return Bounds(chosen > 0, chosen == x.last - x.first + 1)
+
+
+@dataclass(frozen=True, repr=False)
+class summary(_Chosen):
+    """The last `count` keys of every block of `size`, for everyone: j mod size ≥ size − count."""
+
+    size: int
+    last: int
+
+    def __post_init__(self) -> None:
+        at_least(1, size=self.size, last=self.last)
+
+    def count(self, x: Tensor) -> Tensor:
+        return floor(x, self.size) * self.last + (x % self.size - (self.size - self.last)).clamp(min=0)
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j % self.size >= self.size - self.last) & (i == i)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        return self.inside(j)
+
+    def most(self, length: int) -> int:
+        return min(length, math.ceil(length / self.size) * self.last)
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class _Tokens(_Chosen):
+    at: tuple[int, ...]
+
+    def __init__(self, *at: int):
+        if not all(isinstance(position, int) for position in at):
+            raise DtypeError(f"{type(self).__name__}{at}: positions are whole numbers; from the end if negative")
+        object.__setattr__(self, "at", tuple(sorted(set(at))))
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return type(self)(*(position + keys if position < 0 else position for position in self.at))
+
+    def count(self, x: Tensor) -> Tensor:
+        return torch.searchsorted(torch.tensor(self.at, device=x.device), x.contiguous())
+
+    def chosen(self, x: Tensor) -> Tensor:
+        return torch.isin(x, torch.tensor(self.at, dtype=x.dtype, device=x.device))
+
+    def reach(self) -> tuple[int, int] | None:
+        # behind a chosen query, and among chosen keys, there is nothing beyond the last chosen position
+        return None if any(position < 0 for position in self.at) else (0, max(self.at, default=-1) + 1)
+
+    def __repr__(self) -> str:
+        runs = f"*range({self.at[0]}, {self.at[-1] + 1})" if self._long_run else ", ".join(map(str, self.at))
+        return f"{type(self).__name__}({runs})"
+
+    @property
+    def _long_run(self) -> bool:
+        return len(self.at) > 4 and self.at[-1] - self.at[0] == len(self.at) - 1
+
+
+class to_tokens(_Tokens):
+    """Everyone may look at these keys. Negative positions count from the end."""
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.chosen(j) & (i == i)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        return self.inside(j)
+
+    def most(self, length: int) -> int:
+        return min(length, len(self.at))
+
+
+class from_tokens(_Tokens):
+    """These queries may look everywhere. Negative positions count from the end."""
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.chosen(i) & (j == j)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        return self.inside(i)
+
+
+class tokens(_Tokens):
+    """Global tokens: all may look at them, and they look everywhere. Under `causal &` only the first half remains."""
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.chosen(i) | self.chosen(j)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        queries, keys = self.inside(i), self.inside(j)
+        return Bounds(queries.some | keys.some, queries.every | keys.every)

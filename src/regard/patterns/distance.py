@@ -1,0 +1,135 @@
+"""Rules on the distance between query and key alone: causal, windows, strides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ._base import Bounds, Pattern, Span, at_least
+
+
+class Distance(Pattern):
+    """A rule on the distance d = i − j alone: the same picture wherever one stands."""
+
+    def near(self, d: Tensor) -> Tensor:
+        """The rule on distances."""
+        raise NotImplementedError
+
+    def between(self, low: Tensor, high: Tensor) -> Bounds:
+        """The rule on intervals of distances, both ends included."""
+        raise NotImplementedError
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.near(i - j)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        return self.between(i.first - j.last, i.last - j.first)
+
+
+@dataclass(frozen=True, repr=False)
+class Causal(Distance):
+    """No looking ahead: j ≤ i."""
+
+    def near(self, d: Tensor) -> Tensor:
+        return d >= 0
+
+    def between(self, low: Tensor, high: Tensor) -> Bounds:
+        return Bounds(high >= 0, low >= 0)
+
+    def __repr__(self) -> str:
+        return "causal"
+
+
+@dataclass(frozen=True, repr=False)
+class window(Distance):
+    """At most `radius` away, on either side: |i − j| ≤ radius."""
+
+    radius: int
+
+    def __post_init__(self) -> None:
+        at_least(0, radius=self.radius)
+
+    def near(self, d: Tensor) -> Tensor:
+        return d.abs() <= self.radius
+
+    def between(self, low: Tensor, high: Tensor) -> Bounds:
+        return Bounds((low <= self.radius) & (high >= -self.radius), (low >= -self.radius) & (high <= self.radius))
+
+    def most(self, length: int) -> int:
+        return min(length, 2 * self.radius + 1)
+
+    def reach(self) -> tuple[int, int]:
+        return self.radius, 0
+
+
+@dataclass(frozen=True, repr=False)
+class local_causal(Distance):
+    """At most `back` behind, none ahead: 0 ≤ i − j ≤ back."""
+
+    back: int
+
+    def __post_init__(self) -> None:
+        at_least(0, back=self.back)
+
+    def near(self, d: Tensor) -> Tensor:
+        return (d >= 0) & (d <= self.back)
+
+    def between(self, low: Tensor, high: Tensor) -> Bounds:
+        return Bounds((low <= self.back) & (high >= 0), (low >= 0) & (high <= self.back))
+
+    def most(self, length: int) -> int:
+        return min(length, self.back + 1)
+
+    def reach(self) -> tuple[int, int]:
+        return self.back, 0
+
+
+@dataclass(frozen=True, repr=False)
+class stride(Distance):
+    """Every `step`-th key, counted from the query: (i − j) mod step = 0."""
+
+    step: int
+
+    def __post_init__(self) -> None:
+        at_least(1, step=self.step)
+
+    def near(self, d: Tensor) -> Tensor:
+        return d % self.step == 0
+
+    def between(self, low: Tensor, high: Tensor) -> Bounds:
+        some = high.div(self.step, rounding_mode="floor") * self.step >= low
+        return Bounds(some, some & ((low == high) | (self.step == 1)))
+
+    def most(self, length: int) -> int:
+        return math.ceil(length / self.step)
+
+
+@dataclass(frozen=True, repr=False)
+class dilated(Distance):
+    """A window with gaps: every `step`-th key, `radius` of them on either side."""
+
+    radius: int
+    step: int
+
+    def __post_init__(self) -> None:
+        at_least(0, radius=self.radius)
+        at_least(1, step=self.step)
+
+    def near(self, d: Tensor) -> Tensor:
+        return (d.abs() <= self.radius * self.step) & (d % self.step == 0)
+
+    def between(self, low: Tensor, high: Tensor) -> Bounds:
+        far = self.radius * self.step
+        some, every = stride(self.step).between(low.clamp(min=-far), high.clamp(max=far))
+        return Bounds(some & (low <= far) & (high >= -far), every & (low >= -far) & (high <= far))
+
+    def most(self, length: int) -> int:
+        return min(length, 2 * self.radius + 1)
+
+    def reach(self) -> tuple[int, int]:
+        return self.radius * self.step, 0
+
+
+causal = Causal()
