@@ -37,6 +37,10 @@ class State:
         """The keys still held, k_BMHK, and their positions; None if they were not kept one by one."""
         return None
 
+    def over(self, pattern: Pattern, queries: int) -> Pattern:
+        """The pattern as the last `queries` queries see the keys still held."""
+        return pattern
+
     def _check(self, batch: int) -> None:
         if batch != self.batch:
             raise ShapeError(
@@ -64,6 +68,7 @@ class Cache(State):
     def append(self, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Pattern]:
         """Take in new keys and values; return all that are held, and the pattern over them."""
         self._check(len(k_BMHK))
+        self._forget()
         new = k_BMHK.shape[1]
         self._k, self._v = self._add(self._k, k_BMHK), self._add(self._v, v_BMHV)
         if self._positions is not None:
@@ -71,14 +76,15 @@ class Cache(State):
             self._positions = torch.cat([self._positions, arrived])
         self._held += new
         self.length += new
-        k, v = self._k[:, : self._held], self._v[:, : self._held]
+        return self._k[:, : self._held], self._v[:, : self._held], self.over(pattern, new)
+
+    def over(self, pattern: Pattern, queries: int) -> Pattern:
         if self._first is not None:
             pattern = pattern & since(self._first)
-        if self._positions is not None:
-            queries = torch.arange(self.length - new, self.length, device=self._positions.device)
-            pattern = placed(pattern.fit(self.length, self.length), queries, self._positions)
-        self._forget()
-        return k, v, pattern
+        if self._positions is None:
+            return pattern  # the keys held are 0, 1, 2 … and the newest queries stand at their end
+        latest = torch.arange(self.length - queries, self.length, device=self._positions.device)
+        return placed(pattern.fit(self.length, self.length), latest, self._positions)
 
     def _add(self, held: Tensor | None, new: Tensor) -> Tensor:
         if held is None:
