@@ -12,3 +12,5 @@ Each is written in plain PyTorch first. Faster forms may stand behind the same c
 from ._bias import Bias as Bias
 from .exact import attend as attend
 from .merge import merge as merge
+from .scan import scan as scan
+from .scan import scan_definition as scan_definition

@@ -85,7 +85,7 @@ def _dense(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, sca
     aligned = isinstance(pattern, Causal) and L == M and bias is None  # SDPA's is_causal is aligned at the start
     mask = None
     if not aligned and (bias is not None or not isinstance(pattern, Full)):
-        if L * M > SMALL and (bias is not None or not isinstance(pattern, Full)):
+        if L * M > SMALL:
             return None
         if not isinstance(pattern, Full):
             mask = additive(pattern.mask(L, M, q_BLHK.device), q_BLHK.dtype)
@@ -94,9 +94,12 @@ def _dense(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, sca
             mask = whole if mask is None else mask + whole
         assert mask is not None
         mask = mask.expand(B, H, L, M)
-    out = F.scaled_dot_product_attention(
-        q_BLHK.transpose(1, 2), k_BMHK.transpose(1, 2), v_BMHV.transpose(1, 2), mask, is_causal=aligned, scale=scale, enable_gqa=G != H
-    )
+    q, k, v = q_BLHK.transpose(1, 2), k_BMHK.transpose(1, 2), v_BMHV.transpose(1, 2)
+    if G != H and mask is None and not aligned:
+        # heads that share a key head become further queries of it: nothing of the cache is copied
+        out = F.scaled_dot_product_attention(q.reshape(B, G, H // G * L, -1), k, v, scale=scale).reshape(B, H, L, -1)
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=aligned, scale=scale, enable_gqa=G != H)
     return out.transpose(1, 2)
 
 
@@ -109,17 +112,17 @@ class Work:
     bias: Bias | None
     learned: bool  # the bias wants gradients
 
-    def added(self, group: Group, tile: Tile, like: Tensor, tensors: tuple[Tensor, ...]) -> tuple[Tensor | None, Tensor | None]:
-        """(mask + bias, bias) of a tile."""
+    def added(self, group: Group, tile: Tile, like: Tensor, tensors: tuple[Tensor, ...]) -> Tensor | None:
+        """What is added to the scores of a tile: mask and bias."""
         mask = self.plan.mask(group, tile, like.dtype, like.device)
         if self.bias is None:
-            return mask, None
+            return mask
         bias = four(self.bias.tile(*self.plan.positions(tile, like.device), *tensors)).to(like.dtype)
         if group.batch is not None and bias.shape[0] > 1:
             bias = bias[group.batch]
         if group.heads is not None and bias.shape[1] > 1:
             bias = bias[:, group.heads]
-        return (bias if mask is None else bias + mask), bias
+        return bias if mask is None else bias + mask
 
     def of(self, number: int) -> _tile.Extras:
         """The extras of tile `number`: each has its own dropout."""
@@ -145,7 +148,7 @@ class Exact(torch.autograd.Function):
             written = None
             for tile in group.tiles:
                 qt, kt, vt = _cut(q_, tile.rows), _cut(k_, tile.columns, H, group), _cut(v_, tile.columns, H, group)
-                added, _ = work.added(group, tile, qt if fused else out, tensors)
+                added = work.added(group, tile, qt if fused else out, tensors)
                 if fused:
                     o, s = _tile.fused_forward(qt, kt, vt, work.extra.scale, added)
                     if added is not None:  # the kernel says 0 where a row sees nothing
@@ -167,21 +170,21 @@ class Exact(torch.autograd.Function):
             lse = whole
         result, lse_BHL = out.to(q.dtype), lse.transpose(1, 2)
         ctx.work = work
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, sink, result, lse, *tensors)
         return result, lse_BHL
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor, d_lse_BHL: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor | None, d_lse_BHL: Tensor | None) -> tuple[Tensor | None, ...]:
         work: Work = ctx.work
         q, k, v, sink, out, lse, *tensors = ctx.saved_tensors
         H, precise = q.shape[2], lse.dtype
-        # a gradient of the log-sum-exp that is all zeros is one nobody asked for
-        d_lse = None if d_lse_BHL is None or not bool(d_lse_BHL.any()) else d_lse_BHL.transpose(1, 2)
-        fused = work.fused(q, v) and d_lse is None
+        d_out = torch.zeros_like(out) if d_out is None else d_out
+        fused = work.fused(q, v) and d_lse_BHL is None  # the fused form knows no gradient of the log-sum-exp
         delta = (d_out.to(precise) * out.to(precise)).sum(-1)
-        if d_lse is not None:
-            delta = delta - d_lse.masked_fill(lse == -_tile.INFINITY, 0)
+        if d_lse_BHL is not None:
+            delta = delta - d_lse_BHL.transpose(1, 2).masked_fill(lse == -_tile.INFINITY, 0)
         dq, dk, dv = (torch.zeros(x.shape, dtype=precise, device=x.device) for x in (q, k, v))
         d_tensors = [torch.zeros_like(t, dtype=precise) for t in tensors] if work.learned else []
         safe, number = lse.masked_fill(lse == -_tile.INFINITY, 0), 0
@@ -193,20 +196,19 @@ class Exact(torch.autograd.Function):
                 qt, gt, ot = (_cut(x, tile.rows) for x in (q_, g_, o_))
                 kt, vt = _cut(k_, tile.columns, H, group), _cut(v_, tile.columns, H, group)
                 lt, dt = lse_[:, tile.rows].transpose(1, 2), delta_[:, tile.rows].transpose(1, 2)
-                added, bias = work.added(group, tile, qt if fused else safe, tuple(tensors))
+                added = work.added(group, tile, qt if fused else safe, tuple(tensors))
                 if fused:
-                    grads = _tile.fused_backward(gt, qt, kt, vt, ot, lt, work.extra.scale, added)
+                    dqt, dkt, dvt = _tile.fused_backward(gt, qt, kt, vt, ot, lt, work.extra.scale, added)
                 else:
-                    *grads, ds = _tile.plain_backward(
+                    dqt, dkt, dvt, ds = _tile.plain_backward(
                         gt.to(precise), qt.to(precise), kt.to(precise), vt.to(precise), lt, dt, work.of(number), added
                     )
                     if work.learned:
-                        assert bias is not None
                         _add_bias_gradient(work, group, tile, ds, tensors, d_tensors)
                 number += 1
-                dq_[:, tile.rows] += grads[0].transpose(1, 2)
-                _add_columns(dk_, tile.columns, grads[1].transpose(1, 2))
-                _add_columns(dv_, tile.columns, grads[2].transpose(1, 2))
+                dq_[:, tile.rows] += dqt.transpose(1, 2)
+                _add_columns(dk_, tile.columns, dkt.transpose(1, 2))
+                _add_columns(dv_, tile.columns, dvt.transpose(1, 2))
             if dq_ is not dq:
                 for whole, part in zip((dq, dk, dv), parts, strict=True):
                     _put(whole, part, group, add=True, heads=H)
@@ -231,11 +233,15 @@ def _take(x: Tensor, group: Group, heads: int) -> Tensor:
 
 
 def _put(whole: Tensor, part: Tensor, group: Group, add: bool = False, heads: int | None = None) -> None:
-    """The inverse of `_take`."""
-    batch = torch.arange(whole.shape[0]) if group.batch is None else group.batch
-    head = torch.arange(whole.shape[2]) if group.heads is None else group.heads // ((heads or whole.shape[2]) // whole.shape[2])
-    index = (batch[:, None, None], torch.arange(whole.shape[1])[:, None], head)
-    whole.index_put_(index, part, accumulate=add)
+    """The inverse of `_take`; shared heads add up."""
+    rows = whole if group.batch is None else whole[group.batch]
+    if group.heads is None:
+        rows = rows.add_(part) if add else rows.copy_(part)
+    else:
+        head = group.heads // ((heads or whole.shape[2]) // whole.shape[2])
+        rows = rows.index_add_(2, head, part) if add else rows.index_copy_(2, head, part)
+    if group.batch is not None:
+        whole[group.batch] = rows
 
 
 def _cut(x: Tensor, index: slice | Tensor, heads: int | None = None, group: Group | None = None) -> Tensor:
