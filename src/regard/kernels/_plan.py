@@ -17,7 +17,7 @@ from torch import Tensor
 from ..patterns import Full, Pattern, Span, spans
 
 ROWS = (128, 64)  # query rows a tile, whichever makes the cheaper plan
-CALL = 8192  # a tile costs its pairs and as much again as this many: so 64 and 128 rows come out equal for window(128), as measured
+CALL = 8192  # a tile costs its pairs and as much again as this many: so 64 and 128 rows come out nearly equal for window(128), as measured
 COLUMNS = 64  # how finely the summary looks at keys; single dead columns at the ends of a tile are cut off afterwards
 WIDEST = 2048  # keys a tile: more are split, so that one tile of scores stays small
 FINE = 8  # rows a tile where a block holds a few rows that see far more than their neighbours (global queries)
@@ -55,8 +55,9 @@ class Plan:
 
     @property
     def cost(self) -> int:
-        """Pairs visited, and what starting the tiles costs besides."""
-        return self.live + CALL * sum(len(group.tiles) for group in self.groups)
+        """Pairs visited, a tenth more where a mask is added, and what starting the tiles costs besides."""
+        tiles = [(t.rows.stop - t.rows.start, _width(t), t.partial) for group in self.groups for t in group.tiles]
+        return int(sum(rows * columns * (1.1 if partial else 1.0) + CALL for rows, columns, partial in tiles))
 
     def positions(self, tile: Tile, device: torch.device) -> tuple[Tensor, Tensor]:
         """Positions of the rows and of the columns of a tile."""

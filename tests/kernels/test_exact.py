@@ -1,0 +1,259 @@
+"""Exact attention in tiles: every option against the definition, both forms of a tile, gradients of everything."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import regard.patterns as P
+from regard.attention._base import share_heads, softmax_where
+from regard.kernels import Bias, _tile, attend, exact, merge
+from regard.kernels._plan import _width, plan
+
+B, L, M, H, G, K, V = 3, 150, 333, 4, 2, 7, 11
+
+
+def reference(q, k, v, pattern, *, scale=None, bias=0.0, softcap=None, sink_H=None):
+    """Nothing of the code under test but the mask."""
+    k, v = share_heads(k, q.shape[2]), share_heads(v, q.shape[2])
+    s = torch.einsum("blhk,bmhk->bhlm", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    s = s if softcap is None else softcap * torch.tanh(s / softcap)
+    w = softmax_where(s + bias, pattern.mask(q.shape[1], k.shape[1]), sink_H)
+    return torch.einsum("bhlm,bmhv->blhv", w, v)
+
+
+def inputs(value=K, keys=M, heads=G, dtype=torch.float64):
+    return [torch.randn(s, dtype=dtype, requires_grad=True) for s in ((B, L, H, K), (B, keys, heads, K), (B, keys, heads, value))]
+
+
+def same(out, expected, wanted, tolerance=1e-10):
+    cotangent = torch.randn_like(out)
+    torch.testing.assert_close(out, expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, wanted, cotangent), torch.autograd.grad(expected, wanted, cotangent), atol=tolerance, rtol=tolerance
+    )
+
+
+PATTERNS = [
+    P.full,
+    P.causal,
+    P.causal & P.window(20),
+    P.causal & (P.window(33) | P.tokens(0)),
+    P.causal & P.lengths([M, 100, 0]),
+    P.per_head(P.causal, P.window(9), P.stride(5), P.full),
+    P.per_head(P.causal, P.window(9), P.stride(5), P.full) & P.lengths([M, 200, 20]),
+    P.window(5) | P.random_blocks(2, 16, seed=1, per_head=4),
+    P.window(10) | P.tokens(0, -1),
+    P.keep(torch.rand(3, 4, L, M, generator=torch.Generator().manual_seed(0)) < 0.05),
+    P.segments(torch.arange(M).expand(3, M) // 40),
+]
+
+
+@pytest.fixture(params=["fused", "plain"])
+def form(request, monkeypatch):
+    """Both forms of a tile, and no way around the tiles."""
+    monkeypatch.setattr(exact, "SMALL", -1)
+    if request.param == "plain":
+        monkeypatch.setattr(_tile, "forms", ("plain",))
+    elif "fused" not in _tile.forms:
+        pytest.skip("this build of PyTorch has no CPU flash kernel")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+class TestOptions:
+    def test_patterns(self, pattern, form):
+        q, k, v = inputs()
+        same(attend(q, k, v, pattern), reference(q, k, v, pattern), (q, k, v))
+
+    def test_values_wider_than_keys(self, pattern, form):
+        q, k, v = inputs(value=V)
+        same(attend(q, k, v, pattern), reference(q, k, v, pattern), (q, k, v))
+
+    def test_learned_bias_matrix(self, pattern, form):
+        q, k, v = inputs()
+        for shape in ((B, H, L, M), (1, H, L, M), (B, 1, 1, M), (L, M)):
+            bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+            same(attend(q, k, v, pattern, bias=bias), reference(q, k, v, pattern, bias=bias), (q, k, v, bias))
+
+    def test_constant_bias(self, pattern, form):
+        q, k, v = inputs()
+        bias = torch.randn(1, H, L, M, dtype=torch.float64)
+        same(attend(q, k, v, pattern, bias=bias), reference(q, k, v, pattern, bias=bias), (q, k, v))
+
+    def test_softcap_sink_and_scale_together(self, pattern, form):
+        q, k, v = inputs()
+        sink = torch.randn(H, dtype=torch.float64, requires_grad=True)
+        options = {"softcap": 2.0, "sink_H": sink, "scale": 0.9}
+        same(attend(q, k, v, pattern, **options), reference(q, k, v, pattern, **options), (q, k, v, sink))
+
+    def test_sink_alone_uses_the_fast_form(self, pattern, form):
+        q, k, v = inputs()
+        sink = torch.randn(H, dtype=torch.float64, requires_grad=True)
+        same(attend(q, k, v, pattern, sink_H=sink), reference(q, k, v, pattern, sink_H=sink), (q, k, v, sink))
+
+    def test_log_sum_exp_has_gradients(self, pattern, form):
+        q, k, v = inputs(heads=H)
+        out, lse = attend(q, k, v, pattern, with_lse=True)
+        s = torch.einsum("blhk,bmhk->bhlm", q, k) * K**-0.5
+        expected = s.masked_fill(~pattern.mask(L, M), -torch.inf).logsumexp(-1)
+        alive = expected > -torch.inf
+        assert (lse[~alive] == -torch.inf).all()
+        same(lse[alive] + out.sum(), expected[alive] + reference(q, k, v, pattern).sum(), (q, k, v))
+
+
+class Slopes(Bias):
+    """A learned slope a head: what a bias object looks like."""
+
+    def __init__(self, slopes_H: Tensor):
+        self.tensors = (slopes_H,)
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        return -tensors[0][:, None, None] * (i[:, None] - j).abs()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_learned_bias_object_never_stands_as_a_whole(pattern, form, monkeypatch):
+    q, k, v = inputs()
+    slopes = torch.rand(H, dtype=torch.float64, requires_grad=True)
+    whole = Slopes(slopes).whole(L, M, q.device)
+    expected = reference(q, k, v, pattern, bias=whole)
+    monkeypatch.delattr(Bias, "whole")
+    same(attend(q, k, v, pattern, bias=Slopes(slopes)), expected, (q, k, v, slopes))
+
+
+@given(
+    queries=st.integers(1, 300),
+    keys=st.integers(1, 300),
+    rule=st.sampled_from(
+        [P.causal, P.window(7), P.stride(3), P.block(16), P.causal & (P.window(2) | P.tokens(0)), P.summary(9, 2), P.dilated(3, 4)]
+    ),
+    flip=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_size(queries, keys, rule, flip):
+    q, k, v = (torch.randn(1, n, 1, 3, dtype=torch.float64) for n in (queries, keys, keys))
+    rule = ~rule if flip else rule
+    out, _ = attend(q, k, v, rule, with_lse=True)
+    torch.testing.assert_close(out, reference(q, k, v, rule), atol=1e-10, rtol=1e-10)
+
+
+def test_wide_rows_are_split_and_merged(monkeypatch, form):
+    """More keys than one tile takes."""
+    monkeypatch.setattr("regard.kernels._plan.WIDEST", 50)
+    pattern = P.causal & P.stride(2)
+    plan.__globals__["_kept"].cache_clear()
+    q, k, v = inputs()
+    same(attend(q, k, v, pattern), reference(q, k, v, pattern), (q, k, v))
+    plan.__globals__["_kept"].cache_clear()
+
+
+def test_merge_of_two_halves_is_the_whole():
+    q, k, v = inputs(heads=H)
+    parts = [attend(q, k[:, s], v[:, s], with_lse=True) for s in (slice(0, 100), slice(100, M))]
+    out, lse = merge(parts)
+    same(out, reference(q, k, v, P.full), (q, k, v))
+    torch.testing.assert_close(lse, attend(q, k, v, with_lse=True)[1])
+    nothing = attend(q, k, v, ~P.full, with_lse=True)
+    assert (merge([nothing, nothing])[0] == 0).all()
+    torch.testing.assert_close(merge([parts[0], nothing])[0], parts[0][0])
+
+
+class TestDropout:
+    def test_mean_and_repeat(self):
+        q, k, v = inputs()
+        draws = [attend(q, k, v, P.window(40), dropout=0.3) for _ in range(200)]
+        mean, expected = torch.stack(draws).mean(0), reference(q, k, v, P.window(40))
+        spread = torch.stack(draws).std(0) / 200**0.5
+        assert ((mean - expected).abs() < 6 * spread + 1e-12).all()
+        again = [attend(q, k, v, P.window(40), dropout=0.3, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+        assert again[0].equal(again[1]) and not again[0].equal(draws[0])
+
+    def test_gradients_see_the_same_draw(self):
+        """The output is linear in v once the draw is fixed, so its derivative can be had by differences."""
+        q, k, v = inputs()
+
+        def f(q, k, v):
+            return attend(q, k, v, P.causal & P.window(30), dropout=0.3, generator=torch.Generator().manual_seed(3)).sum()
+
+        def numeric(n: int) -> Tensor:
+            x = [t.detach().clone() for t in (q, k, v)]
+            step = torch.zeros_like(x[n])
+            step.view(-1)[7 * n + 3] = 1e-6
+            up, down = ([t + (step if m == n else 0) * sign for m, t in enumerate(x)] for sign in (1, -1))
+            return (f(*up) - f(*down)) / 2e-6
+
+        for n, gradient in enumerate(torch.autograd.grad(f(q, k, v), (q, k, v))):
+            torch.testing.assert_close(gradient.view(-1)[7 * n + 3], numeric(n), atol=1e-6, rtol=1e-6)
+
+    def test_factor_and_rate(self):
+        drawn = _tile.dropped(torch.Size([1000, 100]), _tile.Extras(1.0, dropout=0.25, seed=9), torch.empty(0, dtype=torch.float64))
+        assert {*drawn.unique().tolist()} == {0.0, 1 / 0.75}
+        assert abs((drawn == 0).double().mean().item() - 0.25) < 0.01
+
+
+def test_gradcheck():
+    q, k, v = (torch.randn(1, n, 2, 3, dtype=torch.float64, requires_grad=True) for n in (6, 9, 9))
+    sink = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda *x: attend(*x[:3], P.causal & P.window(3), sink_H=x[3], softcap=3.0), (q, k, v, sink))
+
+
+class TestPlan:
+    def pairs(self, pattern, queries, keys=None):
+        return plan(pattern, queries, keys or queries).live
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [P.causal & P.window(64), P.window(64) | P.tokens(0), P.block(64), P.block_window(64, 1) | P.random_blocks(2, 64)],
+        ids=str,
+    )
+    def test_work_is_linear_in_the_length(self, pattern):
+        """Twice the length is twice the pairs visited, not four times."""
+        assert self.pairs(pattern, 8192) / self.pairs(pattern, 4096) < 2.2
+
+    def test_work_is_near_what_is_live(self):
+        for pattern, slack in [(P.causal & P.window(128), 2.1), (P.block(64), 1.01), (P.window(256) | P.tokens(0), 1.6), (P.causal, 1.1)]:
+            live = int(pattern.mask(4096, 4096).sum())
+            assert live <= self.pairs(pattern, 4096) <= slack * live, str(pattern)
+
+    def test_heads_and_rows_pay_for_their_own_pattern(self):
+        mixed = P.per_head(P.causal, P.window(16), P.window(16), P.window(16))
+        assert self.pairs(mixed, 2048) <= self.pairs(P.causal, 2048) + 3 * self.pairs(P.window(16), 2048)
+        padded = P.lengths([2048, 128]) & P.causal
+        assert self.pairs(padded, 2048) < 1.3 * self.pairs(P.causal, 2048)
+
+    def test_static_plans_are_kept_and_their_masks_shared(self):
+        pattern = P.causal & P.window(100)
+        made = plan(pattern, 4096, 4096)
+        assert plan(P.causal & P.window(100), 4096, 4096) is made
+        masks = {id(t.mask) for g in made.groups for t in g.tiles if t.partial}
+        assert len(masks) <= 4 and id(None) not in masks
+
+    def test_tiles_cover_each_live_pair_once(self):
+        for pattern in PATTERNS:
+            made = plan(pattern, L, M)
+            covered = torch.zeros(B, H, L, M, dtype=torch.int)
+            for group in made.groups:
+                for tile in group.tiles:
+                    b = torch.arange(B) if group.batch is None else group.batch
+                    h = torch.arange(H) if group.heads is None else group.heads
+                    i, j = made.positions(tile, torch.device("cpu"))
+                    mask = made.mask(group, tile, torch.float32, torch.device("cpu"))
+                    alive = torch.ones(1, 1, len(i), _width(tile), dtype=torch.bool) if mask is None else mask == 0
+                    covered[b[:, None, None, None], h[:, None, None], (i - made.start)[:, None], j] += alive.expand(
+                        len(b), len(h), -1, -1
+                    ).int()
+            assert covered.equal(pattern.mask(L, M).expand(B, H, L, M).int()), str(pattern)
+
+
+def test_low_precision_accumulates_in_single(form):
+    """Many tiles add to one key's gradient: sums in bf16 would lose them."""
+    q, k, v = (torch.randn(1, 1024, 1, 8, requires_grad=True) for _ in range(3))
+    low = [x.detach().bfloat16().requires_grad_() for x in (q, k, v)]
+    pattern = P.window(10) | P.to_tokens(0)
+    grads = torch.autograd.grad(attend(*low, pattern).float().sum(), low)
+    expected = torch.autograd.grad(attend(*(x.float().detach().requires_grad_() for x in low), pattern).sum(), low, allow_unused=True)
+    exact_in = [x.detach().float().requires_grad_() for x in low]
+    expected = torch.autograd.grad(attend(*exact_in, pattern).sum(), exact_in)
+    for got, want in zip(grads, expected, strict=True):
+        torch.testing.assert_close(got.float(), want, atol=0.02, rtol=0.02)
