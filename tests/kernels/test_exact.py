@@ -47,6 +47,7 @@ PATTERNS = [
     P.window(10) | P.tokens(0, -1),
     P.keep(torch.rand(3, 4, L, M, generator=torch.Generator().manual_seed(0)) < 0.05),
     P.segments(torch.arange(M).expand(3, M) // 40),
+    P.window(3) | P.per_head(*(P.from_tokens(200 + 12 * h) for h in range(H))),  # alike in blocks, not in rows
 ]
 
 

@@ -8,13 +8,14 @@ follows the pairs that are really live.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from ..patterns import Full, Pattern, Span, spans
+from ..patterns import Pattern, Span, spans
 
 ROWS = (128, 64)  # query rows a tile, whichever makes the cheaper plan
 CALL = 8192  # a tile costs its pairs and as much again as this many: so 64 and 128 rows come out nearly equal for window(128), as measured
@@ -52,12 +53,6 @@ class Plan:
     groups: list[Group]
     live: int  # pairs visited, over all (batch, head) that the pattern tells apart
     total: int  # pairs there are
-
-    @property
-    def cost(self) -> int:
-        """Pairs visited, a tenth more where a mask is added, and what starting the tiles costs besides."""
-        tiles = [(t.rows.stop - t.rows.start, _width(t), t.partial) for group in self.groups for t in group.tiles]
-        return int(sum(rows * columns * (1.1 if partial else 1.0) + CALL for rows, columns, partial in tiles))
 
     def positions(self, tile: Tile, device: torch.device) -> tuple[Tensor, Tensor]:
         """Positions of the rows and of the columns of a tile."""
@@ -120,24 +115,24 @@ def _some(chosen: Tensor | None, size: int) -> Tensor:
 
 def _make(pattern: Pattern, queries: int, keys: int) -> Plan:
     fitted = pattern.fit(queries, keys)
-    if queries == 0 or keys == 0:
-        return Plan(fitted, keys - queries, [], 0, 0)
-    return min((_with_rows(fitted, queries, keys, rows) for rows in ROWS), key=lambda plan: plan.cost)
-
-
-def _with_rows(fitted: Pattern, queries: int, keys: int, rows: int) -> Plan:
     made = Plan(fitted, keys - queries, [], 0, fitted.batch * fitted.heads * queries * keys)
-    summary = fitted.blocks(queries, keys, rows, COLUMNS).cpu()
+    if queries == 0 or keys == 0:
+        return made
+    summary = fitted.blocks(queries, keys, min(ROWS), COLUMNS).cpu()
     for batch in _alike(summary, 0):
         for heads in _alike(summary if batch is None else summary[batch], 1):
-            part = summary if batch is None else summary[batch[:1]]
-            part = part[0, 0 if heads is None else int(heads[0])]
             group = Group(batch, heads, [])
-            _tile(made, group, spans(queries, rows), part, keys)
+            cuts = (spans(queries, rows) for rows in ROWS)
+            group.tiles = min((list(_tiles(made, group, rows, keys)) for rows in cuts), key=_cost)
             made.groups.append(group)
             many = (1 if batch is None else len(batch)) * (1 if heads is None else len(heads))
             made.live += many * sum((t.rows.stop - t.rows.start) * _width(t) for t in group.tiles)
     return made
+
+
+def _cost(tiles: list[Tile]) -> float:
+    """Pairs visited, a tenth more where a mask is added, and what starting the tiles costs besides."""
+    return float(sum((t.rows.stop - t.rows.start) * _width(t) * (1.1 if t.partial else 1.0) + CALL for t in tiles))
 
 
 def _alike(summary: Tensor, axis: int) -> list[Tensor] | list[None]:
@@ -150,43 +145,39 @@ def _alike(summary: Tensor, axis: int) -> list[Tensor] | list[None]:
     return [(which == n).nonzero()[:, 0] for n in range(int(which.max()) + 1)]
 
 
-def _tile(made: Plan, group: Group, rows: Span, summary: Tensor, keys: int) -> None:
-    """Add the tiles of the given runs of rows, whose key blocks are told apart by `summary`."""
-    live = (summary > 0).sum(-1)
-    usual = max(int(live.median()), 1)
-    for (first, last), blocks in zip(zip(rows.first.tolist(), rows.last.tolist(), strict=True), summary, strict=True):
-        count = int((blocks > 0).sum())
-        if count == 0:
-            continue
+def _tiles(made: Plan, group: Group, rows: Span, keys: int) -> Iterator[Tile]:
+    """The tiles of the given runs of rows."""
+    summary = _look(made, group, rows, keys)
+    counts = (summary > 0).sum(-1)
+    usual = max(int(counts.median()), 1)
+    for first, last, count, blocks in zip(rows.first.tolist(), rows.last.tolist(), counts.tolist(), summary, strict=True):
         if count > 4 * usual and last - first >= 2 * FINE:
             # a few rows see far more than the rest: look closer, so that only they pay for it
-            fine = spans(last + 1 - first, FINE, first)
-            _tile(made, group, fine, _look(made, group, fine, keys), keys)
-            continue
-        _add(made, group, slice(first, last + 1), blocks, keys)
+            yield from _tiles(made, group, spans(last + 1 - first, FINE, first), keys)
+        elif count > 0:
+            yield from _cut(made, group, slice(first, last + 1), blocks, keys)
 
 
 def _look(made: Plan, group: Group, rows: Span, keys: int) -> Tensor:
-    b = _some(group.batch, made.pattern.batch)[:1, None, None, None]
-    h = _some(group.heads, made.pattern.heads)[:1, None, None]
+    """The block summary of some runs of rows that is true for all of a group: alike in blocks need not be alike in finer ones."""
+    b = _some(group.batch, made.pattern.batch)[:, None, None, None]
+    h = _some(group.heads, made.pattern.heads)[:, None, None]
     i = Span(*((x + made.start)[:, None] for x in rows))
     some, every = made.pattern.bounds(b, h, i, spans(keys, COLUMNS))
-    summary = some.to(torch.int8) + (some & every).to(torch.int8)
-    return summary.expand(1, 1, len(rows.first), -1)[0, 0]
+    shape = (len(b), len(h), len(rows.first), -(-keys // COLUMNS))
+    some, every = some.expand(shape).flatten(0, 1).any(0), every.expand(shape).flatten(0, 1).all(0)
+    return (some.to(torch.int8) + (some & every).to(torch.int8)).cpu()
 
 
-def _add(made: Plan, group: Group, rows: slice, blocks: Tensor, keys: int) -> None:
+def _cut(made: Plan, group: Group, rows: slice, blocks: Tensor, keys: int) -> Iterator[Tile]:
+    """One run of rows and its live blocks of keys, as one tile or, where the keys are many, several."""
     live = (blocks > 0).nonzero()[:, 0]
     columns = (live[:, None] * COLUMNS + torch.arange(COLUMNS)).flatten()
     columns = columns[columns < keys]
     partial = bool((blocks[live] == 1).any())
-    if partial and len(columns) <= 4 * WIDEST and not isinstance(made.pattern, Full):
-        # cut columns that no row of the tile sees
+    if partial and len(columns) <= 4 * WIDEST:  # leave out single columns that no row of the tile sees
         i = torch.arange(rows.start, rows.stop) + made.start
-        seen = made.allowed(group, i, columns).flatten(0, 2).any(0)
-        columns = columns[seen]
-        if len(columns) == 0:
-            return
-    for piece in columns.split(WIDEST):
+        columns = columns[made.allowed(group, i, columns).flatten(0, 2).any(0)]
+    for piece in columns.split(WIDEST) if len(columns) else ():
         run = int(piece[-1] - piece[0]) + 1 == len(piece)
-        group.tiles.append(Tile(rows, slice(int(piece[0]), int(piece[-1]) + 1) if run else piece, partial))
+        yield Tile(rows, slice(int(piece[0]), int(piece[-1]) + 1) if run else piece, partial)

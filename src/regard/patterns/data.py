@@ -223,5 +223,7 @@ def _extremes(ids: Tensor, b: Tensor, x: Span, shift: int) -> tuple[Tensor, Tens
     ends = zip((x.first.flatten() + shift).tolist(), (x.last.flatten() + shift + 1).tolist(), strict=True)
     parts = [ids[..., first:last] for first, last in ends]
     low, high = (torch.stack([getattr(p, f)(-1) for p in parts], -1) for f in ("amin", "amax"))
-    shape = x.first.shape if ids.dim() == 1 else (len(ids), 1, *([1] * (2 - x.first.dim())), *x.first.shape)
-    return low.view(shape), high.view(shape)
+    if ids.dim() == 1:
+        return low.view(x.first.shape), high.view(x.first.shape)
+    shape = (len(b), 1, *([1] * (2 - x.first.dim())), *x.first.shape)
+    return low[b.flatten()].view(shape), high[b.flatten()].view(shape)
