@@ -94,49 +94,45 @@ class Attention(nn.Module):
         state: State | None = None,
     ) -> None:
         """Refuse by name what does not fit together or what this mechanism cannot do."""
-        me = type(self).__name__
-        given = {"q_BLHK": q_BLHK, "k_BMHK": k_BMHK} | ({} if v_BMHV is None else {"v_BMHV": v_BMHV})
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
-        if any(x.dim() != 4 for x in given.values()):
-            raise ShapeError(f"{me} takes (batch, length, heads, size) tensors, got {shapes}; x.unflatten(-1, (heads, -1)) splits heads")
-        if not q_BLHK.dtype.is_floating_point or len({x.dtype for x in given.values()}) > 1:
-            raise DtypeError(
-                f"{me} takes floating tensors of one type, got {', '.join(f'{n} {x.dtype}' for n, x in given.items())}; convert with .to(dtype)"
-            )
-        (B, L, H, K), (M, G) = q_BLHK.shape, k_BMHK.shape[1:3]
-        if any(len(x) != B for x in given.values()) or k_BMHK.shape[3] != K or (v_BMHV is not None and v_BMHV.shape[1:3] != (M, G)):
+        me, facts = type(self).__name__, self.facts
+        given = (q_BLHK, k_BMHK) if v_BMHV is None else (q_BLHK, k_BMHK, v_BMHV)
+        if any(x.dim() != 4 for x in given):
             raise ShapeError(
-                f"{me}: batch, key size and key length must agree, got {shapes}; q and k share K, k and v share length and heads"
+                f"{me} takes (batch, length, heads, size) tensors, got {_shapes(given)}; x.unflatten(-1, (heads, -1)) splits heads"
             )
-        if H != G and not (self.facts.grouped and G and H % G == 0):
+        dtype = q_BLHK.dtype
+        if not dtype.is_floating_point or any(x.dtype != dtype for x in given):
+            raise DtypeError(f"{me} takes floating tensors of one type, got {_shapes(given, dtypes=True)}; convert with .to(dtype)")
+        B, L, H, K = q_BLHK.shape
+        b, M, G, k = k_BMHK.shape
+        if b != B or k != K or (v_BMHV is not None and v_BMHV.shape[:3] != (B, M, G)):
             raise ShapeError(
-                f"{me}: {H} query heads cannot share {G} key heads, got {shapes}"
-                + ("; the second must divide the first" if self.facts.grouped else "")
+                f"{me}: batch, key size and key length must agree, got {_shapes(given)}; q and k share K, k and v share length and heads"
             )
+        if H != G and not (facts.grouped and G and H % G == 0):
+            more = "; the second must divide the first" if facts.grouped else ""
+            raise ShapeError(f"{me}: {H} query heads cannot share {G} key heads, got {_shapes(given)}{more}")
         if not isinstance(pattern, Pattern):
             raise PatternNotSupported(
                 f"{me} takes a pattern, not {type(pattern).__name__}; wrap a boolean mask (True = may look) as keep(mask)"
             )
         if pattern.batch not in (1, B) or pattern.heads not in (1, H):
-            raise ShapeError(f"{me}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {shapes}")
-        if not self._knows(pattern):
+            raise ShapeError(f"{me}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {_shapes(given)}")
+        if facts.patterns != "any" and not self._knows(pattern):
             raise PatternNotSupported(f"{me} knows {self._known()}, not `{pattern}`; SoftmaxAttention takes any pattern")
-        if not self.facts.cross and L != M and state is None:
+        if not facts.cross and L != M and state is None:
             raise ShapeError(
-                f"{me} looks within one sequence, so it needs as many queries as keys, got {shapes}; SoftmaxAttention takes both"
+                f"{me} looks within one sequence, so it needs as many queries as keys, got {_shapes(given)}; SoftmaxAttention takes both"
             )
-        if state is not None and not self.facts.streaming:
+        if state is not None and not facts.streaming:
             self.start(B)  # raises, and says why
-        if bias is not None and not self.facts.bias:
+        if bias is not None and not facts.bias:
             raise BiasNotSupported(f"{me} has no scores that a bias could be added to; SoftmaxAttention has")
         if isinstance(bias, Tensor) and state is None:
             self._check_bias(bias, (B, H, L, M))
 
     def _knows(self, pattern: Pattern) -> bool:
-        if self.facts.patterns == "any":
-            return True
-        parts = _factors(pattern)
-        return all(_rule_name(part) in self.facts.patterns for part in parts)
+        return all(_rule_name(part) in self.facts.patterns for part in _factors(pattern))
 
     def _known(self) -> str:
         return " and ".join(f"`{name}`" for name in self.facts.patterns)
@@ -157,6 +153,13 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return ""
+
+
+def _shapes(given: tuple[Tensor, ...], dtypes: bool = False) -> str:
+    """q, k and v as an error message shows them."""
+    return ", ".join(
+        f"{name} {x.dtype if dtypes else tuple(x.shape)}" for name, x in zip(("q_BLHK", "k_BMHK", "v_BMHV"), given, strict=False)
+    )
 
 
 def _factors(pattern: Pattern) -> list[Pattern]:
