@@ -9,7 +9,7 @@ from torch import Tensor
 import regard.patterns as P
 from regard.attention._base import share_heads, softmax_where
 from regard.kernels import Bias, _tile, attend, exact, merge
-from regard.kernels._plan import _width, plan
+from regard.kernels._plan import plan, width
 
 B, L, M, H, G, K, V = 3, 150, 333, 4, 2, 7, 11
 
@@ -240,7 +240,7 @@ class TestPlan:
                     h = torch.arange(H) if group.heads is None else group.heads
                     i, j = made.positions(tile, torch.device("cpu"))
                     mask = made.mask(group, tile, torch.float32, torch.device("cpu"))
-                    alive = torch.ones(1, 1, len(i), _width(tile), dtype=torch.bool) if mask is None else mask == 0
+                    alive = torch.ones(1, 1, len(i), width(tile), dtype=torch.bool) if mask is None else mask == 0
                     covered[b[:, None, None, None], h[:, None, None], (i - made.start)[:, None], j] += alive.expand(
                         len(b), len(h), -1, -1
                     ).int()

@@ -32,6 +32,7 @@ class Tile:
     rows: slice
     columns: slice | Tensor
     partial: bool
+    split: bool = False  # these rows have more keys than one tile takes, and the next tile may go on with them
     mask: Tensor | None = None
 
 
@@ -92,7 +93,7 @@ def plan(pattern: Pattern, queries: int, keys: int) -> Plan:
 def _kept(pattern: Pattern, queries: int, keys: int) -> Plan:
     made = _make(pattern, queries, keys)
     tiles = [(group, tile) for group in made.groups for tile in group.tiles if tile.partial]
-    if sum(4 * (t.rows.stop - t.rows.start) * _width(t) * made.pattern.heads for _, t in tiles) > 16 * KEPT_MASKS:
+    if sum(4 * (t.rows.stop - t.rows.start) * width(t) * made.pattern.heads for _, t in tiles) > 16 * KEPT_MASKS:
         return made
     # Away from the borders tiles mostly have the same mask: equal ones are stored once, so little is kept in all.
     known: dict[bytes, Tensor] = {}
@@ -105,7 +106,8 @@ def _kept(pattern: Pattern, queries: int, keys: int) -> Plan:
     return made
 
 
-def _width(tile: Tile) -> int:
+def width(tile: Tile) -> int:
+    """How many keys a tile has."""
     return tile.columns.stop - tile.columns.start if isinstance(tile.columns, slice) else len(tile.columns)
 
 
@@ -126,13 +128,13 @@ def _make(pattern: Pattern, queries: int, keys: int) -> Plan:
             group.tiles = min((list(_tiles(made, group, rows, keys)) for rows in cuts), key=_cost)
             made.groups.append(group)
             many = (1 if batch is None else len(batch)) * (1 if heads is None else len(heads))
-            made.live += many * sum((t.rows.stop - t.rows.start) * _width(t) for t in group.tiles)
+            made.live += many * sum((t.rows.stop - t.rows.start) * width(t) for t in group.tiles)
     return made
 
 
 def _cost(tiles: list[Tile]) -> float:
     """Pairs visited, a tenth more where a mask is added, and what starting the tiles costs besides."""
-    return float(sum((t.rows.stop - t.rows.start) * _width(t) * (1.1 if t.partial else 1.0) + CALL for t in tiles))
+    return float(sum((t.rows.stop - t.rows.start) * width(t) * (1.1 if t.partial else 1.0) + CALL for t in tiles))
 
 
 def _alike(summary: Tensor, axis: int) -> list[Tensor] | list[None]:
@@ -180,4 +182,4 @@ def _cut(made: Plan, group: Group, rows: slice, blocks: Tensor, keys: int) -> It
         columns = columns[made.allowed(group, i, columns).flatten(0, 2).any(0)]
     for piece in columns.split(WIDEST) if len(columns) else ():
         run = int(piece[-1] - piece[0]) + 1 == len(piece)
-        yield Tile(rows, slice(int(piece[0]), int(piece[-1]) + 1) if run else piece, partial)
+        yield Tile(rows, slice(int(piece[0]), int(piece[-1]) + 1) if run else piece, partial, len(columns) > WIDEST)

@@ -20,6 +20,7 @@ from . import _tile
 from ._bias import Bias, Matrix, four
 from ._gpu import attend_on_gpu
 from ._plan import Group, Plan, Tile, additive, plan
+from ._stack import Stack, stacks
 from .merge import merge_into
 
 SMALL = 256 * 256  # up to this many pairs a mask as a whole is cheaper than a plan
@@ -112,17 +113,23 @@ class Work:
     bias: Bias | None
     learned: bool  # the bias wants gradients
 
-    def added(self, group: Group, tile: Tile, like: Tensor, tensors: tuple[Tensor, ...]) -> Tensor | None:
-        """What is added to the scores of a tile: mask and bias."""
-        mask = self.plan.mask(group, tile, like.dtype, like.device)
+    def added(self, group: Group, stack: Stack, like: Tensor, batch: int, tensors: tuple[Tensor, ...]) -> Tensor | None:
+        """What is added to the scores: mask and bias."""
+        mask = stack.mask(self.plan, group, like.dtype, like.device, batch)
         if self.bias is None:
             return mask
-        bias = four(self.bias.tile(*self.plan.positions(tile, like.device), *tensors)).to(like.dtype)
+        bias = stack.join([self.bias_of(group, tile, tensors).to(like.dtype) for tile in stack.tiles], batch)
+        return bias if mask is None else bias + mask
+
+    def bias_of(self, group: Group, tile: Tile, tensors: tuple[Tensor, ...]) -> Tensor:
+        """The bias of one tile for the batch rows and heads of its group."""
+        assert self.bias is not None
+        bias = four(self.bias.tile(*self.plan.positions(tile, tensors[0].device), *tensors))
         if group.batch is not None and bias.shape[0] > 1:
             bias = bias[group.batch]
         if group.heads is not None and bias.shape[1] > 1:
             bias = bias[:, group.heads]
-        return bias if mask is None else bias + mask
+        return bias
 
     def of(self, number: int) -> _tile.Extras:
         """The extras of tile `number`: each has its own dropout."""
@@ -145,22 +152,23 @@ class Exact(torch.autograd.Function):
         for group in work.plan.groups:
             q_, k_, v_ = (_take(x, group, H) for x in (q, k, v))
             out_, lse_ = (x if group.batch is None and group.heads is None else _take(x, group, H) for x in (out, lse))
+            b, _, heads = q_.shape[:3]
             written = None
-            for tile in group.tiles:
-                qt, kt, vt = _cut(q_, tile.rows), _cut(k_, tile.columns, H, group), _cut(v_, tile.columns, H, group)
-                added = work.added(group, tile, qt if fused else out, tensors)
+            for stack in stacks(group, b * heads):
+                qt, kt, vt = stack.take_rows(q_), stack.take_columns(k_, heads), stack.take_columns(v_, heads)
+                added = work.added(group, stack, qt if fused else out, b, tensors)
                 if fused:
                     o, s = _tile.fused_forward(qt, kt, vt, work.extra.scale, added)
                     if added is not None:  # the kernel says 0 where a row sees nothing
                         s = s.masked_fill((added == -_tile.INFINITY).all(-1), -_tile.INFINITY)
                 else:
                     o, s = _tile.plain_forward(qt.to(precise), kt.to(precise), vt.to(precise), work.of(number), added)
-                o, s, number = o.transpose(1, 2), s.transpose(1, 2), number + 1
-                if written == tile.rows:
-                    merge_into(out_[:, tile.rows], lse_[:, tile.rows], o, s)
+                if isinstance(stack.rows, slice) and stack.rows == written:
+                    merge_into(out_[:, written], lse_[:, written], o.transpose(1, 2), s.transpose(1, 2))
                 else:
-                    out_[:, tile.rows], lse_[:, tile.rows] = o, s
-                written = tile.rows
+                    stack.put_rows(out_, o)
+                    stack.put_rows(lse_, s)
+                written, number = stack.rows if isinstance(stack.rows, slice) else None, number + 1
             if out_ is not out:
                 _put(out, out_, group)
                 _put(lse, lse_, group)
@@ -192,11 +200,11 @@ class Exact(torch.autograd.Function):
             q_, k_, v_, g_, o_, lse_, delta_ = (_take(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
             parts = [x if group.batch is None and group.heads is None else torch.zeros_like(_take(x, group, H)) for x in (dq, dk, dv)]
             dq_, dk_, dv_ = parts
-            for tile in group.tiles:
-                qt, gt, ot = (_cut(x, tile.rows) for x in (q_, g_, o_))
-                kt, vt = _cut(k_, tile.columns, H, group), _cut(v_, tile.columns, H, group)
-                lt, dt = lse_[:, tile.rows].transpose(1, 2), delta_[:, tile.rows].transpose(1, 2)
-                added = work.added(group, tile, qt if fused else safe, tuple(tensors))
+            b, _, heads = q_.shape[:3]
+            for stack in stacks(group, b * heads):
+                qt, gt, ot, lt, dt = (stack.take_rows(x) for x in (q_, g_, o_, lse_, delta_))
+                kt, vt = stack.take_columns(k_, heads), stack.take_columns(v_, heads)
+                added = work.added(group, stack, qt if fused else safe, b, tuple(tensors))
                 if fused:
                     dqt, dkt, dvt = _tile.fused_backward(gt, qt, kt, vt, ot, lt, work.extra.scale, added)
                 else:
@@ -204,11 +212,12 @@ class Exact(torch.autograd.Function):
                         gt.to(precise), qt.to(precise), kt.to(precise), vt.to(precise), lt, dt, work.of(number), added
                     )
                     if work.learned:
-                        _add_bias_gradient(work, group, tile, ds, tensors, d_tensors)
+                        for n, tile in enumerate(stack.tiles):
+                            _add_bias_gradient(work, group, tile, stack.part(ds, n), tensors, d_tensors)
                 number += 1
-                dq_[:, tile.rows] += dqt.transpose(1, 2)
-                _add_columns(dk_, tile.columns, dkt.transpose(1, 2))
-                _add_columns(dv_, tile.columns, dvt.transpose(1, 2))
+                stack.add_rows(dq_, dqt)
+                stack.add_columns(dk_, dkt)
+                stack.add_columns(dv_, dvt)
             if dq_ is not dq:
                 for whole, part in zip((dq, dk, dv), parts, strict=True):
                     _put(whole, part, group, add=True, heads=H)
@@ -244,36 +253,12 @@ def _put(whole: Tensor, part: Tensor, group: Group, add: bool = False, heads: in
         whole[group.batch] = rows
 
 
-def _cut(x: Tensor, index: slice | Tensor, heads: int | None = None, group: Group | None = None) -> Tensor:
-    """(B, length, heads, …) → (B, heads, some of the length, …); shared heads are repeated."""
-    x = x[:, index] if isinstance(index, slice) else x.index_select(1, index)
-    if heads and group and group.heads is None and x.shape[2] != heads:
-        x = x.repeat_interleave(heads // x.shape[2], 2)
-    return x.transpose(1, 2)
-
-
-def _add_columns(whole: Tensor, columns: slice | Tensor, part: Tensor) -> None:
-    if part.shape[2] != whole.shape[2]:  # shared heads gather the gradients of those that read them
-        part = part.unflatten(2, (whole.shape[2], -1)).sum(3)
-    if isinstance(columns, slice):
-        whole[:, columns] += part
-    else:
-        whole.index_add_(1, columns, part.to(whole.dtype))
-
-
 def _add_bias_gradient(work: Work, group: Group, tile: Tile, ds: Tensor, tensors: list[Tensor], d_tensors: list[Tensor]) -> None:
     """Through the tile of the bias to the tensors it is made of."""
-    assert work.bias is not None
     with torch.enable_grad():
         inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
-        bias = four(work.bias.tile(*work.plan.positions(tile, ds.device), *inputs))
-    if group.batch is not None and bias.shape[0] > 1:
-        ds = torch.zeros(bias.shape[0], *ds.shape[1:], dtype=ds.dtype).index_copy_(0, group.batch, ds)
-    if group.heads is not None and bias.shape[1] > 1:
-        ds = torch.zeros(ds.shape[0], bias.shape[1], *ds.shape[2:], dtype=ds.dtype).index_copy_(1, group.heads, ds)
-    ds = ds.sum_to_size(bias.shape).to(bias.dtype)
-    wanted = [x for x in inputs if x.requires_grad]
-    for total, gradient in zip(
-        [d for d, x in zip(d_tensors, inputs, strict=True) if x.requires_grad], torch.autograd.grad(bias, wanted, ds), strict=True
-    ):
-        total += gradient
+        bias = work.bias_of(group, tile, tuple(inputs))
+    wanted = [n for n, x in enumerate(inputs) if x.requires_grad]
+    grads = torch.autograd.grad(bias, [inputs[n] for n in wanted], ds.sum_to_size(bias.shape).to(bias.dtype))
+    for n, gradient in zip(wanted, grads, strict=True):
+        d_tensors[n] += gradient
