@@ -213,6 +213,15 @@ def test_calls_the_mechanism_as_the_contract_says():
     assert seen == [(6, {})]
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+def test_mixed_precision(position):
+    layer, x = streaming(position, qk_norm=RMSNorm).float(), randn(B, L, D).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = layer(x, pattern=causal)
+    assert mixed.dtype == torch.bfloat16
+    torch.testing.assert_close(mixed.float(), layer(x, pattern=causal), rtol=0.1, atol=0.1)
+
+
 def test_modules_copy_and_save():
     layer = streaming("buckets")
     assert set(layer.state_dict()) == {"qkv.weight", "qkv.bias", "out.weight", "out.bias", "position.table.weight"}

@@ -98,6 +98,7 @@ class MultiHead(nn.Module):
         bias = None
         if self.position is not None:
             q, k, bias = self.position.place(q, k, q_from, k_from)
+        q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm or a learned vector gives float32 back
         out_BLHV = self.attention(q, k, v, pattern, bias, state)
         return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
 
