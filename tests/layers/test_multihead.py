@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import SoftmaxAttention
+from regard.attention import SoftmaxAttention, State
 from regard.errors import ShapeError, StateNotSupported
 from regard.layers import ALiBi, Buckets, Memory, MultiHead, RelativeXL, RMSNorm, Rotary
 from regard.patterns import causal, full, lengths, local_causal, tokens, window
@@ -249,7 +249,23 @@ def test_wrong_sizes_are_refused(make, says):
         make()
 
 
-def test_a_state_is_for_looking_at_oneself():
+def test_a_growing_state_takes_no_memory():
     layer, x = MultiHead(D, H), torch.ones(B, L, D)
     with pytest.raises(StateNotSupported, match="remember"):
         layer(x, x, state=layer.start(B))
+
+
+def test_a_state_that_does_not_grow_takes_a_memory():
+    """As mechanisms have that walk along a memory."""
+
+    class Steps(State):
+        grows = False
+
+    class Walking(SoftmaxAttention):
+        def forward(self, q, k, v, pattern=full, bias=None, state=None):
+            state.length += q.shape[1]
+            return super().forward(q, k, v, pattern, bias)
+
+    layer, state = MultiHead(D, H, Walking()), Steps(B)
+    layer(torch.ones(B, L, D), layer.remember(torch.ones(B, M, D)), state=state)
+    assert state.length == L

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ class State:
 
     `reorder` follows a beam, `reset` begins some rows anew, `detach` cuts the gradients to the past.
     """
+
+    grows: ClassVar[bool] = True  # the keys of each step are new ones; False: all keys are given at every step
 
     def __init__(self, batch: int):
         self.batch = batch

@@ -25,8 +25,9 @@ class MultiHead(nn.Module):
     """Projects x (and a memory) to queries, keys and values, lets a mechanism average, and projects back.
 
     Without memory a sequence looks at itself. With memory, another sequence (or `remember(memory)`, its keys and values
-    made once for many steps), x looks at that. Positions are aligned at the end: of L queries and M keys the last query
-    stands at M − 1; so a memory that ends with x itself, as in Transformer-XL, has the right distances.
+    made once for many steps), x looks at that; a state then is one that counts how far the mechanism has come along it.
+    Positions are aligned at the end: of L queries and M keys the last query stands at M − 1; so a memory that ends with x
+    itself, as in Transformer-XL, has the right distances.
 
     kv_heads      heads of k and v, a divisor of `heads`: query heads share them in runs of neighbours
     head_width    size of a head's q and k, and of its v unless `value_width` says otherwise; width / heads if not given
@@ -83,9 +84,10 @@ class MultiHead(nn.Module):
     def forward(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
     ) -> Tensor:
-        if memory_BMD is not None and state is not None:
+        if memory_BMD is not None and state is not None and state.grows:
             raise StateNotSupported(
-                "a state is for a sequence that looks at itself; for looking at another one step by step, pass remember(memory) and no state"
+                f"a {type(state).__name__} takes in new keys at every step, and a memory stays the same; "
+                "for looking at it step by step pass remember(memory), and no state"
             )
         self._check("x_BLD", x_BLD, self.width)
         if memory_BMD is None:
