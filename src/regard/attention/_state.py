@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..errors import ShapeError, StateNotSupported
+from ..kernels import Bias, PlacedBias
 from ..patterns import Pattern, placed, since
 
 
@@ -16,6 +17,8 @@ class State:
 
     `reorder` follows a beam, `reset` begins some rows anew, `detach` cuts the gradients to the past.
     """
+
+    grows: ClassVar[bool] = True  # the keys of each step are new ones; False: all keys are given at every step
 
     def __init__(self, batch: int):
         self.batch = batch
@@ -40,6 +43,10 @@ class State:
     def over(self, pattern: Pattern, queries: int) -> Pattern:
         """The pattern as the last `queries` queries see the keys still held."""
         return pattern
+
+    def bias_over(self, bias: Tensor | Bias | None, queries: int) -> Tensor | Bias | None:
+        """The bias as the last `queries` queries add it to the keys still held. A tensor is taken to be over them already."""
+        return bias
 
     def _check(self, batch: int) -> None:
         if batch != self.batch:
@@ -83,8 +90,16 @@ class Cache(State):
             pattern = pattern & since(self._first)
         if self._positions is None:
             return pattern  # the keys held are 0, 1, 2 … and the newest queries stand at their end
-        latest = torch.arange(self.length - queries, self.length, device=self._positions.device)
-        return placed(pattern.fit(self.length, self.length), latest, self._positions)
+        return placed(pattern.fit(self.length, self.length), self._latest(queries), self._positions)
+
+    def bias_over(self, bias: Tensor | Bias | None, queries: int) -> Tensor | Bias | None:
+        if self._positions is None or not isinstance(bias, Bias):
+            return bias
+        return PlacedBias(bias, self._latest(queries), self._positions)
+
+    def _latest(self, queries: int) -> Tensor:
+        assert self._positions is not None
+        return torch.arange(self.length - queries, self.length, device=self._positions.device)
 
     def _add(self, held: Tensor | None, new: Tensor) -> Tensor:
         if held is None:

@@ -63,6 +63,7 @@ class SoftmaxAttention(Attention):
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         if state is not None:
             k_BMHK, v_BMHV, pattern = remembered(state, k_BMHK, v_BMHV, pattern)
+            bias = state.bias_over(bias, q_BLHK.shape[1])
         dropout = self.dropout if self.training else 0.0
         return attend(
             q_BLHK, k_BMHK, v_BMHV, pattern, scale=self.scale, bias=bias, softcap=self.softcap, sink_H=self.sink_H, dropout=dropout

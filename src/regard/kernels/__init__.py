@@ -10,6 +10,7 @@ Each is written in plain PyTorch first. Faster forms may stand behind the same c
 """
 
 from ._bias import Bias as Bias
+from ._bias import PlacedBias as PlacedBias
 from .exact import attend as attend
 from .merge import merge as merge
 from .scan import scan as scan

@@ -39,6 +39,17 @@ class Matrix(Bias):
         return _cut(matrix, -1, j) if matrix.shape[-1] > 1 else matrix.expand(*matrix.shape[:-1], len(j))
 
 
+class PlacedBias(Bias):
+    """A bias on positions, for queries and keys that stand at `queries` and `keys`, not at 0, 1, 2 …"""
+
+    def __init__(self, bias: Bias, queries: Tensor, keys: Tensor):
+        self.bias, self.queries, self.keys, self.tensors = bias, queries, keys, bias.tensors
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        row = i + (len(self.queries) - len(self.keys))
+        return self.bias.tile(self.queries.to(i.device)[row], self.keys.to(j.device)[j], *tensors)
+
+
 def _cut(x: Tensor, axis: int, index: Tensor) -> Tensor:
     if len(index) and int(index[-1] - index[0]) + 1 == len(index):
         return x.narrow(axis, int(index[0]), len(index))

@@ -1,0 +1,35 @@
+"""What surrounds attention: heads, feed-forward parts, norms, positions, embeddings, blocks; and how they begin."""
+
+from ._states import Memory as Memory
+from ._states import States as States
+from .block import Block as Block
+from .block import Residual as Residual
+from .embedding import Embedding as Embedding
+from .feedforward import FeedForward as FeedForward
+from .feedforward import Gated as Gated
+from .feedforward import geglu as geglu
+from .feedforward import gelu as gelu
+from .feedforward import gelu_quick as gelu_quick
+from .feedforward import gelu_tanh as gelu_tanh
+from .feedforward import glu as glu
+from .feedforward import reglu as reglu
+from .feedforward import relu as relu
+from .feedforward import silu as silu
+from .feedforward import swiglu as swiglu
+from .init import gpt as gpt
+from .init import truncated as truncated
+from .init import xavier as xavier
+from .multihead import MultiHead as MultiHead
+from .norms import LayerNorm as LayerNorm
+from .norms import NoNorm as NoNorm
+from .norms import RMSNorm as RMSNorm
+from .positions import ALiBi as ALiBi
+from .positions import Buckets as Buckets
+from .positions import GridLearned as GridLearned
+from .positions import GridRotary as GridRotary
+from .positions import GridSinusoidal as GridSinusoidal
+from .positions import Learned as Learned
+from .positions import Position as Position
+from .positions import RelativeXL as RelativeXL
+from .positions import Rotary as Rotary
+from .positions import Sinusoidal as Sinusoidal

@@ -1,0 +1,120 @@
+r"""A block: mix positions, perhaps look at another sequence, then think at each position; each step is added to x.
+
+$$\text{post: } x \leftarrow N(x + f(x)) \qquad \text{pre: } x \leftarrow x + f(N(x)) \qquad
+  \text{sandwich: } x \leftarrow x + N_2(f(N_1(x)))$$
+
+Post is the 2017 order; pre trains deep stacks without warm-up, and wants one more norm after the last block; sandwich also
+bounds what a layer may add. Dropout acts on f(x), before it is added (in a sandwich after the second norm).
+
+Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; Xiong et al. 2020 (pre), arXiv:2002.04745; Ding et al. 2021
+       (sandwich), arXiv:2105.13290.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..attention import State
+from ..errors import ShapeError, StateNotSupported, UnknownName
+from ..patterns import Pattern, causal, full
+from ._states import Memory, States
+from .multihead import MultiHead
+from .norms import LayerNorm, Norm
+
+Placement = Literal["pre", "post", "sandwich"]
+
+
+class Residual(nn.Module):
+    """x and what a sublayer makes of it, added and normed in the order of `placement`."""
+
+    def __init__(self, width: int, placement: Placement = "pre", norm: Norm = LayerNorm, dropout: float = 0.0):
+        super().__init__()
+        if placement not in ("pre", "post", "sandwich"):
+            raise UnknownName("placement of norms", placement, ("pre", "post", "sandwich"))
+        self.before = None if placement == "post" else norm(width)
+        self.after = norm(width) if placement == "sandwich" else None
+        self.over = norm(width) if placement == "post" else None
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        change_BLD = sublayer(x_BLD if self.before is None else self.before(x_BLD))
+        if self.after is not None:
+            change_BLD = self.after(change_BLD)
+        x_BLD = x_BLD + self.dropout(change_BLD)
+        return x_BLD if self.over is None else self.over(x_BLD)
+
+
+class Block(nn.Module):
+    """One layer of a transformer: a mixer, for decoders `cross` (which looks at a memory), and a feed-forward part.
+
+    The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…, state=…)`; for going step by step it also has
+    `start(batch, pattern)`. `norm` is a factory, `width -> module`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        mixer: nn.Module,
+        feedforward: nn.Module | None,
+        *,
+        cross: MultiHead | None = None,
+        placement: Placement = "pre",
+        norm: Norm = LayerNorm,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.mixer, self.cross, self.feedforward = mixer, cross, feedforward
+        self.around_mixer = Residual(width, placement, norm, dropout)
+        self.around_cross = None if cross is None else Residual(width, placement, norm, dropout)
+        self.around_feedforward = None if feedforward is None else Residual(width, placement, norm, dropout)
+
+    def forward(
+        self,
+        x_BLD: Tensor,
+        pattern: Pattern = full,
+        memory_BMD: Tensor | Memory | None = None,
+        memory_pattern: Pattern = full,
+        state: State | None = None,
+    ) -> Tensor:
+        """`pattern` rules x looking at itself, `memory_pattern` x looking at the memory. A state may hold the memory."""
+        parts = self._parts(state)
+        mixing = None if parts is None else parts["mixer"]
+        x_BLD = self.around_mixer(x_BLD, lambda x: self.mixer(x, pattern=pattern, state=mixing))
+        if memory_BMD is None and parts is not None:
+            held = parts.get("memory")
+            memory_BMD = held if isinstance(held, Memory) else None
+        if (memory_BMD is None) != (self.cross is None):
+            raise ShapeError(
+                "this block looks at a memory, and none was given: pass memory_BMD, or start the state with it"
+                if self.cross is not None
+                else "this block was given a memory and has no part that looks at it; make it with cross=MultiHead(…)"
+            )
+        if self.cross is not None and self.around_cross is not None:
+            cross = self.cross
+            x_BLD = self.around_cross(x_BLD, lambda x: cross(x, memory_BMD, memory_pattern))
+        if self.feedforward is not None and self.around_feedforward is not None:
+            x_BLD = self.around_feedforward(x_BLD, self.feedforward)
+        if parts is not None:
+            parts.length += x_BLD.shape[1]
+        return x_BLD
+
+    def start(self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None) -> States:
+        """A fresh state for going step by step. A memory given here is projected once, and follows beams with the rest."""
+        begin = getattr(self.mixer, "start", None)
+        if begin is None:
+            raise StateNotSupported(f"{type(self.mixer).__name__} cannot go step by step: it has no start(batch, pattern); MultiHead has")
+        parts: dict[str, State] = {"mixer": begin(batch, pattern)}
+        if memory_BMD is not None:
+            if self.cross is None:
+                raise ShapeError("this block has no part that looks at a memory; make it with cross=MultiHead(…)")
+            parts["memory"] = self.cross.remember(memory_BMD)
+        return States(batch, parts)
+
+    @staticmethod
+    def _parts(state: State | None) -> States | None:
+        if state is None or isinstance(state, States):
+            return state
+        raise StateNotSupported(f"a Block goes on from the States of block.start(batch, pattern), not from a {type(state).__name__}")

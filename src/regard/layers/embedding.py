@@ -1,0 +1,57 @@
+r"""From tokens to vectors and back: one table for both.
+
+$$x_t = \mathrm{dropout}\big(\sqrt{D}\,E[\mathrm{id}_t] + PE_t\big) \qquad \mathrm{logits}(x) = x E^\top$$
+
+The factor √D belongs to the 2017 transformer, whose table has entries of size 1/√D so that it serves as output as well;
+GPT and BERT leave it out.
+
+Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.4; Press & Wolf 2016 (tied output), arXiv:1608.05859.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import DtypeError, ShapeError
+from .positions import Position
+
+
+class Embedding(nn.Module):
+    """A vector a token, its place added. The row of `padding`, if there is one, is zero and is not trained by being read."""
+
+    def __init__(
+        self,
+        vocab: int,
+        width: int,
+        position: Position | None = None,
+        *,
+        scaled: bool = False,
+        dropout: float = 0.0,
+        padding: int | None = None,
+    ):
+        super().__init__()
+        self.token = nn.Embedding(vocab, width, padding)
+        self.position = position
+        self.scale = width**0.5 if scaled else 1.0
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids_BL: Tensor, at: int | Tensor = 0) -> Tensor:
+        """`at`: the position of the first token (a state's length), or of every token, (L,) or (B, L)."""
+        if ids_BL.dim() != 2:
+            raise ShapeError(f"Embedding takes token numbers (batch, length), got {tuple(ids_BL.shape)}; ids[None] makes a batch of one")
+        if ids_BL.dtype.is_floating_point or ids_BL.dtype == torch.bool:
+            raise DtypeError(f"Embedding takes whole numbers, not {ids_BL.dtype}; tokens are ids, convert with .long()")
+        x_BLD: Tensor = self.token(ids_BL)
+        if self.scale != 1:
+            x_BLD = x_BLD * self.scale
+        if self.position is not None:
+            if not isinstance(at, Tensor):
+                at = torch.arange(at, at + ids_BL.shape[1], device=ids_BL.device)
+            x_BLD = self.position.add(x_BLD, at)
+        return self.dropout(x_BLD)  # type: ignore[no-any-return]
+
+    def logits(self, x_BLD: Tensor) -> Tensor:
+        """Scores of every token, logits_BLN, by the same table."""
+        return F.linear(x_BLD, self.token.weight)

@@ -1,0 +1,80 @@
+r"""The other half of a block: every position thinks for itself, in a wider space.
+
+$$\mathrm{FeedForward}(x) = W_2\, f(W_1 x + b_1) + b_2 \qquad
+  \text{gated: } W_2\,\big(g(W_1 x + b_1) \odot (W_1' x + b_1')\big) + b_2$$
+
+The activation is a function. Those of the gated family take twice the features and give back half; the first half goes
+through the gate (Shazeer's order; `torch.nn.functional.glu` gates with the second).
+
+| name | f or g | seen in |
+|---|---|---|
+| `relu` | max(x, 0) | Transformer 2017, T5 |
+| `gelu`, `gelu_tanh`, `gelu_quick` | x·Φ(x), by erf; by tanh; as x·σ(1.702 x) | BERT and ViT; GPT-2; CLIP |
+| `silu` | x·σ(x) | |
+| `glu`, `reglu`, `geglu`, `swiglu` | gates σ, relu, gelu, silu | –, –, T5 1.1 (with tanh), PaLM and Llama |
+
+Paper: Hendrycks & Gimpel 2016, arXiv:1606.08415; Shazeer 2020, "GLU variants improve transformer", arXiv:2002.05202.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import ShapeError
+
+Activation = Callable[[Tensor], Tensor]
+
+relu: Activation = F.relu
+silu: Activation = F.silu
+gelu: Activation = F.gelu
+gelu_tanh: Activation = partial(F.gelu, approximate="tanh")
+
+
+def gelu_quick(x: Tensor) -> Tensor:
+    """The sigmoid approximation of GELU."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+@dataclass(frozen=True)
+class Gated:
+    """Half of the features, through `gate`, decide how much of the other half passes."""
+
+    gate: Activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, value = x.chunk(2, -1)
+        return self.gate(gate) * value
+
+
+glu = Gated(torch.sigmoid)
+reglu = Gated(relu)
+geglu = Gated(gelu)
+swiglu = Gated(silu)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between them, at each position alone. `dropout` acts on the hidden features.
+
+    For a gated activation `up` holds both matrices, the gate's first: `up.weight = cat(gate, value)`. Gating costs a third
+    matrix; hidden · 2/3 keeps the number of parameters.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: Activation = relu, *, bias: bool = True, dropout: float = 0.0):
+        super().__init__()
+        self.width, self.activation = width, activation
+        self.up = nn.Linear(width, 2 * hidden if isinstance(activation, Gated) else hidden, bias)
+        self.down = nn.Linear(hidden, width, bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        if x_BLD.shape[-1] != self.width:
+            raise ShapeError(
+                f"FeedForward of width {self.width} was given x of shape {tuple(x_BLD.shape)}; its last axis must be {self.width}"
+            )
+        return self.down(self.dropout(self.activation(self.up(x_BLD))))  # type: ignore[no-any-return]

@@ -1,0 +1,82 @@
+r"""How parameters begin, in one place. A constructor gives PyTorch's defaults; a model then calls one of these once.
+
+| parameter | `xavier` (2017) | `gpt` (GPT-2) | `truncated` (BERT, ViT) |
+|---|---|---|---|
+| matrix of a linear map | uniform, ±√(6 / (in + out)) | normal, 0.02 | normal, 0.02, none beyond two deviations |
+| the last matrix before a residual sum | the same | normal, 0.02 / √(2·depth) | the same |
+| q, k and v | each as a matrix of its own | | |
+| table of tokens, places, distances | normal, 1/√width | normal, 0.02 | as matrices |
+| biases | 0 | 0 | 0 |
+| gains and shifts of norms | 1 and 0 | 1 and 0 | 1 and 0 |
+| row of the padding token | 0 | 0 | 0 |
+
+Why. Xavier keeps the variance of features and of gradients through a layer; fused q, k, v must be seen apart, or the fan-out
+counts thrice and all three begin too small. Tables begin at 1/√width because the 2017 model multiplies them by √width and
+reads them again as output. In a residual stream 2·depth terms are added up, so GPT-2 shrinks each by 1/√(2·depth). All
+other parameters (vectors u and w of Transformer-XL, a mechanism's own) are left as their constructors made them.
+
+Paper: Glorot & Bengio 2010; Vaswani et al. 2017, arXiv:1706.03762; Radford et al. 2019, section 2.3; Devlin et al. 2018,
+       arXiv:1810.04805.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .feedforward import FeedForward
+from .multihead import MultiHead
+from .norms import RMSNorm
+
+Fill = Callable[[Tensor], object]
+
+
+def xavier(model: nn.Module) -> None:
+    """As the transformer of 2017 begins."""
+    _fill(model, nn.init.xavier_uniform_, lambda table: nn.init.normal_(table, std=table.shape[1] ** -0.5))
+
+
+def gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
+    """As GPT-2 begins, for a stack of `depth` blocks."""
+
+    def normal(weight: Tensor) -> Tensor:
+        return nn.init.normal_(weight, std=std)
+
+    _fill(model, normal, normal)
+    for part in model.modules():
+        last = part.out if isinstance(part, MultiHead) else part.down if isinstance(part, FeedForward) else None
+        if last is not None:
+            nn.init.normal_(last.weight, std=std / (2 * depth) ** 0.5)
+
+
+def truncated(model: nn.Module, std: float = 0.02) -> None:
+    """As BERT and the vision transformer begin."""
+
+    def normal(weight: Tensor) -> Tensor:
+        return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+    _fill(model, normal, normal)
+
+
+@torch.no_grad()
+def _fill(model: nn.Module, matrix: Fill, table: Fill) -> None:
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
+            matrix(part.weight)
+            if part.bias is not None:
+                part.bias.zero_()
+        elif isinstance(part, nn.Embedding):
+            table(part.weight)
+            if part.padding_idx is not None:
+                part.weight[part.padding_idx].zero_()
+        elif isinstance(part, nn.LayerNorm | RMSNorm):
+            if part.weight is not None:
+                part.weight.fill_(1)
+            if isinstance(part, nn.LayerNorm) and part.bias is not None:
+                part.bias.zero_()
+    for part in model.modules():  # afterwards: a fused projection was filled above as if it were one matrix
+        if isinstance(part, MultiHead):
+            for projection in part.projections():
+                matrix(projection)

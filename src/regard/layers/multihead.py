@@ -1,0 +1,153 @@
+r"""Heads and projections, once for every mechanism: several attentions side by side, each in a space of its own.
+
+$$\mathrm{MultiHead}(x, m) = W_o\,[o_1; \dots; o_H] + b_o \qquad
+  o_h = \mathrm{attention}\big(W_q^h x,\; W_k^{g} m,\; W_v^{g} m\big) \qquad g = \lfloor hG/H \rfloor$$
+
+Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Fewer key heads: Shazeer 2019 (arXiv:1911.02150), Ainslie et
+       al. 2023 (arXiv:2305.13245). Norms on q and k: Henry et al. 2020 (arXiv:2010.04245), Dehghani et al. 2023
+       (arXiv:2302.05442).
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..attention import Attention, SoftmaxAttention, State
+from ..errors import ShapeError, StateNotSupported
+from ..patterns import Pattern, causal, full
+from ._states import Memory
+from .norms import NoNorm, Norm
+from .positions import Position
+
+
+class MultiHead(nn.Module):
+    """Projects x (and a memory) to queries, keys and values, lets a mechanism average, and projects back.
+
+    Without memory a sequence looks at itself. With memory, another sequence (or `remember(memory)`, its keys and values
+    made once for many steps), x looks at that; a state then is one that counts how far the mechanism has come along it.
+    Positions are aligned at the end: of L queries and M keys the last query stands at M − 1; so a memory that ends with x
+    itself, as in Transformer-XL, has the right distances.
+
+    kv_heads      heads of k and v, a divisor of `heads`: query heads share them in runs of neighbours
+    head_width    size of a head's q and k, and of its v unless `value_width` says otherwise; width / heads if not given
+    memory_width  width of the other sequence where it differs from x
+    shared_qk     one projection makes q and k, as Reformer asks
+    qk_norm       a norm for each head's q and k, e.g. `RMSNorm`, before positions
+    position      any scheme of `positions` that acts on q, k or scores
+
+    Layout: `qkv.weight` holds the rows of q, of k, of v, in this order, as `in_proj_weight` of PyTorch's module; `out` is its
+    `out_proj`. With another `memory_width` there are two: `q`, and `kv`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        attention: Attention | None = None,
+        *,
+        kv_heads: int | None = None,
+        head_width: int | None = None,
+        value_width: int | None = None,
+        memory_width: int | None = None,
+        out_width: int | None = None,
+        bias: bool = True,
+        shared_qk: bool = False,
+        qk_norm: Norm | None = None,
+        position: Position | None = None,
+    ):
+        super().__init__()
+        groups = heads if kv_heads is None else kv_heads
+        if head_width is None and (heads < 1 or width % heads):
+            raise ShapeError(f"a width of {width} cannot be cut into {heads} heads of equal size; choose a divisor, or give head_width")
+        if groups < 1 or heads % groups:
+            raise ShapeError(f"{heads} query heads cannot share {groups} key heads; kv_heads must divide heads")
+        if shared_qk and (groups != heads or memory_width not in (None, width)):
+            raise ShapeError(
+                f"shared_qk makes q and k with one projection: kv_heads={kv_heads} and memory_width={memory_width} must be left out"
+            )
+        K = width // heads if head_width is None else head_width
+        V = K if value_width is None else value_width
+        self.width, self.memory_width, self.heads, self.kv_heads = width, memory_width or width, heads, groups
+        self.attention = SoftmaxAttention() if attention is None else attention
+        self.position = position
+        norm = NoNorm if qk_norm is None else qk_norm
+        self.q_norm, self.k_norm = norm(K), norm(K)
+        self.sizes = (heads * K, 0 if shared_qk else groups * K, groups * V)  # rows of q, k, v in the weights
+        self.qkv = self.q = self.kv = None
+        if self.memory_width == width:
+            self.qkv = nn.Linear(width, sum(self.sizes), bias)
+        else:
+            self.q, self.kv = nn.Linear(width, self.sizes[0], bias), nn.Linear(self.memory_width, sum(self.sizes[1:]), bias)
+        self.out = nn.Linear(heads * V, width if out_width is None else out_width, bias)
+
+    def forward(
+        self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
+    ) -> Tensor:
+        if memory_BMD is not None and state is not None and state.grows:
+            raise StateNotSupported(
+                f"a {type(state).__name__} takes in new keys at every step, and a memory stays the same; "
+                "for looking at it step by step pass remember(memory), and no state"
+            )
+        self._check("x_BLD", x_BLD, self.width)
+        if memory_BMD is None:
+            q, k, v = self._project(x_BLD)
+            q_from = k_from = 0 if state is None else state.length
+        else:
+            memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD)
+            q, k, v = self._query(x_BLD), memory.k_BMHK, memory.v_BMHV
+            q_from, k_from = k.shape[1] - q.shape[1], 0
+        bias = None
+        if self.position is not None:
+            q, k, bias = self.position.place(q, k, q_from, k_from)
+        q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm or a learned vector gives float32 back
+        out_BLHV = self.attention(q, k, v, pattern, bias, state)
+        return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
+
+    def remember(self, memory_BMD: Tensor) -> Memory:
+        """The keys and values of another sequence, to be looked at in many steps: pass the result as `memory`."""
+        self._check("memory_BMD", memory_BMD, self.memory_width)
+        q_rows, k_rows, v_rows = self.sizes
+        kv = self._rows(memory_BMD, q_rows if k_rows else 0, None) if self.kv is None else self.kv(memory_BMD)
+        k, v = kv.split((k_rows or q_rows, v_rows), -1)
+        return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads))
+
+    def start(self, batch: int, pattern: Pattern = causal) -> State:
+        """A fresh state for a sequence that looks at itself step by step; positions go on from `state.length`."""
+        return self.attention.start(batch, pattern)
+
+    def projections(self) -> list[Tensor]:
+        """The matrices of q, k, v as views, each apart: what an initialisation should see."""
+        if self.qkv is not None:
+            return [part for part in self.qkv.weight.split(self.sizes) if len(part)]
+        assert self.q is not None and self.kv is not None
+        return [self.q.weight, *self.kv.weight.split(self.sizes[1:])]
+
+    def _project(self, x_BLD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.qkv is None:
+            raise ShapeError(
+                f"this MultiHead looks from width {self.width} at a memory of width {self.memory_width}; pass the memory, "
+                "or make it without memory_width"
+            )
+        q, k, v = self.qkv(x_BLD).split(self.sizes, -1)
+        k = k if self.sizes[1] else q
+        return self.q_norm(_split(q, self.heads)), self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads)
+
+    def _query(self, x_BLD: Tensor) -> Tensor:
+        q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else self.q(x_BLD)
+        return self.q_norm(_split(q, self.heads))  # type: ignore[no-any-return]
+
+    def _rows(self, x: Tensor, first: int, last: int | None) -> Tensor:
+        """Some rows of the fused projection only: another sequence is not projected to what it does not give."""
+        assert self.qkv is not None
+        bias = None if self.qkv.bias is None else self.qkv.bias[first:last]
+        return F.linear(x, self.qkv.weight[first:last], bias)
+
+    @staticmethod
+    def _check(name: str, x: Tensor, width: int) -> None:
+        if x.dim() != 3 or x.shape[-1] != width:
+            raise ShapeError(f"MultiHead: {name} must be (batch, length, {width}), got {tuple(x.shape)}")
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1))  # type: ignore[no-any-return]

@@ -1,0 +1,101 @@
+r"""Positions added to embeddings: the same token at another place is another vector.
+
+$$PE_{t,2c} = \sin(t\,θ_c) \qquad PE_{t,2c+1} = \cos(t\,θ_c) \qquad θ_c = 10000^{-2c/D}$$
+
+PE_{t+k} is PE_t turned by fixed angles k·θ_c, so a linear map can look k steps away. Learned positions are a table that
+ends; sinusoids go on for ever. In a picture half of the features tell the row, half the column.
+
+Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.5; Gehring et al. 2017 (learned), arXiv:1705.03122; on grids
+       Parmar et al. 2018, arXiv:1802.05751, and Carion et al. 2020, arXiv:2005.12872.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import ShapeError
+from ._base import Layout, Position, angles, cells, divisible
+
+
+def sinusoids(at: Tensor, width: int, base: float = 10_000.0, layout: Layout = "interleaved", dtype: torch.dtype = torch.float32) -> Tensor:
+    """Sines and cosines of the positions, on a new last axis: in pairs (sin, cos, sin …), or all sines and then all cosines."""
+    turn = angles(at, width, base, dtype)
+    pair = (turn.sin(), turn.cos())
+    return (torch.stack(pair, -1).flatten(-2) if layout == "interleaved" else torch.cat(pair, -1)).to(dtype)
+
+
+class Sinusoidal(Position):
+    """Fixed sines and cosines, each pair with its own wavelength."""
+
+    def __init__(self, width: int, *, base: float = 10_000.0, layout: Layout = "interleaved"):
+        super().__init__()
+        divisible("the width of sinusoidal positions", width, 2)
+        self.width, self.base, self.layout = width, base, layout
+
+    def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
+        _fits(self, x_BLD, self.width)
+        return x_BLD + sinusoids(at, self.width, self.base, self.layout, x_BLD.dtype)
+
+
+class Learned(Position):
+    """A learned vector a place, for the first `length` places."""
+
+    def __init__(self, length: int, width: int):
+        super().__init__()
+        self.table = nn.Embedding(length, width)
+
+    def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
+        _fits(self, x_BLD, self.table.embedding_dim)
+        _inside(self, at, self.table.num_embeddings, "positions")
+        return x_BLD + self.table(at)  # type: ignore[no-any-return]
+
+
+class GridSinusoidal(Position):
+    """Sines and cosines of the row in the first half of the features, of the column in the second.
+
+    The picture is read line by line, `columns` cells a line, after `prefix` tokens (a class token) that get nothing.
+    """
+
+    def __init__(self, width: int, columns: int, *, prefix: int = 0, base: float = 10_000.0, layout: Layout = "interleaved"):
+        super().__init__()
+        divisible("the width of positions on a grid", width, 4)
+        self.width, self.columns, self.prefix, self.base, self.layout = width, columns, prefix, base, layout
+
+    def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
+        _fits(self, x_BLD, self.width)
+        *axes, inside = cells(at, self.columns, self.prefix)
+        place = torch.cat([sinusoids(axis, self.width // 2, self.base, self.layout, x_BLD.dtype) for axis in axes], -1)
+        return x_BLD + place * inside[..., None]
+
+
+class GridLearned(Position):
+    """A learned vector a row in the first half of the features, a learned vector a column in the second."""
+
+    def __init__(self, width: int, rows: int, columns: int, *, prefix: int = 0):
+        super().__init__()
+        divisible("the width of positions on a grid", width, 2)
+        self.row, self.column = nn.Embedding(rows, width // 2), nn.Embedding(columns, width // 2)
+        self.prefix = prefix
+
+    def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
+        _fits(self, x_BLD, 2 * self.row.embedding_dim)
+        row, column, inside = cells(at, self.column.num_embeddings, self.prefix)
+        _inside(self, row, self.row.num_embeddings, "rows")
+        return x_BLD + torch.cat([self.row(row), self.column(column)], -1) * inside[..., None]
+
+
+def _fits(scheme: Position, x_BLD: Tensor, width: int) -> None:
+    if x_BLD.shape[-1] != width:
+        raise ShapeError(
+            f"{type(scheme).__name__} of width {width} cannot be added to embeddings of shape {tuple(x_BLD.shape)}; make both widths equal"
+        )
+
+
+def _inside(scheme: Position, at: Tensor, size: int, what: str) -> None:
+    # looking at the numbers makes a GPU wait, and there the look-up itself refuses
+    if at.numel() and at.device.type == "cpu" and (int(at.max()) >= size or int(at.min()) < 0):
+        raise ShapeError(
+            f"{type(scheme).__name__} has {size} {what}, 0 to {size - 1}, and was asked for {int(at.min())} to {int(at.max())}; "
+            "make a longer table, or use Sinusoidal or Rotary, which do not end"
+        )

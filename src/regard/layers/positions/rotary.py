@@ -1,0 +1,72 @@
+r"""Rotary positions: queries and keys are turned by their place, so that their product knows the distance.
+
+$$q'_i = R(i)\,q_i \qquad k'_j = R(j)\,k_j \qquad q_i'^\top k'_j = q_i^\top R(j - i)\,k_j$$
+
+R(t) turns the c-th pair of features by the angle t·θ_c, θ_c = base^(−2c/K). Which features make a pair is the layout:
+neighbours (interleaved: RoFormer, GPT-J) or one of each half (halves: GPT-NeoX, Llama). Both compute the same family of
+functions; weights trained with one mean nothing in the other. Keys are turned once, before they are cached.
+
+With a mechanism that hashes or maps features, the turn happens first, and changes what is hashed or mapped.
+
+Paper: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 12–16 and 34. On grids Heo et al. 2024, arXiv:2403.13298.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...kernels import Bias
+from ._base import Layout, Position, angles, cells, divisible
+
+
+def rotate(x_BLHK: Tensor, turn_LC: Tensor, layout: Layout = "halves") -> Tensor:
+    """The first 2·C features turned, pair c at place l by turn_LC[l, c]; the rest stay as they are."""
+    size = 2 * turn_LC.shape[-1]
+    part, rest = x_BLHK[..., :size].to(turn_LC.dtype), x_BLHK[..., size:]
+    cos, sin = turn_LC.cos()[:, None], turn_LC.sin()[:, None]
+    a, b = part.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else part.chunk(2, -1)
+    turned = (a * cos - b * sin, a * sin + b * cos)
+    part = torch.stack(turned, -1).flatten(-2) if layout == "interleaved" else torch.cat(turned, -1)
+    return torch.cat([part.to(x_BLHK.dtype), rest], -1) if rest.shape[-1] else part.to(x_BLHK.dtype)
+
+
+class Rotary(Position):
+    """Pairs of features turned by angles that grow with the place; `part` of them only, if given, and all otherwise."""
+
+    def __init__(self, *, base: float = 10_000.0, part: int | None = None, layout: Layout = "halves"):
+        super().__init__()
+        if part is not None:
+            divisible("the part that rotary positions turn", part, 2)
+        self.base, self.part, self.layout = base, part, layout
+
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+        return self._at(q_BLHK, q_from), self._at(k_BMHK, k_from), None
+
+    def _at(self, x_BLHK: Tensor, start: int) -> Tensor:
+        size = x_BLHK.shape[-1] if self.part is None else min(self.part, x_BLHK.shape[-1])
+        divisible("the head size that rotary positions turn", size, 2)
+        at = torch.arange(start, start + x_BLHK.shape[1], device=x_BLHK.device)
+        return rotate(x_BLHK, angles(at, size, self.base, x_BLHK.dtype), self.layout)
+
+
+class GridRotary(Position):
+    """In a picture: the first half of the features turned by the row, the second by the column.
+
+    The picture is read line by line, `columns` cells a line, after `prefix` tokens (a class token) that are not turned.
+    """
+
+    def __init__(self, columns: int, *, prefix: int = 0, base: float = 10_000.0, layout: Layout = "halves"):
+        super().__init__()
+        self.columns, self.prefix, self.base, self.layout = columns, prefix, base, layout
+
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+        return self._at(q_BLHK, q_from), self._at(k_BMHK, k_from), None
+
+    def _at(self, x_BLHK: Tensor, start: int) -> Tensor:
+        divisible("the head size that grid rotary positions turn", x_BLHK.shape[-1], 4)
+        at = torch.arange(start, start + x_BLHK.shape[1], device=x_BLHK.device)
+        row, column, inside = cells(at, self.columns, self.prefix)
+        halves = zip(x_BLHK.chunk(2, -1), (row * inside, column * inside), strict=True)
+        size = x_BLHK.shape[-1] // 2
+        return torch.cat([rotate(x, angles(axis, size, self.base, x.dtype), self.layout) for x, axis in halves], -1)
