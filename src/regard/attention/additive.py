@@ -16,7 +16,7 @@ class AdditiveAttention(Scored):
 
     $$o_i = \sum_j \mathrm{softmax}_j\big(u^\top \tanh(q_i + k_j) + b_{ij}\big)\, v_j$$
 
-    Cost:    time O(L·M·K) with a tanh for each of the L·M·K numbers, some ten times a dot product; memory O(M·K) beside
+    Cost:    time O(L·M·K) with a tanh for each of the L·M·K numbers, so no matrix product serves; memory O(M·K) beside
              chunks of rows: under teacher forcing the hidden layer of all pairs would be L·M·K numbers.
     Use it:  in recurrent decoders of one query a step, and where scores should stay within ±Σ|u|.
     Avoid it: for long sequences of queries.

@@ -22,7 +22,7 @@ class ConcatAttention(Scored):
     Avoid it: inside projections: AdditiveAttention is then the same with fewer parameters.
     Limits:  heads and key size are fixed when it is made. Keys are projected at each call, again for those in a cache.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
-             arXiv:1508.04025, eq. 8 (concat).
+             arXiv:1508.04025, section 3.1 (concat).
     We differ: nothing; W is split in two so that each query and each key goes through it once, not each pair.
     """
 

@@ -22,7 +22,7 @@ class CosineAttention(Product):
     Use it:  as a memory looked up by content, or where the length of keys must not decide: scores stay within ±β.
     Avoid it: where a key should be able to say "look at me" to every query.
     Limits:  the number of heads is fixed when it is made. A query or key that is exactly zero is equally far from all.
-    Paper:   Graves, Wayne & Danihelka 2014, "Neural Turing machines", arXiv:1410.5401, eq. 5 and 6.
+    Paper:   Graves, Wayne & Danihelka 2014, "Neural Turing machines", arXiv:1410.5401, section 3.3.1.
     We differ: β is learnt as its logarithm, one a head, beginning at 10; there the controller gives another β_t at each
              step. The interpolation, shift and sharpening that follow in the paper are not part of this.
     """

@@ -17,7 +17,7 @@ class DotAttention(Product):
              divides by √K.
     Limits:  none of the contract.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
-             arXiv:1508.04025, eq. 8 (dot).
+             arXiv:1508.04025, section 3.1 (dot).
     We differ: nothing. The layer after the average, tanh W[c; h], belongs to the decoder.
     """
 

@@ -31,7 +31,7 @@ class GaussianWindow(Attention):
              step, all keys and values are given at every call, the queries as they come; the state holds κ. The pattern then
              places the newest query at the last key, as always: use rules that are the same for all queries, such as
              `full` and `lengths`.
-    Paper:   Graves 2013, "Generating sequences with recurrent neural networks", arXiv:1308.0850, eq. 46 to 51.
+    Paper:   Graves 2013, "Generating sequences with recurrent neural networks", arXiv:1308.0850, section 5.1.
     We differ: α̂, β̂, κ̂ are clamped to ±10, and the sums are done in float32 at least. κ̂ begins near −2: an eighth of a
              letter a step, where zero would rush through the text; Σα begins near one. Some lecture notes leave the sum
              κ_{t−1} out; the window may then jump back, and the alignment is lost. u counts from 1, as in the paper.

@@ -22,7 +22,7 @@ class GeneralAttention(Product):
     Avoid it: after projections of q and k; those already make a matrix of rank K, and W adds nothing.
     Limits:  heads and key size are fixed when it is made.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
-             arXiv:1508.04025, eq. 8 (general).
+             arXiv:1508.04025, section 3.1 (general).
     We differ: W begins at random with standard deviation 1/K, so that scores of unit inputs have deviation one; the paper
              draws it from ±0.1.
     """

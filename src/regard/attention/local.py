@@ -154,7 +154,7 @@ class LocalPredictiveAttention(_Local):
     Limits:  heads and key size are fixed when it is made. The weights sum to less than one. p_t learns through the fading
              alone; which keys are inside the window has no gradient.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
-             arXiv:1508.04025, eq. 9 and 10 of section 3.2.
+             arXiv:1508.04025, section 3.2.
     We differ: s counts from 0. S is the query's own number of keys, one more than the last it may see, so padding changes
              nothing and under `causal` S is how many have come. p_t is not rounded. The score is the plain dot product.
     """

@@ -25,7 +25,7 @@ class LocationAttention(Scored):
     Avoid it: where inputs are longer than in training: positions it never saw have untrained rows of W.
     Limits:  at most `length` keys. Keys that are not allowed are left out before the softmax, so short rows sum to one.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
-             arXiv:1508.04025, eq. 9.
+             arXiv:1508.04025, section 3.1 (location).
     We differ: positions count from the first key; the paper reads the source backwards.
     """
 
