@@ -258,7 +258,7 @@ class TestStreaming:
             with pytest.raises(StateNotSupported, match=mechanism.__name__):
                 build(mechanism).start(B)
             pytest.skip("cannot go step by step, and says so")
-        if mechanism.facts.memory_stream:
+        if mechanism.facts.fixed_memory:
             pytest.skip("steps over a fixed memory")
         attention = build(mechanism)
         return attention, [x.detach() for x in tensors(mechanism, 40, 40)], attention.start(B, pattern)

@@ -36,7 +36,7 @@ class Facts:
     causal: Literal["strict", "mask-only", "none"] = "strict"  # mask-only: statistics of the future leak in
     cross: bool = True  # queries and keys may be different sequences
     streaming: bool = True
-    memory_stream: bool = False  # it steps over a fixed memory, given whole each time, instead of a growing one
+    fixed_memory: bool = False  # going step by step, k and v are the whole memory each time; the state counts queries only
     normalised: bool = True  # every row that sees anything sums to one
     positional: bool = False  # the order of the keys matters
     random: bool = False

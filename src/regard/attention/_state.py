@@ -146,6 +146,56 @@ class Cache(State):
         positions = torch.arange(self._held, device=self._k.device) if self._positions is None else self._positions
         return self._k[:, : self._held], positions
 
+    def places(self) -> Tensor:
+        """Where the keys held stand, (1 or B, M): positions as each row counts them since it began, negative before that."""
+        held = self.keys()
+        assert held is not None, "a cache has places once it has keys"
+        return held[1][None] if self._first is None else held[1] - self._first.to(held[1].device)[:, None]
+
+    def oldest(self) -> int:
+        """How many tokens the row that began first has seen."""
+        return self.length if self._first is None or not self.batch else self.length - int(self._first.min())
+
+
+class Standing(State):
+    """How far the queries of each row have come over a memory that stays: one tensor `at`, (B, …), that begins at zero."""
+
+    def __init__(self, batch: int):
+        super().__init__(batch)
+        self.at: Tensor | None = None
+
+    def move(self, at: Tensor, steps: int) -> None:
+        """The queries went `steps` further, to `at`."""
+        self.at = at
+        self.length += steps
+
+    def reorder(self, rows: Tensor) -> Self:
+        self.at = None if self.at is None else self.at.index_select(0, rows)
+        self.batch = len(rows)
+        return self
+
+    def reset(self, rows: Tensor) -> Self:
+        if self.at is not None:
+            begun = torch.zeros(self.batch, dtype=torch.bool, device=self.at.device)
+            begun[rows] = True
+            self.at = self.at.masked_fill(begun.view(-1, *[1] * (self.at.dim() - 1)), 0)
+        return self
+
+    def detach(self) -> Self:
+        self.at = None if self.at is None else self.at.detach()
+        return self
+
+
+def standing(state: State, batch: int) -> Standing:
+    """The state, if it is one that counts how far the queries have come."""
+    if not isinstance(state, Standing):
+        raise StateNotSupported(
+            f"this mechanism goes on from a Standing, not from a {type(state).__name__}; begin with attention.start(batch), "
+            "then give all keys and values at every step"
+        )
+    state._check(batch)
+    return state
+
 
 def remembered(state: State, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Pattern]:
     """New keys and values put behind those a cache holds, and the pattern over all of them."""
