@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import BiasNotSupported, DtypeError, PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import Bias
-from ..patterns import Both, Causal, Full, Pattern, causal, full
+from ..patterns import Both, Causal, Full, Pattern, causal, full, placed
 from ._state import State
 
 
@@ -175,6 +175,13 @@ def bias_of(bias: Tensor | Bias | None, queries: int, keys: int, device: torch.d
     if bias is None:
         return 0.0
     return bias if isinstance(bias, Tensor) else bias.whole(queries, keys, device)
+
+
+def pattern_rows(pattern: Pattern, rows: Tensor, queries: int, keys: int) -> Pattern:
+    """The pattern as some of the queries see it."""
+    if isinstance(pattern, Full):
+        return pattern
+    return placed(pattern.fit(queries, keys), rows + (keys - queries), torch.arange(keys, device=rows.device))
 
 
 def bias_rows(bias: Tensor | Bias | None, rows: Tensor, queries: int, keys: int) -> Tensor | None:

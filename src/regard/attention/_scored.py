@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import ShapeError
 from ..kernels import Bias, attend
-from ..patterns import Full, Pattern, causal, full, placed
-from ._base import Attention, average, bias_of, bias_rows, share_heads, softmax_where
+from ..patterns import Pattern, causal, full
+from ._base import Attention, average, bias_of, bias_rows, pattern_rows, share_heads, softmax_where
 from ._state import Cache, State, remembered
 
 BUDGET = 2**22  # numbers a chunk of query rows may form between the scores and their average: 16 MB in float32
@@ -68,7 +68,7 @@ class Scored(Attention):
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         place_BM = None
         if state is not None:
-            k_BMHK, v_BMHV, pattern = remembered(state, k_BMHK, v_BMHV, pattern)
+            k_BMHK, v_BMHV, pattern, bias = remembered(state, q_BLHK, k_BMHK, v_BMHV, pattern, bias)
             assert isinstance(state, Cache)
             place_BM = state.places()
         q_BLHK, k_BMHK = self.prepare(q_BLHK, k_BMHK)
@@ -126,13 +126,6 @@ def by_rows(look: Callable[[Tensor], Tensor], queries: int, per_row: int, device
         return torch.cat([look(rows) for rows in chunks], 1)
     # kept for the way back, the chunks would be as large as the whole: compute them again
     return torch.cat([checkpoint(look, rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks], 1)
-
-
-def pattern_rows(pattern: Pattern, rows: Tensor, queries: int, keys: int) -> Pattern:
-    """The pattern as some of the queries see it."""
-    if isinstance(pattern, Full):
-        return pattern
-    return placed(pattern.fit(queries, keys), rows + (keys - queries), torch.arange(keys, device=rows.device))
 
 
 def fits(mechanism: Attention, q_BLHK: Tensor, heads: int | None, width: int | None) -> None:

@@ -160,6 +160,8 @@ class Cache(State):
 class Standing(State):
     """How far the queries of each row have come over a memory that stays: one tensor `at`, (B, …), that begins at zero."""
 
+    grows = False
+
     def __init__(self, batch: int):
         super().__init__(batch)
         self.at: Tensor | None = None
@@ -197,10 +199,13 @@ def standing(state: State, batch: int) -> Standing:
     return state
 
 
-def remembered(state: State, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Pattern]:
-    """New keys and values put behind those a cache holds, and the pattern over all of them."""
+def remembered(
+    state: State, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, bias: Tensor | Bias | None
+) -> tuple[Tensor, Tensor, Pattern, Tensor | Bias | None]:
+    """New keys and values put behind those a cache holds, with the pattern and the bias over all of them."""
     if not isinstance(state, Cache):
         raise StateNotSupported(
             f"this mechanism goes on from a Cache, not from a {type(state).__name__}; begin with attention.start(batch, pattern)"
         )
-    return state.append(k_BMHK, v_BMHV, pattern)
+    k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern)
+    return k_BMHK, v_BMHV, pattern, state.bias_over(bias, q_BLHK.shape[1])

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..kernels import Bias
 from ..patterns import Pattern, full
-from ._base import Attention, Facts, average
-from ._scored import by_rows, fits, pattern_rows, uniform
+from ._base import Attention, Facts, average, pattern_rows
+from ._scored import by_rows, fits, uniform
 from ._state import Standing, State, standing
 
 LIMIT = 10.0  # of α̂, β̂, κ̂: their exponentials stay within e^±10, so no product of them overflows

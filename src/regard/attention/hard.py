@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..kernels import Bias
 from ..patterns import Pattern, causal, full
-from ._base import Attention, Facts, bias_of, bias_rows, share_heads
-from ._scored import by_rows, pattern_rows
+from ._base import Attention, Facts, bias_of, bias_rows, pattern_rows, share_heads
+from ._scored import by_rows
 from ._state import Cache, State, remembered
 
 
@@ -81,7 +81,7 @@ class HardAttention(Attention):
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         if state is not None:
-            k_BMHK, v_BMHV, pattern = remembered(state, k_BMHK, v_BMHV, pattern)
+            k_BMHK, v_BMHV, pattern, bias = remembered(state, q_BLHK, k_BMHK, v_BMHV, pattern, bias)
         (B, L, H), M = q_BLHK.shape[:3], k_BMHK.shape[1]
         draw_BHL = self._draw(q_BLHK)
 

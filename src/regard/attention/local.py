@@ -10,8 +10,8 @@ from torch import Tensor
 from ..errors import ShapeError
 from ..kernels import Bias
 from ..patterns import Full, Pattern, causal, full
-from ._base import Attention, Facts, bias_of, bias_rows, share_heads, softmax_where
-from ._scored import by_rows, fits, pattern_rows, uniform
+from ._base import Attention, Facts, bias_of, bias_rows, pattern_rows, share_heads, softmax_where
+from ._scored import by_rows, fits, uniform
 from ._state import Cache, Standing, State, remembered, standing
 
 
@@ -205,7 +205,7 @@ class LocalPredictiveAttention(_Local):
         t_BL = torch.arange(q_BLHK.shape[1], device=q_BLHK.device)[None]
         begin_B = t_BL.new_zeros(1)
         if state is not None:
-            k_BMHK, v_BMHV, pattern = remembered(state, k_BMHK, v_BMHV, pattern)
+            k_BMHK, v_BMHV, pattern, bias = remembered(state, q_BLHK, k_BMHK, v_BMHV, pattern, bias)
             assert isinstance(state, Cache)
             begin_B = -state.places()[:, 0]
         return self._average(q_BLHK, k_BMHK, v_BMHV, pattern, bias, t_BL, begin_B)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Bias, attend
-from ..patterns import Pattern, causal, full, placed
-from ._base import Attention, Facts, bias_of, bias_rows, share_heads, softmax_where
+from ..patterns import Pattern, causal, full
+from ._base import Attention, Facts, bias_of, bias_rows, pattern_rows, share_heads, softmax_where
 from ._state import Cache, State, remembered
 
 
@@ -62,8 +62,7 @@ class SoftmaxAttention(Attention):
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         if state is not None:
-            k_BMHK, v_BMHV, pattern = remembered(state, k_BMHK, v_BMHV, pattern)
-            bias = state.bias_over(bias, q_BLHK.shape[1])
+            k_BMHK, v_BMHV, pattern, bias = remembered(state, q_BLHK, k_BMHK, v_BMHV, pattern, bias)
         dropout = self.dropout if self.training else 0.0
         return attend(
             q_BLHK, k_BMHK, v_BMHV, pattern, scale=self.scale, bias=bias, softcap=self.softcap, sink_H=self.sink_H, dropout=dropout
@@ -76,8 +75,7 @@ class SoftmaxAttention(Attention):
         self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None
     ) -> Tensor:
         L, M = q_BLHK.shape[1], k_BMHK.shape[1]
-        here = placed(pattern.fit(L, M), rows + (M - L), torch.arange(M, device=rows.device))
-        return self.weights(q_BLHK[:, rows], k_BMHK, here, bias_rows(bias, rows, L, M))
+        return self.weights(q_BLHK[:, rows], k_BMHK, pattern_rows(pattern, rows, L, M), bias_rows(bias, rows, L, M))
 
     def extra_repr(self) -> str:
         said = {"scale": self.scale, "softcap": self.softcap, "dropout": self.dropout or None}

@@ -118,13 +118,13 @@ class Work:
         mask = stack.mask(self.plan, group, like.dtype, like.device, batch)
         if self.bias is None:
             return mask
-        bias = stack.join([self.bias_of(group, tile, tensors).to(like.dtype) for tile in stack.tiles], batch)
+        bias = stack.join([self.bias_of(group, tile, like.device, tensors).to(like.dtype) for tile in stack.tiles], batch)
         return bias if mask is None else bias + mask
 
-    def bias_of(self, group: Group, tile: Tile, tensors: tuple[Tensor, ...]) -> Tensor:
+    def bias_of(self, group: Group, tile: Tile, device: torch.device, tensors: tuple[Tensor, ...]) -> Tensor:
         """The bias of one tile for the batch rows and heads of its group."""
         assert self.bias is not None
-        bias = four(self.bias.tile(*self.plan.positions(tile, tensors[0].device), *tensors))
+        bias = four(self.bias.tile(*self.plan.positions(tile, device), *tensors))
         if group.batch is not None and bias.shape[0] > 1:
             bias = bias[group.batch]
         if group.heads is not None and bias.shape[1] > 1:
@@ -257,7 +257,7 @@ def _add_bias_gradient(work: Work, group: Group, tile: Tile, ds: Tensor, tensors
     """Through the tile of the bias to the tensors it is made of."""
     with torch.enable_grad():
         inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
-        bias = work.bias_of(group, tile, tuple(inputs))
+        bias = work.bias_of(group, tile, ds.device, tuple(inputs))
     wanted = [n for n, x in enumerate(inputs) if x.requires_grad]
     grads = torch.autograd.grad(bias, [inputs[n] for n in wanted], ds.sum_to_size(bias.shape).to(bias.dtype))
     for n, gradient in zip(wanted, grads, strict=True):
