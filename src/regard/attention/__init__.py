@@ -7,3 +7,6 @@ from ._state import State as State
 from .softmax import SoftmaxAttention as SoftmaxAttention
 
 MECHANISMS: tuple[type[Attention], ...] = (SoftmaxAttention,)
+
+# What `from regard.attention import *` gives, and so what the package gives: derived, so that a mechanism is one line above.
+__all__ = ["MECHANISMS", "Attention", "Cache", "Facts", "State", *(mechanism.__name__ for mechanism in MECHANISMS)]
