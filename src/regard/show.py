@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .attention import Attention
-from .errors import NotSupported, ShapeError
+from .errors import NotSupported, RegardError, ShapeError
 from .patterns import Pattern, causal, full
 
 SHADES = " ·░▒▓█"
@@ -28,13 +28,14 @@ def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> tupl
         attention = mechanism.sized(heads=1, width=width, length=length).eval()
         half = torch.randn(1, (length + 1) // 2, 1, width)
         x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
-        with torch.no_grad():
-            for pattern in (causal, full):
-                try:
+        reasons = []
+        for pattern in (causal, full):
+            try:
+                with torch.no_grad():
                     return pattern, attention.weights(x_BLHK, x_BLHK, pattern)[0, 0]
-                except NotSupported:
-                    continue
-    raise NotSupported(f"{mechanism.__name__} takes neither `causal` nor `full`, so there is no example to draw")
+            except (RegardError, NotImplementedError) as error:
+                reasons.append(str(error) or "it gives no weights")
+    raise NotSupported(f"{mechanism.__name__} has no example to draw: {reasons[-1]}")
 
 
 def shaded(weights_LM: Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from typing import Any
 
 from ..errors import BadPattern, UnknownName
@@ -22,6 +23,7 @@ RULES: dict[str, Any] = {
     )
 }
 LONGEST = 500  # characters; a deeper tree than that can hold would exhaust the stack
+LONGEST_RUN = 100_000  # positions are kept one by one
 LARGEST = 10**9  # positions are 64-bit numbers, and sums of them must be too
 
 
@@ -34,7 +36,9 @@ def parse(text: str) -> Pattern:
     if len(text) > LONGEST:
         raise BadPattern(f"a pattern of {len(text)} characters; at most {LONGEST} are read")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reader of Python code warns of odd numbers and escapes; here they are refused below
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadPattern(f"{text!r} is not a pattern; write for example: causal & (window(3) | tokens(0))") from error
     return _pattern(tree, text)
@@ -59,7 +63,7 @@ def _pattern(node: ast.expr, text: str) -> Pattern:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named):
             if name not in RULES:
                 raise UnknownName("pattern", name, [*VALUES, *RULES])
-            given = [_argument(argument, name, text) for argument in arguments]
+            given = [value for argument in arguments for value in _arguments(argument, name, text)]
             options = {str(option.arg): _argument(option.value, name, text) for option in named}
             try:
                 made: Pattern = RULES[name](*given, **options)
@@ -67,6 +71,17 @@ def _pattern(node: ast.expr, text: str) -> Pattern:
                 raise BadPattern(f"`{ast.unparse(node)}` is not how {name} is called: {RULES[name].__doc__.splitlines()[0]}") from error
             return made
     raise BadPattern(f"`{ast.unparse(node)}` in {text!r} is not part of a pattern; only names, whole numbers, & | ~ and ( ) are")
+
+
+def _arguments(node: ast.expr, name: str, text: str) -> list[Any]:
+    """One argument, or the many of a run of positions: tokens prints them as tokens(*range(0, 64))."""
+    match node:
+        case ast.Starred(value=ast.Call(func=ast.Name(id="range"), args=[_, _] as ends, keywords=[])) if name != "per_head":
+            first, last = (_argument(end, name, text) for end in ends)
+            if first is None or last is None or last - first > LONGEST_RUN:
+                raise BadPattern(f"`{ast.unparse(node)}` in {text!r}: a run has two ends, and at most {LONGEST_RUN} positions")
+            return list(range(first, last))
+    return [_argument(node, name, text)]
 
 
 def _argument(node: ast.expr, name: str, text: str) -> Any:
