@@ -9,21 +9,10 @@
 Each is written in plain PyTorch first. Faster forms may stand behind the same call; `forms()` says which are live.
 """
 
-import torch as _torch
-
-from . import _tile
 from ._bias import Bias as Bias
+from ._forms import forms as forms
 from ._probe import Bf16 as Bf16
 from ._probe import bf16 as bf16
 from ._probe import cpu_model as cpu_model
 from .exact import attend as attend
 from .merge import merge as merge
-
-
-def forms() -> dict[str, str]:
-    """Which form of each primitive runs on this machine."""
-    return {
-        "tile": _tile.forms[0],  # tiles of a pattern; what the fused form cannot do goes to the plain one
-        "dense": "PyTorch's scaled_dot_product_attention",
-        "gpu": "PyTorch's FlexAttention" if _torch.cuda.is_available() else "none here",
-    }
