@@ -89,6 +89,7 @@ def test_env(capsys):
         (["list", "--jsn"], "--json"),
         (["show"], "regard show --help"),
         (["show", "sofmax"], "'softmax'"),
+        (["show", "soft-mx"], "'softmax'"),
         (["show", "windw(3)"], "'window'"),
         (["show", "window"], "window(3)"),
         (["show", "window(3"], "not a pattern"),

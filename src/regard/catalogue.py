@@ -43,12 +43,11 @@ def listed(kind: Kind) -> dict[str, Any]:
 def find(name: str) -> Any:
     """The mechanism, model or recipe called `name`; the name of the class will do too. `UnknownName` names the nearest."""
     known = mechanisms() | models() | recipes()
-    by_class = {entry.__name__: entry for entry in known.values() if isinstance(entry, type)}
-    for names in (known, by_class, {n.lower(): entry for n, entry in (known | by_class).items()}):
-        wanted = name.lower() if names is not known and names is not by_class else name
-        if wanted in names:
-            return names[wanted]
-    raise UnknownName("mechanism, model or recipe", name, known)
+    classes = {entry.__name__: entry for entry in known.values() if isinstance(entry, type)}
+    folded = {_fold(key): entry for key, entry in (classes | known).items()}
+    if _fold(name) not in folded:
+        raise UnknownName("mechanism, model or recipe", name, known)
+    return folded[_fold(name)]
 
 
 def rows(kind: Kind = "mechanisms") -> list[dict[str, Any]]:
@@ -90,6 +89,10 @@ def markdown_table() -> str:
         for row in rows("mechanisms")
     ]
     return "\n".join("| " + " | ".join(_cell(text) for text in line) + " |" for line in (header, ("---",) * len(header), *body))
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("-", "_")  # as people type names in a terminal
 
 
 def _by_name(entries: Iterable[Any]) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def _one_line(box: str) -> str:
 
 def _pattern(text: str) -> Pattern:
     """A pattern, or an error that knows of the mechanisms too."""
-    if text.isidentifier():
+    if text.replace("-", "_").isidentifier():  # one word, so perhaps a mistyped name
         from .patterns._parse import RULES, VALUES
 
         if text not in RULES and text not in VALUES:
