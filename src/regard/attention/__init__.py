@@ -1,4 +1,4 @@
-"""How much to look, and where: every mechanism of the lineage, oldest first. One file each; this is the list."""
+"""How much to look, and where: every mechanism of the lineage, oldest first. One file each; the imports are the list."""
 
 from ._base import Attention as Attention
 from ._base import Facts as Facts
@@ -18,16 +18,13 @@ from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .location import LocationAttention as LocationAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
 
-MECHANISMS: tuple[type[Attention], ...] = (
-    GaussianWindow,  # 2013
-    AdditiveAttention,  # 2014
-    CosineAttention,
-    HardAttention,  # 2015, February
-    DotAttention,  # 2015, August
-    GeneralAttention,
-    ConcatAttention,
-    LocationAttention,
-    LocalMonotonicAttention,
-    LocalPredictiveAttention,
-    SoftmaxAttention,  # 2017
+# The list everything else reads (tests, command line, tables), derived from the imports above: a new mechanism is one line there.
+MECHANISMS: tuple[type[Attention], ...] = tuple(
+    sorted(
+        (part for part in list(vars().values()) if isinstance(part, type) and issubclass(part, Attention) and part is not Attention),
+        key=lambda mechanism: mechanism.facts.year,
+    )
 )
+
+# What `from regard.attention import *` gives, and so what the package gives.
+__all__ = ["MECHANISMS", "Attention", "Cache", "Choice", "Facts", "Standing", "State", *(mechanism.__name__ for mechanism in MECHANISMS)]

@@ -11,6 +11,10 @@ Each is written in plain PyTorch first. Faster forms may stand behind the same c
 
 from ._bias import Bias as Bias
 from ._bias import PlacedBias as PlacedBias
+from ._forms import forms as forms
+from ._probe import Bf16 as Bf16
+from ._probe import bf16 as bf16
+from ._probe import cpu_model as cpu_model
 from .exact import attend as attend
 from .merge import merge as merge
 from .scan import scan as scan

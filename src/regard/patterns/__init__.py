@@ -34,6 +34,7 @@ from ._base import Span as Span
 from ._base import full as full
 from ._base import per_head as per_head
 from ._base import spans as spans
+from ._parse import parse as parse
 from .blocks import block as block
 from .blocks import block_window as block_window
 from .blocks import grid_window as grid_window

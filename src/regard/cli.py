@@ -1,0 +1,308 @@
+"""The command `regard`: every subcommand parses, calls one function of the library, and prints what it returns.
+
+Exit codes: 0 done, 1 something broke, 2 asked for what is not there or cannot be, 130 interrupted, 141 nobody reads on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json as json_
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import FlagCreatePairsOff, Positional, subcommand
+
+from . import __version__, catalogue, show
+from .errors import NotSupported, RegardError, ShapeError, UnknownName
+from .patterns import Pattern, parse
+
+
+@dataclass(frozen=True)
+class List:
+    """What there is: mechanisms, models or recipes.
+
+    As in:  regard list mechanisms --json
+    """
+
+    what: Positional[str] = "mechanisms"
+    """mechanisms, models or recipes"""
+    json: bool = False
+    """print JSON"""
+
+    def run(self) -> None:
+        if self.what not in ("mechanisms", "models", "recipes"):
+            raise UnknownName("list", self.what, ["mechanisms", "models", "recipes"])
+        rows = catalogue.rows(self.what)  # type: ignore[arg-type]  # checked above
+        if self.json:
+            return _print_json(rows)
+        if not rows:
+            print(f"no {self.what} yet")
+            return
+        table = Table("name", "year", "what it computes", "time", "memory", "paper", box=None, header_style="bold")
+        for row in rows:
+            table.add_row(*(escape(str(row.get(key, ""))) for key in ("name", "year", "formula", "time", "memory", "paper")))
+        _console().print(table)
+
+
+@dataclass(frozen=True)
+class Show:
+    """One mechanism, or one pattern, explained and drawn.
+
+    As in:  regard show softmax
+            regard show "causal & (window(3) | tokens(0))" --length 20 --png pattern.png
+    """
+
+    name: Positional[str]
+    """a name from `regard list`, or a pattern as one would type it in Python"""
+    png: Path | None = None
+    """write the picture to this file too"""
+    length: int = 12
+    """tokens in the picture"""
+    json: bool = False
+    """print JSON"""
+
+    def run(self) -> None:
+        if not 2 <= self.length <= show.LONGEST:
+            raise ShapeError(f"--length {self.length}: expected 2 to {show.LONGEST}")
+        try:
+            entry = catalogue.find(self.name)
+        except UnknownName:
+            return self._pattern(_pattern(self.name))
+        self._entry(entry)
+
+    def _pattern(self, pattern: Pattern) -> None:
+        if pattern.heads > 16:
+            raise ShapeError(f"`{pattern}` tells {pattern.heads} heads apart; at most 16 are drawn")
+        if self.json:
+            _print_json(
+                {"pattern": pattern.name, "length": self.length, "mask_HLM": pattern.mask(self.length, self.length)[0].int().tolist()}
+            )
+        else:
+            print(pattern.name, pattern.draw(self.length), sep="\n")
+        if self.png is not None:
+            _saved(pattern.save_png(_ready(self.png), self.length), self.json)
+
+    def _entry(self, entry: Any) -> None:
+        row = next(row for kind in ("mechanisms", "models", "recipes") for row in catalogue.rows(kind) if row["name"] == entry.facts.name)
+        notes, pattern, weights_LM, why = catalogue.notes(entry), None, None, ""
+        if entry in catalogue.mechanisms().values():
+            try:
+                pattern, weights_LM = show.example(entry, self.length)
+            except NotSupported as error:
+                why = str(error)
+        if self.json:
+            drawn = {} if weights_LM is None else {"pattern": str(pattern), "weights_LM": weights_LM.tolist()}
+            _print_json(row | {"notes": notes} | drawn)
+        else:
+            _print_entry(row, notes)
+            if weights_LM is not None:
+                print(f"\nIts weights under `{pattern}` where the second half repeats the first (a line a query, a column a key):\n")
+                print(show.shaded(weights_LM))
+            elif why:
+                print(f"\nNo picture: {why}.")
+        if self.png is not None:
+            if weights_LM is None:
+                raise NotSupported(f"{self.name} has no weights to draw: {why or 'only mechanisms do'}")
+            _saved(show.save_png(weights_LM, _ready(self.png), f"{row['name']}, {pattern}"), self.json)
+
+
+@dataclass(frozen=True)
+class Env:
+    """This machine, what regard found on it, and whether bfloat16 is safe.
+
+    As in:  regard env --json
+    """
+
+    json: bool = False
+    """print JSON"""
+
+    def run(self) -> None:
+        from .env import environment
+
+        found = environment(__version__)
+        if self.json:
+            return _print_json(found)
+        table = Table(show_header=False, box=None)
+        for name, value in _flat(found):
+            table.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
+        _console().print(table)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Train a small transformer to continue what it has seen before, and look at how it does it.
+
+    As in:  regard demo --out pictures
+    """
+
+    out: Path = Path("demo")
+    """where the picture goes"""
+    seconds: float = 30.0
+    """stop training after this long, solved or not"""
+    seed: int = 0
+    """of the weights and of the data"""
+
+    def run(self) -> None:
+        from .demo import demo
+
+        demo(_folder(self.out), seconds=self.seconds, seed=self.seed)
+
+
+Command = (
+    Annotated[List, subcommand("list")]
+    | Annotated[Show, subcommand("show")]
+    | Annotated[Env, subcommand("env")]
+    | Annotated[Demo, subcommand("demo")]
+)
+COMMANDS = ("list", "show", "env", "demo")
+DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
+
+As in:  regard list
+        regard show softmax
+        regard show "causal & window(3)"
+        regard --version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ■ shows ?, and does not fail
+    try:
+        if arguments in (["--version"], ["-V"]):
+            print(f"regard {__version__}")
+        else:
+            _parsed(arguments or ["--help"]).run()
+        sys.stdout.flush()
+        return 0
+    except RegardError as error:
+        print(f"regard: {error}", file=sys.stderr)
+        return 2
+    except SystemExit as stop:  # --help, or a usage error that is already printed
+        return stop.code if isinstance(stop.code, int) else 0
+    except BrokenPipeError:
+        # Whoever read, as in `regard list | head -1`, has gone; without this the interpreter complains at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("regard: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parsed(arguments: list[str]) -> Any:
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        raise UnknownName("command", arguments[0], COMMANDS)
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(Command, prog="regard", description=DESCRIPTION, args=arguments, config=(FlagCreatePairsOff,))
+    except SystemExit as stop:
+        if stop.code:
+            print(f"regard: {_one_line(complaint.getvalue())}", file=sys.stderr)
+        raise
+
+
+def _one_line(box: str) -> str:
+    """A framed message of several paragraphs as one line, which greps and logs better."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in box.strip().splitlines()]
+    paragraphs = " ".join(line or "\n" for line in lines[1:]).split("\n")  # the first line is the title of the frame
+    return "; ".join(" ".join(words) for words in (paragraph.split() for paragraph in paragraphs) if words)
+
+
+def _pattern(text: str) -> Pattern:
+    """A pattern, or an error that knows of the mechanisms too."""
+    if text.replace("-", "_").isidentifier():  # one word, so perhaps a mistyped name
+        from .patterns._parse import RULES, VALUES
+
+        if text not in RULES and text not in VALUES:
+            raise UnknownName(
+                "mechanism, model, recipe or pattern",
+                text,
+                [*catalogue.mechanisms(), *catalogue.models(), *catalogue.recipes(), *VALUES, *RULES],
+            )
+    return parse(text)
+
+
+def _print_entry(row: dict[str, Any], notes: dict[str, str]) -> None:
+    console = _console()
+    console.print(f"[bold]{escape(row['name'])}[/bold] ({escape(row['class'])}, {row['year']})", highlight=False)
+    console.print(escape(row["summary"]) + "\n", highlight=False)
+    can = [said for said, yes in _abilities(row) if yes]
+    cannot = [said for said, yes in _abilities(row) if not yes]
+    patterns = row.get("patterns", "any")
+    said = {
+        "Computes": row.get("formula", ""),
+        "Cost": notes.get("Cost", f"time {row.get('time', '')}, memory {row.get('memory', '')}"),
+        "Patterns": patterns if isinstance(patterns, str) else ", ".join(patterns),
+        "Causal": row.get("causal", ""),
+        "Can": ", ".join(can),
+        "Cannot": ", ".join(cannot),
+        "Use it": notes.get("Use it", ""),
+        "Avoid it": notes.get("Avoid it", ""),
+        "Limits": notes.get("Limits", ""),
+        "Paper": f"{row.get('title', '')}, {row.get('paper', '')}",
+    }
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for heading, text in said.items():
+        if text:
+            table.add_row(f"[bold]{heading}[/bold]", escape(str(text)))
+    console.print(table, highlight=False)
+
+
+def _abilities(row: dict[str, Any]) -> list[tuple[str, bool]]:
+    said = {
+        "cross": "attend to another sequence",
+        "streaming": "go step by step",
+        "bias": "take a bias on its scores",
+        "grouped": "share key heads",
+    }
+    return [(text, bool(row[fact])) for fact, text in said.items() if fact in row]
+
+
+def _flat(found: dict[str, Any], before: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for name, value in found.items():
+        if isinstance(value, dict):
+            rows += [(name, value["note"])] if "note" in value else _flat(value, f"{name}: ")
+        else:
+            rows.append((before + name, (", ".join(value) or "none") if isinstance(value, list) else str(value)))
+    return rows
+
+
+def _console() -> Console:
+    # rich takes a pipe for a terminal of 80 columns and folds there; a file has room
+    return Console() if sys.stdout.isatty() else Console(width=160)
+
+
+def _print_json(value: Any) -> None:
+    print(json_.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _ready(path: Path) -> Path:
+    if path.suffix.lower() != ".png":
+        raise NotSupported(f"--png {path}: the picture is a PNG file, so the name must end in .png")
+    _folder(path.parent)
+    return path
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotSupported(f"cannot write to {path}: {error.strerror}; choose another place") from error
+    return path
+
+
+def _saved(path: Path, quiet: bool) -> None:
+    print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout)

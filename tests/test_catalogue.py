@@ -1,0 +1,64 @@
+"""The catalogue is derived: whatever is in the lists is in it, under its own name."""
+
+import json
+
+import pytest
+
+from regard import MECHANISMS, SoftmaxAttention, catalogue
+from regard.errors import UnknownName
+
+
+def test_every_mechanism_is_there_once_and_oldest_first():
+    named = catalogue.mechanisms()
+    assert tuple(named.values()) == MECHANISMS, "two mechanisms share a name"
+    years = [mechanism.facts.year for mechanism in MECHANISMS]
+    assert years == sorted(years)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.facts.name)
+def test_found_by_name_and_by_class(mechanism):
+    assert catalogue.find(mechanism.facts.name) is mechanism
+    assert catalogue.find(mechanism.__name__) is mechanism
+    assert catalogue.find(mechanism.facts.name.upper().replace("_", "-")) is mechanism
+
+
+def test_a_typo_names_the_nearest():
+    with pytest.raises(UnknownName, match="'softmax'"):
+        catalogue.find("sofmax")
+    with pytest.raises(UnknownName, match="known: "):
+        catalogue.find("zzzzzz")
+
+
+@pytest.mark.parametrize("kind", ["mechanisms", "models", "recipes"])
+def test_rows_are_plain(kind):
+    rows = catalogue.rows(kind)
+    assert json.loads(json.dumps(rows)) == rows
+    assert [row["name"] for row in rows] == list(catalogue.listed(kind))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.facts.name)
+def test_docstrings_say_what_a_reader_needs(mechanism):
+    said = catalogue.notes(mechanism)
+    assert {"Cost", "Use it", "Limits", "Paper"} <= set(said), f"{mechanism.__name__} says only {sorted(said)}"
+    assert next(row for row in catalogue.rows() if row["class"] == mechanism.__name__)["summary"]
+
+
+def test_notes_join_lines_that_go_on():
+    class Said:
+        """One sentence.
+
+        Cost:    little,
+                 in two lines.
+        Use it:  often: there is a colon here.
+
+        Something else that is not a note.
+        """
+
+    assert catalogue.notes(Said) == {"Cost": "little, in two lines.", "Use it": "often: there is a colon here."}
+
+
+def test_table_has_a_line_a_mechanism_and_as_many_cells():
+    lines = catalogue.markdown_table().splitlines()
+    assert len(lines) == len(MECHANISMS) + 2
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    assert any("`softmax`" in line and SoftmaxAttention.facts.title in line for line in lines)

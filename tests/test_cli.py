@@ -1,0 +1,147 @@
+"""The command line: thin, helpful, and quiet about its insides."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import regard
+from regard import MECHANISMS, catalogue, show
+from regard.cli import main
+from regard.patterns import parse
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "regard", *argv], capture_output=True, text=True, timeout=120)
+
+
+def test_list(capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in catalogue.mechanisms())
+    assert main(["list", "mechanisms", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == catalogue.rows()
+
+
+@pytest.mark.parametrize("kind", ["models", "recipes"])
+def test_lists_may_be_empty(kind, capsys):
+    assert main(["list", kind]) == 0
+    assert capsys.readouterr().out
+    assert main(["list", kind, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == catalogue.rows(kind)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.facts.name)
+def test_show_every_mechanism(mechanism, capsys):
+    assert main(["show", mechanism.facts.name, "--length", "6"]) == 0
+    out = capsys.readouterr().out
+    assert mechanism.__name__ in out and mechanism.facts.paper in out and "Use it" in out
+    assert main(["show", mechanism.__name__, "--json", "--length", "6"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == mechanism.facts.name
+
+
+def test_show_softmax_gives_the_weights_it_draws(capsys):
+    assert main(["show", "softmax", "--json", "--length", "7"]) == 0
+    weights_LM = torch.tensor(json.loads(capsys.readouterr().out)["weights_LM"])
+    torch.testing.assert_close(weights_LM, show.example(regard.SoftmaxAttention, 7)[1])
+    torch.testing.assert_close(weights_LM.sum(-1), torch.ones(7))
+
+
+def test_show_draws_a_pattern(capsys, tmp_path):
+    text = "causal & (window(2) | tokens(0))"
+    picture = tmp_path / "new" / "pattern.png"
+    assert main(["show", text, "--length", "6", "--png", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(text + "\n" + parse(text).draw(6))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["show", text, "--length", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mask_HLM"][0][4] == [1, 0, 1, 1, 1]
+
+
+def test_show_writes_the_weights_as_png(capsys, tmp_path):
+    assert main(["show", "softmax", "--png", str(tmp_path / "w.png")]) == 0
+    assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {tmp_path / 'w.png'}" in capsys.readouterr().out
+
+
+def test_env(capsys):
+    assert main(["env", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["regard"] == regard.__version__ and found["torch"] == torch.__version__
+    assert set(found["bfloat16"]) == {"usable", "faster", "needs_cap", "note"}
+    assert main(["env"]) == 0
+    out = capsys.readouterr().out
+    assert found["bfloat16"]["note"] in out and found["cpu"]["model"] in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["lst"], "'list'"),
+        (["list", "modles"], "'models'"),
+        (["list", "--jsn"], "--json"),
+        (["show"], "regard show --help"),
+        (["show", "sofmax"], "'softmax'"),
+        (["show", "soft-mx"], "'softmax'"),
+        (["show", "windw(3)"], "'window'"),
+        (["show", "window"], "window(3)"),
+        (["show", "window(3"], "not a pattern"),
+        (["show", "window(-1)"], "at least 0"),
+        (["show", "softmax", "--length", "x"], "--length"),
+        (["show", "softmax", "--length", "100000"], "expected 2 to 200"),
+        (["show", "causal", "--png", "picture.gif"], ".png"),
+        (["show", "random_blocks(1, 4, 0, 1000000000)"], "at most 16"),
+        (["show", "__import__('os').system('true')"], "not part of a pattern"),
+    ],
+)
+def test_mistakes_take_one_line_and_exit_with_2(argv, says, capsys):
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == 1 and captured.err.startswith("regard: ")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["list", "--help"], ["show", "--help"], ["env", "--help"], ["demo", "--help"], []])
+def test_help_has_an_example(argv, capsys):
+    assert main(argv) == 0
+    assert "As in:  regard" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"regard {regard.__version__}\n"
+
+
+def test_as_a_process():
+    done = run("show", "causal & window(1)", "--length", "3")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "causal & window(1)\n■··\n■■·\n·■■\n", "")
+    done = run("show", "sofmax")
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_a_reader_that_leaves():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", "show", "causal", "--length", "200"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 141 and errors == b""
+
+
+def test_a_terminal_without_the_characters(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = run("show", "causal", "--length", "2")
+    assert (done.returncode, done.stdout) == (0, "causal\n??\n??\n")
+
+
+def test_shades_grow_with_the_weights():
+    assert show.shaded(torch.tensor([[1.0, 0.0], [0.6, 0.2]])) == "██\n▒▒··"

@@ -1,0 +1,41 @@
+"""Pictures of mechanisms: an example for each, and a reason where there is none."""
+
+import pytest
+import torch
+
+from regard import Attention, SoftmaxAttention, causal, show
+from regard.errors import NotSupported, PatternNotSupported, ShapeError
+
+
+def test_the_example_repeats_and_is_always_the_same():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    pattern, weights_LM = show.example(SoftmaxAttention, 8)
+    assert pattern is causal and weights_LM.shape == (8, 8)
+    assert torch.get_rng_state().equal(before), "an example must not disturb the caller's random numbers"
+    assert weights_LM.equal(show.example(SoftmaxAttention, 8)[1])
+    torch.testing.assert_close(weights_LM[7, 3], weights_LM[7, 7])  # the token four back is the same token
+
+
+def test_without_a_causal_form_the_example_is_full():
+    class Blind(SoftmaxAttention):
+        def weights(self, q_BLHK, k_BMHK, pattern=causal, bias=None):
+            if pattern is causal:
+                raise PatternNotSupported("not causal")
+            return super().weights(q_BLHK, k_BMHK, pattern, bias)
+
+    assert str(show.example(Blind)[0]) == "full"
+
+
+def test_without_weights_there_is_a_reason():
+    class Nothing(Attention):
+        facts = SoftmaxAttention.facts
+
+    with pytest.raises(NotSupported, match="Nothing has no example"):
+        show.example(Nothing)
+
+
+@pytest.mark.parametrize("length", [0, 1, 201])
+def test_sizes_are_bounded(length):
+    with pytest.raises(ShapeError, match="expected 2 to 200"):
+        show.example(SoftmaxAttention, length)
