@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ Chooser = str | int | Callable[[str], bool] | Iterable[str | int] | None
 
 CHUNK = 64 * 2**20  # bytes of work at a time, beside q, k and what is kept
 LIMIT = 2 * 2**30  # bytes kept in all
-COPIES = 6  # of a chunk that a definition holds at once: scores, masked scores, exponentials, quotients, masks; softmax has 5
+COPIES = 6  # of a chunk that a definition holds at once: scores, exponentials, quotients, masks; softmax was seen to hold 4.5
 
 
 @contextmanager
@@ -108,8 +108,7 @@ class _Watch:
         self.order: dict[str, int] = {}  # of first call
         self.calls: dict[str, int] = {}
         self.dice: dict[str, _Dice] = {}
-        self.streams: WeakKeyDictionary[State, int] = WeakKeyDictionary()
-        self.begun = 0
+        self.streams: list[ref[State]] = []  # weak: a capture does not keep caches alive
 
     def begin_run(self, *_: Any) -> None:
         if not _again():
@@ -171,8 +170,6 @@ class _Watch:
         positions = tuple(range(M)) if columns is None else tuple(columns.tolist())
         weights_BHLM = self._weights(name, attention, heads, rows, q_BLHK.detach(), k_BMHK.detach(), pattern, bias, dice, state)
         call = self.calls[name] = self.calls.get(name, -1) + 1
-        stream = None if state is None else self.streams.setdefault(state, self.begun)
-        self.begun = max(self.begun, 0 if stream is None else stream + 1)
         places, keys = tuple(before + row for row in rows), max(positions, default=-1) + 1
         return Map(
             layer=name,
@@ -186,7 +183,7 @@ class _Watch:
             weights_BHLM=weights_BHLM,
             normalised=_normalised(weights_BHLM, q_BLHK.dtype),
             pattern=rule,
-            stream=stream,
+            stream=None if state is None else self._stream(state),
             query_labels=self._labels(places, before + L, state is not None),
             key_labels=self._labels(positions, keys, state is not None),
         )
@@ -213,7 +210,7 @@ class _Watch:
                 f"{name}: {type(attention).__name__} gives single rows only out of its whole {L} × {M} matrix, {_mib(a_row * L)} of work "
                 f"here, more than the limit of {_mib(self.limit)}; a shorter sequence, a smaller batch or a higher limit= will do"
             )
-        step = max(1, self.chunk // a_row) if alone else len(rows)
+        step = max(1, self.chunk // a_row if alone else len(rows))
         kept_BHLM = torch.empty(B, len(heads), len(rows), M, dtype=self.dtype)
         some = torch.tensor(heads, device=q_BLHK.device)
         for first in range(0, len(rows), step):
@@ -247,6 +244,13 @@ class _Watch:
             return ()
         self.labelled = True
         return lines(self.tokens, positions, self.longest, "tokens=")
+
+    def _stream(self, state: State) -> int:
+        for number, known in enumerate(self.streams):
+            if known() is state:
+                return number
+        self.streams.append(ref(state))
+        return len(self.streams) - 1
 
     def _no_weights(self, name: str, attention: Attention) -> CaptureNotSupported:
         others = [path for path, module in self.known.items() if type(module).weights is not Attention.weights]
@@ -295,9 +299,11 @@ def _mib(size: int) -> str:
 
 def _normalised(weights_BHLM: Tensor, computed: torch.dtype) -> bool:
     """Asked of the numbers, not of the facts: a learned sink takes weight from mechanisms that are normalised without."""
-    sums = weights_BHLM.float().sum(-1)
+    if not weights_BHLM.numel():
+        return True
     slack = 64 * max(torch.finfo(computed).eps, torch.finfo(weights_BHLM.dtype).eps, 1e-7)
-    return bool((((sums - 1).abs() < slack) | (weights_BHLM == 0).all(-1)).all())
+    sums, (low, high) = weights_BHLM.sum(-1, dtype=torch.float32), weights_BHLM.aminmax(dim=-1)  # nothing here is as large as the weights
+    return bool((((sums - 1).abs() < slack) | ((low == 0) & (high == 0))).all())
 
 
 def _listed(asked: Choice) -> int | slice | tuple[int, ...] | None:

@@ -75,7 +75,7 @@ def _known(path: str | Path) -> Path:
 
 def _read_npz(path: Path) -> tuple[str, dict[str, Tensor]]:
     try:
-        with np.load(path, allow_pickle=False) as inside:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as inside:  # numpy leaves a broken file open
             arrays = {name: inside[name] for name in inside.files}
         text = arrays.pop("json").tobytes().decode()
         return text, {name: torch.from_numpy(x) for name, x in arrays.items()}

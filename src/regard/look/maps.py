@@ -63,7 +63,7 @@ class Map:
     @property
     def signed(self) -> bool:
         """Whether some weights are negative."""
-        return bool((self.weights_BHLM < 0).any())
+        return bool(self.weights_BHLM.numel()) and bool(self.weights_BHLM.amin() < 0)
 
     @property
     def square(self) -> bool:

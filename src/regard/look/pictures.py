@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from ..errors import ShapeError, UnknownName
@@ -69,7 +70,7 @@ def matrix(m: Map, batch: int = 0) -> Figure:
     shown = pool(weights, MOST_CELLS, MOST_CELLS)
     size = [min(max(0.24 * n, 2.2), 12.0) for n in (len(keys), len(queries))]
     if len(queries) * 6 > len(keys) and len(keys) * 6 > len(queries):  # cells stay square unless that would make a thread of it
-        scale = min(12.0 / max(len(keys), len(queries)), max(0.24, 3.2 / max(len(keys), len(queries))))
+        scale = min(9.0 / max(len(keys), len(queries)), max(0.24, 3.2 / max(len(keys), len(queries))))
         size = [max(scale * n, 1.2) for n in (len(keys), len(queries))]
     figure = _figure(size[0] + 2.6, size[1] + 1.9)
     axis = figure.subplots()
@@ -127,10 +128,11 @@ def over_grid(m: Map, batch: int = 0, query: int = 0, image: Any = None) -> Figu
     row, layout = one(m, batch)[_row(m, query)], m.layout
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row
-    places, top = every[layout.first :].view(layout.height, layout.width), _top(row)
+    places = every[layout.first :].view(layout.height, layout.width)
+    top = _top(places)  # not of the row: a class token that takes most of it would leave the grid pale
     names, _ = m.labels(batch)
     shape = layout.height / layout.width
-    figure = _figure(4.4 + 1.0, min(max(4.4 * shape, 1.6), 10.0) + 0.9)
+    figure = _figure(5.4, min(max(4.4 * shape, 1.6), 10.0) + 0.9)
     axis = figure.subplots()
     extent = (-0.5, layout.width - 0.5, layout.height - 0.5, -0.5)
     if image is not None:
@@ -158,7 +160,7 @@ def over_grid(m: Map, batch: int = 0, query: int = 0, image: Any = None) -> Figu
     outside = float(row.sum() - places.sum()) if layout.first else 0.0
     if layout.first:
         axis.set_xlabel(f"{outside:.3g} of the weight is on the {layout.first} key(s) before the grid", fontsize=8)
-    figure.colorbar(painted, ax=axis, label="weight", pad=0.02)
+    figure.colorbar(painted, ax=axis, label="weight", shrink=0.85, pad=0.02)
     return figure
 
 
@@ -287,7 +289,7 @@ def _row(m: Map, query: int) -> int:
 
 
 def _figure(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
 def _top(weights: Tensor) -> float:
@@ -342,7 +344,7 @@ def _fonts(characters: str) -> tuple[tuple[str, ...], frozenset[str]]:
     """matplotlib's own font and, of those installed, the ones that have what it lacks; and what none has."""
     chosen, missing = ["DejaVu Sans"], _missing(font_manager.findfont("DejaVu Sans"), set(characters))
     for font in font_manager.fontManager.ttflist if missing else ():
-        if font.name in chosen or font.style != "normal":
+        if font.name in chosen or font.style != "normal" or "Last Resort" in font.name:  # which has all, as boxes
             continue
         left = _missing(font.fname, missing)
         if len(left) < len(missing):
