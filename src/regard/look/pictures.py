@@ -93,7 +93,8 @@ def overview(maps: list[Map], batch: int = 0) -> Figure:
     maps = maps[: MOST_PANELS[0]]
     columns = min(max((len(m.heads) for m in maps), default=1), MOST_PANELS[1])
     flat = [min(max(len(m.rows) / max(len(m.columns), 1), 0.25), 1.6) for m in maps]
-    figure = _figure(max(1.7 * columns + 1.6, 4.2), sum(1.55 * f + 0.55 for f in flat) + 0.7)
+    side = 1.6 * min(1.0, 8 / max(columns, len(maps)))
+    figure = _figure(max((side + 0.1) * columns + 1.6, 4.2), sum(side * f + 0.55 for f in flat) + 0.7)
     axes = figure.subplots(len(maps), columns, squeeze=False, gridspec_kw={"height_ratios": flat})
     for line, m in zip(axes, maps, strict=True):
         whole = m.weights_BHLM[batch].float() if 0 <= batch < len(m.weights_BHLM) else one(m, batch)[None]
@@ -334,7 +335,7 @@ def _head_line(figure: Figure, m: Map, more: str = "") -> None:
 
 def _written(labels: list[str]) -> tuple[list[str], dict[str, Any]]:
     """Labels and how to set them: in fonts that have their characters, □ for what no font has; a $ is a $, not a formula."""
-    families, missing = _fonts("".join(sorted(set("".join(labels)))))
+    families, missing = _fonts("".join(sorted(set("".join(labels)) - {"\n"})))
     lost = str.maketrans(dict.fromkeys(missing, "□"))
     return [label.translate(lost) for label in labels], {"fontfamily": list(families), "parse_math": False}
 
