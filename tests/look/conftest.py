@@ -1,0 +1,47 @@
+"""A small stack of attention layers, made here so that what is looked at is known."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.attention import Attention, SoftmaxAttention
+from regard.patterns import causal
+
+B, L, H, WIDTH = 2, 7, 3, 15  # all different: a swapped axis cannot pass by luck
+
+
+class Layer(nn.Module):
+    def __init__(self, attention: Attention, width: int = WIDTH, heads: int = H):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.attention, self.heads = attention, heads
+        self.seen: list[Tensor] = []  # v and the attention's output of the latest call
+
+    def forward(self, x, memory=None, pattern=causal, bias=None, state=None):
+        memory = x if memory is None else memory
+        q, k, v = (f(y).unflatten(-1, (self.heads, -1)) for f, y in ((self.q, x), (self.k, memory), (self.v, memory)))
+        out = self.attention(q, k, v, pattern, bias, state=state)
+        self.seen = [q.detach(), k.detach(), v.detach(), out.detach()]
+        return x + self.out(out.flatten(-2))
+
+
+class Stack(nn.Module):
+    def __init__(self, depth: int = 3, make=SoftmaxAttention, **sizes):
+        super().__init__()
+        self.blocks = nn.ModuleList(Layer(make(), **sizes) for _ in range(depth))
+
+    def forward(self, x, pattern=causal, bias=None, states=None):
+        for n, block in enumerate(self.blocks):
+            x = block(x, pattern=pattern, bias=bias, state=None if states is None else states[n])
+        return x
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Stack()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(B, L, WIDTH, generator=torch.Generator().manual_seed(1))

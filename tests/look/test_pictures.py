@@ -1,0 +1,139 @@
+"""Pictures: each kind is drawn without a warning, and what users write as labels stays text."""
+
+import io
+import re
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.look.test_maps import THREE, a_map
+
+from regard.errors import CaptureNotSupported, ShapeError, UnknownName
+from regard.look import Graph, Grid, Maps, Tree, capture
+from regard.look.text import pool, readable, text
+from regard.patterns import causal
+
+WORDS = ["<script>alert(1)</script>", "$x_1$", "中文", "\n", " ", "a\x07b", "a very long word that nobody could ever read"]
+
+
+@pytest.fixture
+def maps(model, x):
+    with capture(model, tokens=WORDS) as maps:
+        model(x)
+    return maps
+
+
+def is_png(data: bytes) -> bool:
+    width, height = struct.unpack(">II", data[16:24])
+    return data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) > 4000 and 300 < width < 3000 and 200 < height < 3000
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"layer": "blocks.1.attention"}, {"layer": "blocks.1.attention", "head": 2}, {"head": 1, "batch": 1},
+              {"layer": "blocks.0.attention", "head": 0, "query": 3}],
+)  # fmt: skip
+def test_png_of_each_narrowing(maps, tmp_path, asked):
+    assert is_png(maps.save_png(tmp_path / "look.png", **asked).read_bytes())
+
+
+@pytest.mark.parametrize(
+    "layout", [Tree([(0, 3), (3, 7)]), Graph([(0, 0), (1, 0), (6, 2)]), Grid(2, 3, 1), Grid(7, 1), Graph([])], ids=repr
+)
+def test_png_of_each_layout(maps, tmp_path, layout):
+    laid = maps.label(layout=layout)
+    query = 4 if isinstance(layout, Grid) else None
+    assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query).read_bytes())
+    if query:
+        image = np.zeros((8, 12, 3), dtype=np.uint8)
+        assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query, image=image).read_bytes())
+
+
+def test_signed_weights_have_two_colours_and_say_so(tmp_path):
+    from regard.look.pictures import matrix
+
+    m = a_map([[0.5, -0.4], [0.0, 0.2]], normalised=False)
+    figure = matrix(m)
+    image = figure.axes[0].images[0]
+    assert image.cmap.name == "RdBu" and image.get_clim() == (-0.5, 0.5)
+    assert figure.get_suptitle().splitlines()[1:] == ["rows do not sum to one"]
+    assert "-▓" in text(m) and "rows do not sum to one" in text(m)
+
+
+def test_at_most_sixty_labels_an_axis():
+    from regard.look.pictures import MOST_LABELS, matrix
+
+    length = 700
+    m = a_map(torch.eye(length).tolist()).label([f"w{n}" for n in range(length)], None)
+    axis = matrix(m).axes[0]
+    assert len(axis.get_yticks()) <= MOST_LABELS and len(axis.get_xticks()) <= MOST_LABELS
+    assert max(axis.images[0].get_array().shape) <= 512
+
+
+def test_notebooks(maps):
+    assert is_png(maps._repr_png_()) and is_png(maps.all[0]._repr_png_())
+    for html in (maps._repr_html_(), maps.all[0]._repr_html_(), replace(maps.all[0], layer="<script>")._repr_html_()):
+        assert "<script" not in html and "data:image/png;base64," in html
+        assert not re.search(r"(src|href)=.?https?:", html)  # nothing from elsewhere
+    assert "&lt;script&gt;" in maps.all[0]._repr_html_()
+    assert Maps()._repr_html_() == "<p>nothing captured</p>" and Maps()._repr_png_() is None
+
+
+def test_text_by_hand(capsys):
+    m = a_map(THREE).label(queries=["a", "bb", "中"], keys=["x", "yy", "z"])
+    shown = text(m, width=80).splitlines()
+    assert shown[1:5] == [" a │██    ", "bb │▒▒▒▒  ", "中 │░░░░▒▒", "   └──────"]
+    assert shown[5] == "    x yyz "
+    Maps([m]).show()
+    assert capsys.readouterr().out.startswith("layer, head 0 · softmax\n a │██")
+    file = io.StringIO()
+    Maps([m]).show(head=0, file=file)
+    assert "bb │▒▒▒▒" in file.getvalue()
+
+
+def test_text_of_what_is_too_large_is_pooled():
+    shown = text(a_map(torch.eye(1000).tolist()), width=60)
+    assert "largest of each 16 × " in shown and all(len(line) <= 60 for line in shown.splitlines()[1:-1])
+    x = torch.tensor([[0.0, 0.1, 0.0], [0.0, -0.9, 0.5]])
+    torch.testing.assert_close(pool(x, 1, 2), torch.tensor([[-0.9, 0.5]]))
+    assert torch.equal(pool(x, 9, 9), x)
+
+
+def test_readable():
+    assert [readable(word, 12) for word in WORDS] == ["<script>ale…", "$x_1$", "中文", "↵", "␣", "a\\x07b", "a very long…"]
+
+
+def test_refusals(maps, tmp_path):
+    with pytest.raises(CaptureNotSupported):
+        Maps().save_png(tmp_path / "no.png")
+    with pytest.raises(UnknownName):
+        maps.save_png(tmp_path / "no.png", layer="blocks.7.attention")
+    with pytest.raises(UnknownName, match="captured row"):
+        maps.save_png(tmp_path / "no.png", layer="blocks.0.attention", query=70)
+    for head in (None, 0):
+        with pytest.raises(ShapeError, match="2 batch rows"):
+            maps.save_png(tmp_path / "no.png", head=head, batch=2)
+    with pytest.raises(ShapeError, match="empty"):
+        Maps([a_map(torch.zeros(1, 1, 0, 3).tolist(), weights_BHLM=torch.zeros(1, 1, 0, 3), rows=(), columns=(0, 1, 2))]).save_png(
+            tmp_path / "x.png"
+        )
+
+
+def test_import_is_light():
+    import subprocess
+    import sys
+
+    code = "import sys, regard.look; assert not {'matplotlib', 'torch._dynamo', 'safetensors'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_stream_is_drawn_whole(model, x):
+    states = [block.attention.start(2) for block in model.blocks]
+    with torch.no_grad(), capture(model) as maps:
+        for n in range(5):
+            model(x[:, n : n + 1], pattern=causal, states=states)
+    file = io.StringIO()
+    maps.show(file=file)
+    assert len(file.getvalue().splitlines()) == 1 + 5 + 3
+    assert is_png(maps._repr_png_())
