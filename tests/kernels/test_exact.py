@@ -236,8 +236,8 @@ class TestPlan:
             covered = torch.zeros(B, H, L, M, dtype=torch.int)
             for group in made.groups:
                 for tile in group.tiles:
-                    b = torch.arange(B) if group.batch is None else group.batch
-                    h = torch.arange(H) if group.heads is None else group.heads
+                    b = torch.arange(B) if group.batch is None else torch.arange(B)[group.batch]
+                    h = torch.arange(H) if group.heads is None else torch.arange(H)[group.heads]
                     i, j = made.positions(tile, torch.device("cpu"))
                     mask = made.mask(group, tile, torch.float32, torch.device("cpu"))
                     alive = torch.ones(1, 1, len(i), width(tile), dtype=torch.bool) if mask is None else mask == 0

@@ -38,10 +38,10 @@ class Tile:
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Batch rows and heads that share their tiles; None stands for all."""
+    """Neighbouring batch rows and heads that share their tiles; None stands for all."""
 
-    batch: Tensor | None
-    heads: Tensor | None
+    batch: slice | None
+    heads: slice | None
     tiles: list[Tile]
 
 
@@ -84,14 +84,14 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
-def plan(pattern: Pattern, queries: int, keys: int) -> Plan:
-    """The tiles of `pattern` for this many queries and keys. Plans of static patterns are kept."""
-    return _kept(pattern, queries, keys) if pattern.static else _make(pattern, queries, keys)
+def plan(pattern: Pattern, queries: int, keys: int, share: int = 1) -> Plan:
+    """The tiles of `pattern` for this many queries and keys; `share` query heads read one key head. Static plans are kept."""
+    return _kept(pattern, queries, keys, share) if pattern.static else _make(pattern, queries, keys, share)
 
 
 @lru_cache(maxsize=64)
-def _kept(pattern: Pattern, queries: int, keys: int) -> Plan:
-    made = _make(pattern, queries, keys)
+def _kept(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
+    made = _make(pattern, queries, keys, share)
     tiles = [(group, tile) for group in made.groups for tile in group.tiles if tile.partial]
     if sum(4 * (t.rows.stop - t.rows.start) * width(t) * made.pattern.heads for _, t in tiles) > 16 * KEPT_MASKS:
         return made
@@ -111,23 +111,23 @@ def width(tile: Tile) -> int:
     return tile.columns.stop - tile.columns.start if isinstance(tile.columns, slice) else len(tile.columns)
 
 
-def _some(chosen: Tensor | None, size: int) -> Tensor:
-    return torch.arange(size) if chosen is None else chosen if size > 1 else torch.zeros(1, dtype=torch.long)
+def _some(chosen: slice | None, size: int) -> Tensor:
+    return torch.arange(size) if chosen is None or size == 1 else torch.arange(chosen.start, chosen.stop)
 
 
-def _make(pattern: Pattern, queries: int, keys: int) -> Plan:
+def _make(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
     fitted = pattern.fit(queries, keys)
     made = Plan(fitted, keys - queries, [], 0, fitted.batch * fitted.heads * queries * keys)
     if queries == 0 or keys == 0:
         return made
     summary = fitted.blocks(queries, keys, min(ROWS), COLUMNS).cpu()
-    for batch in _alike(summary, 0):
-        for heads in _alike(summary if batch is None else summary[batch], 1):
+    for batch in _alike(summary, 1):
+        for heads in _alike((summary if batch is None else summary[batch]).transpose(0, 1), share):
             group = Group(batch, heads, [])
             cuts = (spans(queries, rows) for rows in ROWS)
             group.tiles = min((list(_tiles(made, group, rows, keys)) for rows in cuts), key=_cost)
             made.groups.append(group)
-            many = (1 if batch is None else len(batch)) * (1 if heads is None else len(heads))
+            many = len(_some(batch, fitted.batch)) * len(_some(heads, fitted.heads))
             made.live += many * sum((t.rows.stop - t.rows.start) * width(t) for t in group.tiles)
     return made
 
@@ -137,14 +137,21 @@ def _cost(tiles: list[Tile]) -> float:
     return float(sum((t.rows.stop - t.rows.start) * width(t) * (1.1 if t.partial else 1.0) + CALL for t in tiles))
 
 
-def _alike(summary: Tensor, axis: int) -> list[Tensor] | list[None]:
-    """Indices along an axis, grouped by equal summaries; [None] if all are equal."""
-    if summary.shape[axis] == 1:
+def _alike(summary: Tensor, share: int) -> list[slice] | list[None]:
+    """Runs of neighbours along the first axis with equal summaries; [None] if all are equal.
+
+    A run is as long as it can be, but either one head or whole sets of the `share` heads that read the same keys.
+    """
+    size = len(summary)
+    if size == 1 or bool((summary == summary[:1]).all()):
         return [None]
-    _, which = torch.unique(summary.transpose(0, axis).flatten(1), dim=0, return_inverse=True)
-    if int(which.max()) == 0:
-        return [None]
-    return [(which == n).nonzero()[:, 0] for n in range(int(which.max()) + 1)]
+    runs: list[slice] = []
+    for n in range(size):
+        same = runs and bool((summary[n] == summary[n - 1]).all()) and (share == 1 or n % share or runs[-1].start % share == 0)
+        runs = [*runs[:-1], slice(runs[-1].start, n + 1)] if same else [*runs, slice(n, n + 1)]
+    whole = [run for run in runs if (run.start % share, run.stop % share) == (0, 0)]
+    single = [slice(n, n + 1) for run in runs if run not in whole for n in range(run.start, run.stop)]
+    return whole + single
 
 
 def _tiles(made: Plan, group: Group, rows: Span, keys: int) -> Iterator[Tile]:
@@ -153,11 +160,11 @@ def _tiles(made: Plan, group: Group, rows: Span, keys: int) -> Iterator[Tile]:
     counts = (summary > 0).sum(-1)
     usual = max(int(counts.median()), 1)
     for first, last, count, blocks in zip(rows.first.tolist(), rows.last.tolist(), counts.tolist(), summary, strict=True):
+        tiles = list(_cut(made, group, slice(first, last + 1), blocks, keys)) if count else []
         if count > 4 * usual and last - first >= 2 * FINE:
-            # a few rows see far more than the rest: look closer, so that only they pay for it
-            yield from _tiles(made, group, spans(last + 1 - first, FINE, first), keys)
-        elif count > 0:
-            yield from _cut(made, group, slice(first, last + 1), blocks, keys)
+            # perhaps a few rows see far more than the rest: look closer, so that only they pay for it
+            tiles = min(tiles, list(_tiles(made, group, spans(last + 1 - first, FINE, first), keys)), key=_cost)
+        yield from tiles
 
 
 def _look(made: Plan, group: Group, rows: Span, keys: int) -> Tensor:

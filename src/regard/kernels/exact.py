@@ -73,7 +73,9 @@ def attend(
         if dense is not None:
             return dense
     seed = int(torch.randint(2**62, (), generator=generator)) if dropout else 0
-    work = Work(plan(pattern, L, M), _tile.Extras(scale, softcap, dropout, seed), bias, learned)
+    work = Work(
+        plan(pattern, L, M, H // k_BMHK.shape[2] if k_BMHK.shape[2] else 1), _tile.Extras(scale, softcap, dropout, seed), bias, learned
+    )
     out, lse = Exact.apply(  # type: ignore[no-untyped-call]
         work, q_BLHK, k_BMHK, v_BMHV, sink_H, *(bias.tensors if bias else ())
     )
@@ -150,8 +152,7 @@ class Exact(torch.autograd.Function):
         lse = torch.full((B, L, H), -_tile.INFINITY, dtype=precise, device=q.device)
         number, fused = 0, work.fused(q, v)
         for group in work.plan.groups:
-            q_, k_, v_ = (_take(x, group, H) for x in (q, k, v))
-            out_, lse_ = (x if group.batch is None and group.heads is None else _take(x, group, H) for x in (out, lse))
+            q_, k_, v_, out_, lse_ = (_part(x, group, H) for x in (q, k, v, out, lse))
             b, _, heads = q_.shape[:3]
             written = None
             for stack in stacks(group, b * heads):
@@ -169,9 +170,6 @@ class Exact(torch.autograd.Function):
                     stack.put_rows(out_, o)
                     stack.put_rows(lse_, s)
                 written, number = stack.rows if isinstance(stack.rows, slice) else None, number + 1
-            if out_ is not out:
-                _put(out, out_, group)
-                _put(lse, lse_, group)
         if sink is not None:
             whole = torch.logaddexp(lse, sink.to(precise))
             out *= (lse - whole).exp().unsqueeze(-1)
@@ -197,9 +195,8 @@ class Exact(torch.autograd.Function):
         d_tensors = [torch.zeros_like(t, dtype=precise) for t in tensors] if work.learned else []
         safe, number = lse.masked_fill(lse == -_tile.INFINITY, 0), 0
         for group in work.plan.groups:
-            q_, k_, v_, g_, o_, lse_, delta_ = (_take(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
-            parts = [x if group.batch is None and group.heads is None else torch.zeros_like(_take(x, group, H)) for x in (dq, dk, dv)]
-            dq_, dk_, dv_ = parts
+            q_, k_, v_, g_, o_, lse_, delta_ = (_part(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
+            dq_, dk_, dv_ = (_part(x, group, H) for x in (dq, dk, dv))
             b, _, heads = q_.shape[:3]
             for stack in stacks(group, b * heads):
                 qt, gt, ot, lt, dt = (stack.take_rows(x) for x in (q_, g_, o_, lse_, delta_))
@@ -218,9 +215,6 @@ class Exact(torch.autograd.Function):
                 stack.add_rows(dq_, dqt)
                 stack.add_columns(dk_, dkt)
                 stack.add_columns(dv_, dvt)
-            if dq_ is not dq:
-                for whole, part in zip((dq, dk, dv), parts, strict=True):
-                    _put(whole, part, group, add=True, heads=H)
         d_sink = None
         if sink is not None:
             d_sink = -((sink.to(precise) - lse).exp() * delta).sum((0, 1)).to(sink.dtype)
@@ -232,25 +226,15 @@ def _precise(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
-def _take(x: Tensor, group: Group, heads: int) -> Tensor:
-    """The batch rows and heads of a group, from (B, length, heads, …); fewer heads are shared by neighbours."""
+def _part(x: Tensor, group: Group, heads: int) -> Tensor:
+    """The batch rows and heads of a group, from (B, length, heads, …), as a view; fewer heads are shared by neighbours."""
     if group.batch is not None:
         x = x[group.batch]
     if group.heads is not None:
-        x = x[:, :, group.heads // (heads // x.shape[2])]
+        share = heads // x.shape[2]
+        first = group.heads.start // share
+        x = x[:, :, first : max(first + 1, group.heads.stop // share)]
     return x
-
-
-def _put(whole: Tensor, part: Tensor, group: Group, add: bool = False, heads: int | None = None) -> None:
-    """The inverse of `_take`; shared heads add up."""
-    rows = whole if group.batch is None else whole[group.batch]
-    if group.heads is None:
-        rows = rows.add_(part) if add else rows.copy_(part)
-    else:
-        head = group.heads // ((heads or whole.shape[2]) // whole.shape[2])
-        rows = rows.index_add_(2, head, part) if add else rows.index_copy_(2, head, part)
-    if group.batch is not None:
-        whole[group.batch] = rows
 
 
 def _add_bias_gradient(work: Work, group: Group, tile: Tile, ds: Tensor, tensors: list[Tensor], d_tensors: list[Tensor]) -> None:
