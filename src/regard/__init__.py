@@ -30,6 +30,8 @@ from . import catalogue, errors, kernels, patterns
 from .attention import *  # noqa: F403  the list of mechanisms is kept once, in attention/__init__.py
 from .attention import __all__ as _mechanisms
 from .errors import RegardError
+from .layers import Block, FeedForward, MultiHead
+from .look import Maps, capture
 from .patterns import (
     Pattern,
     block,
@@ -56,16 +58,19 @@ from .patterns import (
     window,
 )
 
-# Layers (MultiHead, Block) and look (capture): their import lines belong here, their names in the list below.
-
 __version__ = "0.1.0"
 
 __all__ = [
+    "Block",
+    "FeedForward",
+    "Maps",
+    "MultiHead",
     "Pattern",
     "RegardError",
     "__version__",
     "block",
     "block_window",
+    "capture",
     "catalogue",
     "causal",
     "dilated",

@@ -34,6 +34,7 @@ class Tile:
     partial: bool
     split: bool = False  # these rows have more keys than one tile takes, and the next tile may go on with them
     mask: Tensor | None = None
+    hollow: bool = True  # some row may see nothing here; known once the mask is kept
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +55,7 @@ class Plan:
     groups: list[Group]
     live: int  # pairs visited, over all (batch, head) that the pattern tells apart
     total: int  # pairs there are
+    covered: bool = True  # every row is in exactly one tile
 
     def positions(self, tile: Tile, device: torch.device) -> tuple[Tensor, Tensor]:
         """Positions of the rows and of the columns of a tile."""
@@ -102,7 +104,7 @@ def _kept(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
         content = bytes(mask.shape) if not mask.numel() else str(tuple(mask.shape)).encode() + mask.numpy().tobytes()
         if sum(m.nbytes for m in known.values()) < KEPT_MASKS:
             known.setdefault(content, additive(mask, torch.float32))
-        tile.mask = known.get(content)
+        tile.mask, tile.hollow = known.get(content), not bool(mask.any(-1).all())
     return made
 
 
@@ -117,7 +119,7 @@ def _some(chosen: slice | None, size: int) -> Tensor:
 
 def _make(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
     fitted = pattern.fit(queries, keys)
-    made = Plan(fitted, keys - queries, [], 0, fitted.batch * fitted.heads * queries * keys)
+    made = Plan(fitted, keys - queries, [], 0, fitted.batch * fitted.heads * queries * keys, covered=keys > 0)
     if queries == 0 or keys == 0:
         return made
     summary = fitted.blocks(queries, keys, min(ROWS), COLUMNS).cpu()
@@ -128,6 +130,7 @@ def _make(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
             group.tiles = min((list(_tiles(made, group, rows, keys)) for rows in cuts), key=_cost)
             made.groups.append(group)
             many = len(_some(batch, fitted.batch)) * len(_some(heads, fitted.heads))
+            made.covered &= sum(t.rows.stop - t.rows.start for t in group.tiles) == queries and not any(t.split for t in group.tiles)
             made.live += many * sum((t.rows.stop - t.rows.start) * width(t) for t in group.tiles)
     return made
 

