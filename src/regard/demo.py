@@ -80,7 +80,7 @@ def look(model: nn.Module, ids_BL: Tensor, out: Path) -> tuple[str, float, Path]
     words = [LETTERS[i] for i in ids_BL[0].tolist()]
     with torch.no_grad(), capture(model) as maps:
         model(ids_BL)
-    maps = maps.label(words)
+    maps = maps.label(words, words)
     layer = maps.layers[-1]
     weights_HLM = maps.view(layer).weights_BHLM[0].float()
     reads = range(HALF, 2 * HALF - 1)  # at each of these the letter to continue with stands HALF − 1 back
