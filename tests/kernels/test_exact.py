@@ -103,6 +103,18 @@ class TestOptions:
         same(lse[alive] + out.sum(), expected[alive] + reference(q, k, v, pattern).sum(), (q, k, v))
 
 
+@pytest.mark.parametrize(
+    "pattern", [P.causal & P.window(40), P.window(70), P.block(64), P.per_head(P.window(9), P.causal, P.window(50), P.block(32))], ids=str
+)
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": True}], ids=str)
+def test_runs_of_tiles_in_one_batch_row(pattern, options, form):
+    """Tiles that follow each other evenly are views that overlap; gradients must add up all the same."""
+    q, k, v = (torch.randn(1, 1000, heads, K, dtype=torch.float64, requires_grad=True) for heads in (H, G, G))
+    bias = torch.randn(H, 1000, 1000, dtype=torch.float64, requires_grad=True)
+    options = {"bias": bias} if "bias" in options else options
+    same(attend(q, k, v, pattern, **options), reference(q, k, v, pattern, **options), (q, k, v, *([bias] if "bias" in options else [])))
+
+
 class Slopes(Bias):
     """A learned slope a head: what a bias object looks like."""
 
@@ -228,7 +240,7 @@ class TestPlan:
         made = plan(pattern, 4096, 4096)
         assert plan(P.causal & P.window(100), 4096, 4096) is made
         masks = {id(t.mask) for g in made.groups for t in g.tiles if t.partial}
-        assert len(masks) <= 4 and id(None) not in masks
+        assert len(masks) < 10 and id(None) not in masks  # those at the border, and one for all the rest
 
     def test_tiles_cover_each_live_pair_once(self):
         for pattern in PATTERNS:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from ..patterns import Pattern, Span, spans
 
-ROWS = (128, 64)  # query rows a tile, whichever makes the cheaper plan
-CALL = 8192  # a tile costs its pairs and as much again as this many: so 64 and 128 rows come out nearly equal for window(128), as measured
+ROWS = (128, 64, 32)  # query rows a tile, whichever makes the cheaper plan
+CALL = 8192  # a tile costs its pairs and as much again as this many, so 64 and 128 rows come out nearly equal for window(128), as measured
+NEXT = 2000  # a tile that goes in one call with the one before it: so 32 rows win for windows
 COLUMNS = 64  # how finely the summary looks at keys; single dead columns at the ends of a tile are cut off afterwards
 WIDEST = 2048  # keys a tile: more are split, so that one tile of scores stays small
 FINE = 8  # rows a tile where a block holds a few rows that see far more than their neighbours (global queries)
@@ -137,7 +139,20 @@ def _make(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
 
 def _cost(tiles: list[Tile]) -> float:
     """Pairs visited, a tenth more where a mask is added, and what starting the tiles costs besides."""
-    return float(sum((t.rows.stop - t.rows.start) * width(t) * (1.1 if t.partial else 1.0) + CALL for t in tiles))
+    pairs = sum((t.rows.stop - t.rows.start) * width(t) * (1.1 if t.partial else 1.0) for t in tiles)
+    return float(pairs + sum(NEXT if follows(one, two) else CALL for one, two in pairwise([tiles[0], *tiles]))) if tiles else 0.0
+
+
+def follows(one: Tile, two: Tile) -> bool:
+    """Whether two tiles have the same shape, and the second lies as much further along the keys as along the rows."""
+    if one.split or two.split or not (isinstance(one.columns, slice) and isinstance(two.columns, slice)) or shape(one) != shape(two):
+        return False
+    return bool(two.rows.start == one.rows.stop and two.columns.start - one.columns.start == one.rows.stop - one.rows.start)
+
+
+def shape(tile: Tile) -> tuple[object, ...]:
+    """What tiles done in one call must have in common."""
+    return tile.rows.stop - tile.rows.start, width(tile), tile.partial, id(tile.mask)
 
 
 def _alike(summary: Tensor, share: int) -> list[slice] | list[None]:

@@ -20,7 +20,7 @@ from . import _tile
 from ._bias import Bias, Matrix, four
 from ._gpu import attend_on_gpu
 from ._plan import Group, Plan, Tile, additive, plan
-from ._stack import Stack, stacks
+from ._stack import LONG, RUN, Stack, stacks
 from .merge import merge_into
 
 SMALL = 256 * 256  # up to this many pairs a mask as a whole is cheaper than a plan
@@ -166,7 +166,7 @@ class Exact(torch.autograd.Function):
             q_, k_, v_, out_, lse_ = (_part(x, group, H) for x in (q, k, v, out, lse))
             b, _, heads = q_.shape[:3]
             written = None
-            for stack in stacks(group, b * heads):
+            for stack in stacks(group, b, heads, LONG if fused else RUN):
                 qt, kt, vt = stack.take_rows(q_), stack.take_columns(k_, heads), stack.take_columns(v_, heads)
                 added = work.added(group, stack, qt if fused else out, b, tensors)
                 if fused:
@@ -213,7 +213,7 @@ class Exact(torch.autograd.Function):
             q_, k_, v_, g_, o_, lse_, delta_ = (_part(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
             dq_, dk_, dv_ = (_part(x, group, H) for x in (dq, dk, dv))
             b, _, heads = q_.shape[:3]
-            for stack in stacks(group, b * heads):
+            for stack in stacks(group, b, heads):
                 qt, gt, ot, lt, dt = (stack.take_rows(x) for x in (q_, g_, o_, lse_, delta_))
                 kt, vt = stack.take_columns(k_, heads), stack.take_columns(v_, heads)
                 added = work.added(group, stack, qt if fused else safe, b, tuple(tensors))
