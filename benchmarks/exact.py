@@ -7,6 +7,7 @@ Every figure is forward + backward of float32 tensors unless it says forward; ti
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -64,6 +65,7 @@ def windows(lengths: tuple[int, ...]) -> list[str]:
 
 
 def flex(length: int = 8192) -> list[str]:
+    os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # the first call is timed: nothing may be left from an earlier run
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     x = qkv(length, grad=False)
