@@ -50,7 +50,7 @@ def test_show_every_mechanism(mechanism, capsys):
 def test_show_softmax_gives_the_weights_it_draws(capsys):
     assert main(["show", "softmax", "--json", "--length", "7"]) == 0
     weights_LM = torch.tensor(json.loads(capsys.readouterr().out)["weights_LM"])
-    torch.testing.assert_close(weights_LM, show.example(regard.SoftmaxAttention, 7)[1])
+    torch.testing.assert_close(weights_LM, show.example(regard.SoftmaxAttention, 7).view().weights_BHLM[0, 0])
     torch.testing.assert_close(weights_LM.sum(-1), torch.ones(7))
 
 
@@ -141,7 +141,3 @@ def test_a_terminal_without_the_characters(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = run("show", "causal", "--length", "2")
     assert (done.returncode, done.stdout) == (0, "causal\n??\n??\n")
-
-
-def test_shades_grow_with_the_weights():
-    assert show.shaded(torch.tensor([[1.0, 0.0], [0.6, 0.2]])) == "██\n▒▒··"

@@ -10,21 +10,22 @@ from regard.errors import NotSupported, PatternNotSupported, ShapeError
 def test_the_example_repeats_and_is_always_the_same():
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    pattern, weights_LM = show.example(SoftmaxAttention, 8)
-    assert pattern is causal and weights_LM.shape == (8, 8)
+    drawn = show.example(SoftmaxAttention, 8).view()
+    weights_LM = drawn.weights_BHLM[0, 0]
+    assert drawn.pattern == "causal" and weights_LM.shape == (8, 8) and drawn.labels()[1] == list("12341234")
     assert torch.get_rng_state().equal(before), "an example must not disturb the caller's random numbers"
-    assert weights_LM.equal(show.example(SoftmaxAttention, 8)[1])
+    assert weights_LM.equal(show.example(SoftmaxAttention, 8).view().weights_BHLM[0, 0])
     torch.testing.assert_close(weights_LM[7, 3], weights_LM[7, 7])  # the token four back is the same token
 
 
 def test_without_a_causal_form_the_example_is_full():
     class Blind(SoftmaxAttention):
-        def weights(self, q_BLHK, k_BMHK, pattern=causal, bias=None):
+        def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=causal, bias=None, state=None):
             if pattern is causal:
                 raise PatternNotSupported("not causal")
-            return super().weights(q_BLHK, k_BMHK, pattern, bias)
+            return super().forward(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
 
-    assert str(show.example(Blind)[0]) == "full"
+    assert show.example(Blind).view().pattern == "full"
 
 
 def test_without_weights_there_is_a_reason():

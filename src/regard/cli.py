@@ -93,26 +93,26 @@ class Show:
 
     def _entry(self, entry: Any) -> None:
         row = next(row for kind in ("mechanisms", "models", "recipes") for row in catalogue.rows(kind) if row["name"] == entry.facts.name)
-        notes, pattern, weights_LM, why = catalogue.notes(entry), None, None, ""
+        notes, maps, why = catalogue.notes(entry), None, ""
         if entry in catalogue.mechanisms().values():
             try:
-                pattern, weights_LM = show.example(entry, self.length)
+                maps = show.example(entry, self.length)
             except NotSupported as error:
                 why = str(error)
         if self.json:
-            drawn = {} if weights_LM is None else {"pattern": str(pattern), "weights_LM": weights_LM.tolist()}
+            drawn = {} if maps is None else {"pattern": maps.view().pattern, "weights_LM": maps.view().weights_BHLM[0, 0].tolist()}
             _print_json(row | {"notes": notes} | drawn)
         else:
             _print_entry(row, notes)
-            if weights_LM is not None:
-                print(f"\nIts weights under `{pattern}` where the second half repeats the first (a line a query, a column a key):\n")
-                print(show.shaded(weights_LM))
+            if maps is not None:
+                print("\nIts weights where the second half of a sequence repeats the first (a line a query, a column a key):\n")
+                maps.show()
             elif why:
                 print(f"\nNo picture: {why}.")
         if self.png is not None:
-            if weights_LM is None:
+            if maps is None:
                 raise NotSupported(f"{self.name} has no weights to draw: {why or 'only mechanisms do'}")
-            _saved(show.save_png(weights_LM, _ready(self.png), f"{row['name']}, {pattern}"), self.json)
+            _saved(maps.save_png(_ready(self.png)), self.json)
 
 
 @dataclass(frozen=True)
