@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .dropout import kept
+
 INFINITY = float("inf")
 
 
@@ -47,6 +49,8 @@ def scores(q_BHLK: Tensor, k_BHMK: Tensor, extra: Extras, added: Tensor | None) 
 def dropped(shape: torch.Size, extra: Extras, like: Tensor) -> Tensor:
     """The dropout factors of a tile: 0 or 1/(1 − p), the same each time it is asked for."""
     generator = torch.Generator(like.device).manual_seed(extra.seed)
+    if like.is_cpu and 0 < (level := round(extra.dropout * 65536)) < 65536:
+        return kept(shape, level, generator).to(like.dtype).mul_(65536 / (65536 - level))
     return (
         torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - extra.dropout, generator=generator).div_(1 - extra.dropout)
     )

@@ -4,6 +4,7 @@ from ._states import Memory as Memory
 from ._states import States as States
 from .block import Block as Block
 from .block import Residual as Residual
+from .dropout import Dropout as Dropout
 from .embedding import Embedding as Embedding
 from .feedforward import FeedForward as FeedForward
 from .feedforward import Gated as Gated

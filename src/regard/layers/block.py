@@ -21,6 +21,7 @@ from ..attention import State
 from ..errors import ShapeError, StateNotSupported, UnknownName
 from ..patterns import Pattern, causal, full
 from ._states import Memory, States
+from .dropout import Dropout
 from .multihead import MultiHead
 from .norms import LayerNorm, Norm
 
@@ -37,7 +38,7 @@ class Residual(nn.Module):
         self.before = None if placement == "post" else norm(width)
         self.after = norm(width) if placement == "sandwich" else None
         self.over = norm(width) if placement == "post" else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         change_BLD = sublayer(x_BLD if self.before is None else self.before(x_BLD))

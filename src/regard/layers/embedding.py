@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import DtypeError, ShapeError
+from .dropout import Dropout
 from .positions import Position
 
 
@@ -35,7 +36,7 @@ class Embedding(nn.Module):
         self.token = nn.Embedding(vocab, width, padding)
         self.position = position
         self.scale = width**0.5 if scaled else 1.0
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, ids_BL: Tensor, at: int | Tensor = 0) -> Tensor:
         """`at`: the position of the first token (a state's length), or of every token, (L,) or (B, L)."""

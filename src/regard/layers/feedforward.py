@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ShapeError
+from .dropout import Dropout
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -70,7 +71,7 @@ class FeedForward(nn.Module):
         self.width, self.activation = width, activation
         self.up = nn.Linear(width, 2 * hidden if isinstance(activation, Gated) else hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         if x_BLD.shape[-1] != self.width:
