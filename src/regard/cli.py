@@ -25,6 +25,12 @@ from . import __version__, catalogue, show
 from .errors import NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
 
+COLUMNS = {  # of `regard list`: fact → heading
+    "mechanisms": {"name": "name", "year": "year", "formula": "what it computes", "time": "time", "memory": "memory", "paper": "paper"},
+    "models": {"name": "name", "year": "year", "title": "title", "paper": "paper"},
+    "recipes": {"name": "name", "year": "year", "title": "title", "takes": "takes", "paper": "paper"},
+}
+
 
 @dataclass(frozen=True)
 class List:
@@ -47,9 +53,10 @@ class List:
         if not rows:
             print(f"no {self.what} yet")
             return
-        table = Table("name", "year", "what it computes", "time", "memory", "paper", box=None, header_style="bold")
+        columns = COLUMNS[self.what]
+        table = Table(*(columns.values()), box=None, header_style="bold")
         for row in rows:
-            table.add_row(*(escape(str(row.get(key, ""))) for key in ("name", "year", "formula", "time", "memory", "paper")))
+            table.add_row(*(escape(str(row.get(key, ""))) for key in columns))
         _console().print(table)
 
 
@@ -138,6 +145,33 @@ class Env:
 
 
 @dataclass(frozen=True)
+class Run:
+    """Reproduce a paper's claim beside the ablation that must lose, and write a report.
+
+    As in:  regard run memory2020
+            regard run complexity2017 --out results --seeds 0 1
+    """
+
+    name: Positional[str]
+    """a recipe from `regard list recipes`"""
+    out: Path | None = None
+    """where results.json and report.html go; runs/NAME if not given"""
+    seeds: tuple[int, ...] = ()
+    """the recipe's own if not given"""
+
+    def run(self) -> None:
+        from . import recipes
+
+        known = catalogue.recipes()
+        if self.name not in known:
+            raise UnknownName("recipe", self.name, known)
+        outcome = recipes.run(known[self.name], _folder(self.out or Path("runs") / self.name), self.seeds or None)
+        print(
+            f"{'All claims hold' if outcome.held else 'Not all claims hold'}; {outcome.seconds:.0f} s. wrote {outcome.out / 'report.html'}"
+        )
+
+
+@dataclass(frozen=True)
 class Demo:
     """Train a small transformer to continue what it has seen before, and look at how it does it.
 
@@ -161,9 +195,10 @@ Command = (
     Annotated[List, subcommand("list")]
     | Annotated[Show, subcommand("show")]
     | Annotated[Env, subcommand("env")]
+    | Annotated[Run, subcommand("run")]
     | Annotated[Demo, subcommand("demo")]
 )
-COMMANDS = ("list", "show", "env", "demo")
+COMMANDS = ("list", "show", "run", "env", "demo")
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list

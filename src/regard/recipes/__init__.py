@@ -1,3 +1,15 @@
-"""Claims of papers, each one a value that can be run and can fail; this is the list."""
+"""Papers' claims, one file each: the system, the ablation that must lose, the figures that decide. The imports are the list."""
 
-RECIPES: tuple[object, ...] = ()
+from . import complexity2017 as complexity2017
+from . import memory2020 as memory2020
+from ._base import Claim as Claim
+from ._base import Figures as Figures
+from ._base import Outcome as Outcome
+from ._base import Recipe as Recipe
+from ._base import RecipeFacts as RecipeFacts
+from ._base import Spread as Spread
+from ._base import run as run
+
+RECIPES: tuple[Recipe, ...] = tuple(
+    sorted((part.recipe for part in list(vars().values()) if hasattr(part, "recipe")), key=lambda recipe: recipe.facts.year)
+)
