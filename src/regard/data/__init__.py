@@ -1,0 +1,1 @@
+"""Where sentences come from, how they become numbers, and how numbers become batches."""
