@@ -84,7 +84,9 @@ class Tokenizer:
             raise UnknownName("kind of tokenizer", str(kind), get_args(Kind))
         smallest = len(SPECIAL) + (256 if kind in ("bpe", "bytes") else 1)
         if size < smallest:
-            raise NotSupported(f"a vocabulary of {size} tokens; {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK): raise size")
+            raise NotSupported(
+                f"a vocabulary of {size} tokens; {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK): raise size"
+            )
         if kind == "bytes":
             return cls(kind, (*SPECIAL, *_BYTES))
         if kind == "bpe":
