@@ -17,14 +17,14 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import pre_tokenizers
 
 from ..errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
+from . import _bpe
 
 Kind = Literal["bpe", "words", "characters", "bytes"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -33,15 +33,7 @@ VERSION = 1
 _JOINED = "￭"  # before a word or mark that follows without a space; a token that is this mark itself has length one
 
 
-def _printable() -> list[str]:
-    """One printable character a byte, as byte-level BPE writes them: those that print stand for themselves, the rest from 256 on."""
-    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    return [chr(b if b in plain else next(others)) for b in range(256)]
-
-
-_BYTES = _printable()
-_BYTE_OF = {character: byte for byte, character in enumerate(_BYTES)}
+_words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
 
 
 class Tokenizer:
@@ -54,12 +46,7 @@ class Tokenizer:
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
         self._surface = [b"", b"", b"", self._bytes_of(SPECIAL[UNK]), *map(self._bytes_of, self.vocabulary[len(SPECIAL) :])]
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self._native = _native(self._ids, self.merges) if kind == "bpe" else None
-        self._split = (
-            pre_tokenizers.ByteLevel(add_prefix_space=False)
-            if kind == "bpe"
-            else pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
-        )
+        self._native = _bpe.applied(self._ids, self.merges) if kind == "bpe" else None
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -88,9 +75,10 @@ class Tokenizer:
                 f"a vocabulary of {size} tokens; {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK): raise size"
             )
         if kind == "bytes":
-            return cls(kind, (*SPECIAL, *_BYTES))
+            return cls(kind, (*SPECIAL, *_bpe.BYTES))
         if kind == "bpe":
-            return cls(kind, *_train_bpe(lines, size, least))
+            vocabulary, merges = _bpe.trained(map(_checked, lines), size - len(SPECIAL), least)
+            return cls(kind, (*SPECIAL, *vocabulary), merges)
         cut = cls(kind, SPECIAL)
         counts = Counter(piece for line in lines for piece in cut._pieces(_checked(line)))
         kept = sorted((piece for piece, n in counts.items() if n >= least), key=lambda piece: (-counts[piece], piece))
@@ -109,7 +97,8 @@ class Tokenizer:
         if dropout:
             if self._native is None or not 0 < dropout <= 1:
                 raise NotSupported(f"dropout {dropout} of a {self.kind} tokenizer; BPE-dropout is a probability from 0 to 1, for kind bpe")
-            return [self._encode_with_dropout(text, dropout, random.Random((seed << 32) + n)) for n, text in enumerate(texts)]
+            cut = (_bpe.with_dropout(text, self._ranks, dropout, random.Random((seed << 32) + n)) for n, text in enumerate(texts))
+            return [[self._ids[token] for token in tokens] for tokens in cut]
         if self._native is not None:
             return [encoding.ids for encoding in self._native.encode_batch_fast(list(texts), add_special_tokens=False)]
         return [[self._ids.get(piece, UNK) for piece in self._pieces(text)] for text in texts]
@@ -118,27 +107,12 @@ class Tokenizer:
         if self.kind == "characters":
             return list(text)
         if self.kind == "bytes":
-            return [_BYTES[byte] for byte in text.encode()]
+            return [_bpe.BYTES[byte] for byte in text.encode()]
         pieces, before = [], -1
-        for word, (start, end) in self._split.pre_tokenize_str(text):
+        for word, (start, end) in _words.pre_tokenize_str(text):
             pieces.append(_JOINED + word if start == before else word)
             before = end
         return pieces
-
-    def _encode_with_dropout(self, text: str, dropout: float, generator: random.Random) -> list[int]:
-        # written here because the library's own dropout cannot be seeded
-        ids = []
-        for word, _ in self._split.pre_tokenize_str(text):
-            symbols = list(word)
-            while len(symbols) > 1:
-                ranks = ((self._ranks.get(pair), at) for at, pair in enumerate(pairwise(symbols)))
-                left = [(rank, at) for rank, at in ranks if rank is not None and generator.random() >= dropout]
-                if not left:
-                    break
-                at = min(left)[1]
-                symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
-            ids += [self._ids[symbol] for symbol in symbols]
-        return ids
 
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
@@ -176,7 +150,7 @@ class Tokenizer:
         if token == SPECIAL[UNK]:
             return (" " * (self.kind == "words") + token).encode()
         if self.kind in ("bpe", "bytes"):
-            return bytes(_BYTE_OF[character] for character in token)
+            return bytes(_bpe.BYTE_OF[character] for character in token)
         if self.kind == "words":
             return token[1:].encode() if len(token) > 1 and token[0] == _JOINED else b" " + token.encode()
         return token.encode()
@@ -196,7 +170,7 @@ class Tokenizer:
             raise BadFile(f"{where}: vocabulary must be a list of strings, none empty")
         if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL or len(set(vocabulary)) != len(vocabulary):
             raise BadFile(f"{where}: the vocabulary must begin with {' '.join(SPECIAL)} and hold no token twice")
-        if kind in ("bpe", "bytes") and (set(_BYTES) - set(vocabulary) or set("".join(vocabulary[len(SPECIAL) :])) - set(_BYTES)):
+        if kind in ("bpe", "bytes") and (set(_bpe.BYTES) - set(vocabulary) or set("".join(vocabulary[len(SPECIAL) :])) - set(_bpe.BYTES)):
             raise BadFile(f"{where}: a vocabulary of {kind} holds a token for each of the 256 bytes, and nothing not made of them")
         known = set(vocabulary[len(SPECIAL) :])
         if not isinstance(merges, list) or not all(_is_merge(pair, known) for pair in merges) or (merges and kind != "bpe"):
@@ -263,20 +237,3 @@ def _checked(text: str) -> str:
 
 def _is_merge(pair: Any, known: set[str]) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and all(isinstance(p, str) and p in known for p in pair) and "".join(pair) in known
-
-
-def _native(ids: dict[str, int], merges: Sequence[tuple[str, str]]) -> tokenizers.Tokenizer:
-    # no added tokens: the library would find their names inside a user's text
-    native = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=list(merges)))
-    native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return native
-
-
-def _train_bpe(lines: Iterable[str], size: int, least: int) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-    native = tokenizers.Tokenizer(models.BPE())
-    native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=size - len(SPECIAL), min_frequency=least, initial_alphabet=_BYTES, show_progress=False)
-    native.train_from_iterator((_checked(line) for line in lines), trainer)
-    found = native.get_vocab(with_added_tokens=False)
-    merges = json.loads(native.to_str())["model"]["merges"]
-    return (*SPECIAL, *sorted(found, key=found.__getitem__)), [tuple(m.split(" ") if isinstance(m, str) else m) for m in merges]
