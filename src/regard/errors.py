@@ -11,6 +11,8 @@ RegardError
 ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
 ├── BadPattern          (ValueError)  text that is not a pattern
 ├── BadFile             (ValueError)  a file that is not what it should be
+│   └── MissingFile     (FileNotFoundError too)
+├── BadText             (ValueError)  a string that no file could hold
 └── MissingExtra        (ImportError) an optional dependency is not installed
 """
 
@@ -66,6 +68,14 @@ class BadPattern(RegardError, ValueError):
 
 class BadFile(RegardError, ValueError):
     """A file that is not what it should be."""
+
+
+class MissingFile(BadFile, FileNotFoundError):
+    """A file that is not there."""
+
+
+class BadText(RegardError, ValueError):
+    """A string that cannot be written as UTF-8."""
 
 
 class MissingExtra(RegardError, ImportError):

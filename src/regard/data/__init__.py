@@ -1,0 +1,37 @@
+"""Where sentences come from, how they become numbers, and how numbers become batches.
+
+>>> from regard.data import Batches, Corpus, Tokenizers, read
+>>> data = read("numbers:en-de,below=1000")
+>>> data.train[101]
+('one hundred and eleven', 'einhundertelf')
+>>> tokenizers = Tokenizers.train(data.train, size=400)
+>>> batches = Batches(Corpus.of(data.train, tokenizers), budget=1024, seed=0)
+>>> batch = next(batches.epoch(0))
+>>> tokenizers.target.decode(batch.target_BL[0].tolist()) == data.train[batch.index_B[0]][1]
+True
+"""
+
+from .batches import Batches, PairBatch, collate
+from .corpus import Corpus, Ragged
+from .lines import LONGEST, Skipped
+from .parallel import SOURCES, Parallel, read
+from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers
+
+__all__ = [
+    "BOS",
+    "EOS",
+    "LONGEST",
+    "PAD",
+    "SOURCES",
+    "UNK",
+    "Batches",
+    "Corpus",
+    "PairBatch",
+    "Parallel",
+    "Ragged",
+    "Skipped",
+    "Tokenizer",
+    "Tokenizers",
+    "collate",
+    "read",
+]

@@ -1,0 +1,149 @@
+"""Batches of pairs with little padding: sentences of like length go together, as many as a budget of tokens holds.
+
+    1. put the pairs in a random order, then sort by source length, each length made up to `noise` longer or shorter;
+    2. cut that into strips, and sort each strip by target length, up and down in turn, so that both lengths are alike;
+    3. fill batches along the way while rows × (longest sentence of either side) ≤ budget;
+    4. shuffle the batches.
+
+All of it depends on (seed, epoch) alone: not on the number of processes, nor on what was read before. Batch number i of an
+epoch is the same everywhere; with n processes, process r takes batches r, r + n, r + 2n …. A run goes on from (epoch, i), also
+with another number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import NotSupported, ShapeError
+from .corpus import Corpus, Numbers
+
+
+@dataclass
+class PairBatch:
+    """Sentences and their translations. Lengths tell what is real; the rest is PAD."""
+
+    source_BM: Tensor
+    source_n_B: Tensor  # tokens of each source, EOS included
+    target_BL: Tensor  # BOS … EOS
+    target_n_B: Tensor  # tokens to predict, EOS included: one fewer than there are
+    index_B: Tensor | None = None  # which pairs of the corpus these are
+
+    def __len__(self) -> int:
+        return len(self.source_BM)
+
+    def to(self, device: torch.device | str) -> PairBatch:
+        moved = {name: x.to(device, non_blocking=True) for name, x in vars(self).items() if x is not None}
+        return replace(self, **moved)
+
+    def pin_memory(self) -> PairBatch:
+        return replace(self, **{name: x.pin_memory() for name, x in vars(self).items() if x is not None})
+
+
+def collate(corpus: Corpus, index: Numbers) -> PairBatch:
+    """The chosen pairs as one batch."""
+    source_BM, source_n_B = corpus.source.padded(index)
+    target_BL, target_all_B = corpus.target.padded(index)
+    return PairBatch(source_BM, source_n_B, target_BL, target_all_B - 1, torch.from_numpy(index))
+
+
+class Batches:
+    """The batches of every epoch. Of a corpus, or of a function epoch → corpus (with BPE-dropout each epoch has its own).
+
+    `shuffle=False` is for evaluation: no noise, batches from the longest to the shortest, every epoch the same. A pair longer
+    than the budget raises (`long="stop"`) or makes a batch by itself (`long="alone"`).
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus | Callable[[int], Corpus],
+        budget: int = 4096,
+        *,
+        seed: int = 0,
+        noise: float = 0.05,
+        shuffle: bool = True,
+        long: Literal["stop", "alone"] = "stop",
+    ):
+        if budget < 1 or noise < 0 or long not in ("stop", "alone"):
+            raise NotSupported(f'budget={budget}, noise={noise}, long={long!r}; expected a budget ≥ 1, noise ≥ 0, long "stop" or "alone"')
+        self._corpus, self.budget, self.seed, self.noise, self.shuffle, self.long = corpus, budget, seed, noise, shuffle, long
+        self._planned: tuple[int, Corpus, list[Numbers]] | None = None
+
+    def plan(self, epoch: int) -> list[Numbers]:
+        """The whole epoch: which pairs each batch holds, in order, for all processes together."""
+        return self._made(epoch)[1]
+
+    def count(self, epoch: int) -> int:
+        """How many batches the epoch has."""
+        return len(self.plan(epoch))
+
+    def epoch(self, epoch: int, first: int = 0, rank: int = 0, world: int = 1, even: bool = True) -> Iterator[PairBatch]:
+        """Batches first + rank, first + rank + world, … of the epoch, for process `rank` of `world`.
+
+        With `even` every process gets equally many: up to world − 1 batches at the end are left out, others each epoch.
+        Evaluation wants all: even=False.
+        """
+        if not 0 <= rank < world:
+            raise NotSupported(f"process {rank} of {world}; ranks count from 0 to {world - 1}")
+        corpus, planned = self._made(epoch)
+        if not 0 <= first <= len(planned):
+            raise ShapeError(
+                f"epoch {epoch} has {len(planned)} batches and cannot go on from number {first}; is it the same data and budget?"
+            )
+        left = len(planned) - first
+        last = first + (left - left % world if even else left)
+        return (collate(corpus, planned[number]) for number in range(first + rank, last, world))
+
+    def fill(self, epoch: int = 0) -> float:
+        """The share of positions that are real tokens and not padding, of both sides."""
+        corpus, planned = self._made(epoch)
+        source, target = corpus.source.lengths, corpus.target.lengths - 1
+        padded = sum(len(index) * int(source[index].max() + target[index].max()) for index in planned)
+        return float((source.sum() + target.sum()) / padded) if padded else 1.0
+
+    def _made(self, epoch: int) -> tuple[Corpus, list[Numbers]]:
+        if self._planned is None or self._planned[0] != epoch:
+            corpus = self._corpus(epoch) if callable(self._corpus) else self._corpus
+            self._planned = epoch, corpus, self._plan(corpus, epoch)
+        return self._planned[1:]
+
+    def _plan(self, corpus: Corpus, epoch: int) -> list[Numbers]:
+        source, target = corpus.source.lengths, corpus.target.lengths - 1
+        longest = np.maximum(source, target)
+        if self.long == "stop" and len(corpus) and longest.max() > self.budget:
+            worst = int(longest.argmax())
+            raise NotSupported(
+                f"pair {worst} has {longest[worst]} tokens on its longer side, more than the budget of {self.budget} for a batch; "
+                'raise the budget, shorten the pair, or give it a batch of its own with long="alone"'
+            )
+        generator = np.random.default_rng([self.seed, epoch] if self.shuffle else 0)
+        order = generator.permutation(len(corpus))
+        order = order[np.argsort(self._noisy(source[order], generator), kind="stable")]
+        # as many strips as there will be batches in each: square tiles of the plane of both lengths
+        strips = max(1, round(float(longest.sum() / self.budget) ** 0.5))
+        turned = []
+        for number, strip in enumerate(np.array_split(order, strips)):
+            by_target = strip[np.argsort(self._noisy(target[strip], generator), kind="stable")]
+            turned.append(by_target[::-1] if number % 2 else by_target)
+        batches = self._filled(np.concatenate(turned), longest)
+        if self.shuffle:
+            return [batches[n] for n in generator.permutation(len(batches))]
+        return sorted(batches, key=lambda index: -int(longest[index].max()))
+
+    def _noisy(self, lengths: Numbers, generator: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return lengths * (1 + (self.noise if self.shuffle else 0.0) * generator.uniform(-1, 1, len(lengths)))
+
+    def _filled(self, order: Numbers, longest: Numbers) -> list[Numbers]:
+        batches, at = [], 0
+        while at < len(order):
+            # no more rows fit than if all were as short as this one
+            ahead = np.maximum.accumulate(longest[order[at : at + max(1, self.budget // int(longest[order[at]]))]])
+            rows = max(1, int(np.count_nonzero(ahead * np.arange(1, len(ahead) + 1) <= self.budget)))
+            batches.append(order[at : at + rows])
+            at += rows
+        return batches

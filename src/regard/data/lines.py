@@ -1,0 +1,115 @@
+"""Lines of a text file, one at a time, in bounded memory; a line that cannot be used comes as a Fault that says why."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Literal
+
+from ..errors import BadFile, MissingFile, NotSupported
+
+LONGEST = 1 << 16  # bytes of a line, unless the caller says otherwise
+Policy = Literal["stop", "skip"]
+_PACKED = (".gz", ".xz")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why one line, or one pair, cannot be used."""
+
+    where: str  # file and line
+    what: str  # the same words for the same fault: they are counted
+    detail: str = ""
+    remedy: str = "mend the line"
+
+    def __str__(self) -> str:
+        return (
+            f'{self.where}: {self.what}{f" ({self.detail})" if self.detail else ""}; {self.remedy}, or leave such pairs out with bad="skip"'
+        )
+
+
+@dataclass
+class Skipped:
+    """What was left out under bad="skip": how often for which reason, and the first few cases in full."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    first: list[str] = field(default_factory=list)
+
+    def take(self, fault: Fault, bad: Policy) -> None:
+        """Under "stop" the fault is raised; under "skip" it is counted."""
+        if bad == "stop":
+            raise BadFile(str(fault))
+        if bad != "skip":
+            raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad pair, "skip" leaves bad pairs out and counts them')
+        self.counts[fault.what] += 1
+        if len(self.first) < 5:
+            self.first.append(f"{fault.where}: {fault.what}{f' ({fault.detail})' if fault.detail else ''}")
+
+    def __len__(self) -> int:
+        return self.counts.total()
+
+    def __str__(self) -> str:
+        if not len(self):
+            return "no pair was left out"
+        reasons = ", ".join(f"{n:,} {what}" for what, n in self.counts.most_common())
+        return f"{len(self):,} pairs were left out: {reasons}. First: {'; '.join(self.first)}"
+
+
+def plain_suffix(path: Path) -> str:
+    """The suffix below .gz or .xz."""
+    return (path.with_suffix("") if path.suffix in _PACKED else path).suffix
+
+
+def lines(path: str | Path, longest: int = LONGEST) -> Iterator[str | Fault]:
+    """Each line without its end (LF or CRLF); .gz and .xz are unpacked on the way.
+
+    A line of more than `longest` bytes is passed over piece by piece, never held. Faults of a line are yielded in its
+    place, so that lines of two files stay side by side; faults of the file (missing, a folder, a damaged archive) raise.
+    """
+    path, number = Path(path), 0
+    if not path.exists():
+        raise MissingFile(f"{path}: no such file; check the name, and where it is looked for: {path.resolve().parent}")
+    if path.is_dir():
+        raise BadFile(f"{path}: is a folder; name the files inside it")
+    try:
+        with _opened(path) as file:
+            while raw := file.readline(longest + 2):  # 2: the longest line may end in CRLF
+                number += 1
+                where = f"{path}, line {number:,}"
+                ended, first = raw.endswith(b"\n"), number == 1
+                body = raw.rstrip(b"\r\n")
+                if len(body) > longest or not (ended or len(raw) < longest + 2):
+                    while not ended and (more := file.readline(longest)):
+                        ended = more.endswith(b"\n")
+                    yield Fault(where, "line too long", f"more than {longest:,} bytes", "cut it, or raise longest")
+                else:
+                    yield _text(body.removeprefix(b"\xef\xbb\xbf") if first else body, where)
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as wrong:
+        raise BadFile(
+            f"{path}, after line {number:,}: the {path.suffix} archive is damaged or cut short ({wrong}); fetch it again"
+        ) from wrong
+    except OSError as wrong:
+        raise BadFile(f"{path}, after line {number:,}: cannot be read ({wrong}); check its permissions and the disk") from wrong
+
+
+def _opened(path: Path) -> gzip.GzipFile | lzma.LZMAFile | BufferedReader:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(path, "rb")
+    return lzma.LZMAFile(path) if path.suffix == ".xz" else path.open("rb")
+
+
+def _text(body: bytes, where: str) -> str | Fault:
+    if b"\0" in body:
+        return Fault(where, "NUL byte", f"byte {body.index(0) + 1}", "save the file as UTF-8 text (UTF-16 looks like this)")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as wrong:
+        detail = f"byte {wrong.start + 1} is 0x{body[wrong.start]:02x}"
+        return Fault(where, "not UTF-8", detail, "convert the file to UTF-8")
+    return text if text.strip() else Fault(where, "empty line", "", "write the sentence, or delete the line in both languages")

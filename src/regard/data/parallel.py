@@ -1,0 +1,228 @@
+"""Pairs of sentences, source and target: from the user's files, or from what is on the machine already.
+
+    read(("train.en", "train.de"))             two files, line by line; also as one string "train.en train.de"
+    read("pairs.tsv")                          columns 1 and 2 (.tsv, .tab, .txt); fields=("en", "de") names them by a header line
+    read("pairs.jsonl", fields=("en", "de"))   an object a line; "translation.en" reaches inside
+    read("numbers:en-de")                      embedded sources: numbers, dates, gettext, copy, reverse
+
+Every file may end in .gz or .xz. `valid` and `test` name sets of the same kinds; a part that is not named is cut from the
+training pairs by a hash of the source sentence, so that copies of a sentence never stand on both sides.
+
+Bad pairs: an empty line, a NUL byte, bytes that are no UTF-8, a line above `longest` bytes, a missing column or field, text
+that is not JSON. `bad="stop"` raises at the first, with file and line; `bad="skip"` leaves the pair out, and `Parallel.skipped`
+tells how many for which reason. Faults of a whole file always raise: missing, empty, a damaged archive, unequal numbers of lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadFile, MissingFile, NotSupported, UnknownName
+from . import catalogues, dates, numbers, synthetic
+from .lines import LONGEST, Fault, Policy, Skipped, lines, plain_suffix
+from .splits import SHARES, Pair, Row, part_of, split
+
+Spec = str | Path | Sequence[str | Path]
+SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
+    "numbers": numbers.rows,
+    "dates": dates.rows,
+    "gettext": catalogues.rows,
+    "copy": synthetic.rows,
+    "reverse": partial(synthetic.rows, step=-1),
+}
+_TABLES, _OBJECTS = (".tsv", ".tab", ".txt"), (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Pairs to train on, to choose by, and to report on; and what was left out on the way."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+    skipped: Skipped = field(default_factory=Skipped)
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of all pairs, to keep beside a result: equal data, equal digest."""
+        whole = hashlib.blake2b(digest_size=8)
+        for part in (self.train, self.valid, self.test):
+            for source, target in part:
+                whole.update(f"{source}\t{target}\n".encode())
+            whole.update(b"\n")
+        return whole.hexdigest()
+
+    @property
+    def leaked(self) -> int:
+        """How many pairs of valid and test have a source that is trained on too: 0 unless the user's own splits overlap."""
+        seen = {source for source, _ in self.train}
+        return sum(source in seen for source, _ in (*self.valid, *self.test))
+
+    def __str__(self) -> str:
+        return f"{len(self.train):,} pairs to train on, {len(self.valid):,} for validation, {len(self.test):,} for test"
+
+
+def read(
+    spec: Spec,
+    *,
+    valid: Spec | None = None,
+    test: Spec | None = None,
+    fields: tuple[str, str] | None = None,
+    bad: Policy = "stop",
+    longest: int = LONGEST,
+    shares: tuple[float, float] = SHARES,
+) -> Parallel:
+    """The pairs `spec` names, in three parts. `shares` are those of validation and test where they are not named."""
+    shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
+    skipped, part = Skipped(), part_of(shares)
+    if bad not in ("stop", "skip"):
+        raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad pair, "skip" leaves bad pairs out and counts them')
+    made = split(_rows(spec, part, fields, bad, longest, skipped), shares)
+    for name, other in (("valid", valid), ("test", test)):
+        if other is not None:
+            made[name] = [(s, t) for _, s, t in _rows(other, part, fields, bad, longest, skipped)]  # type: ignore[index]
+    return Parallel(made["train"], made["valid"], made["test"], skipped)
+
+
+def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None, bad: Policy, longest: int, skipped: Skipped) -> list[Row]:
+    files = _files(spec)
+    if isinstance(files, str):
+        name, _, rest = files.partition(":")
+        return SOURCES[name](rest, part)
+    if len(files) == 2:
+        found = _two_files(files[0], files[1], longest)
+    elif plain_suffix(files[0]) in _TABLES:
+        found = _table(files[0], fields, longest)
+    elif plain_suffix(files[0]) in _OBJECTS:
+        found = _objects(files[0], fields or ("source", "target"), longest)
+    else:
+        raise BadFile(
+            f"{files[0]}: one file of pairs ends in {', '.join((*_TABLES, *_OBJECTS))} (or such a name with .gz, .xz); "
+            "for plain text name two files, source and target"
+        )
+    rows = list(_sound(found, bad, skipped))
+    if not rows:
+        raise BadFile(f"{' and '.join(map(str, files))}: no pair of sentences in it{f'; {skipped}' if len(skipped) else ''}")
+    return rows
+
+
+def _files(spec: Spec) -> str | list[Path]:
+    """One path, two paths, or the name of an embedded source as it is."""
+    if isinstance(spec, str):
+        name, colon, _ = spec.partition(":")
+        if colon and name in SOURCES:
+            return spec
+        if not Path(spec).exists():
+            if colon and name.isalpha() and len(name) > 1 and "/" not in spec:
+                raise UnknownName("data source", name, SOURCES)
+            if len(spec.split()) == 2:
+                return [Path(name) for name in spec.split()]
+        spec = [spec]
+    files = [Path(name) for name in ([spec] if isinstance(spec, Path) else spec)]
+    if len(files) not in (1, 2):
+        raise NotSupported(f"{len(files)} files given; pairs come from one file (TSV, JSONL) or two (source, target)")
+    for path in files:
+        if not path.exists():
+            raise MissingFile(
+                f"{path}: no such file; check the name, or take an embedded source: {', '.join(SOURCES)}, as in numbers:en-de"
+            )
+    return files
+
+
+def _sound(found: Iterable[Pair | Fault], bad: Policy, skipped: Skipped) -> Iterator[Row]:
+    for pair in found:
+        if isinstance(pair, Fault):
+            skipped.take(pair, bad)
+        else:
+            yield pair[0], *pair
+
+
+def _two_files(source: Path, target: Path, longest: int) -> Iterator[Pair | Fault]:
+    counts = [0, 0]
+    for s, t in zip_longest(lines(source, longest), lines(target, longest)):
+        counts[0] += s is not None
+        counts[1] += t is not None
+        if s is None or t is None:
+            continue  # read to the end, to say how many
+        if isinstance(s, Fault):
+            yield s
+        elif isinstance(t, Fault):
+            yield t
+        else:
+            yield s.strip(), t.strip()
+    if counts[0] != counts[1]:
+        short, (few, many) = (target if counts[0] > counts[1] else source), sorted(counts)
+        raise BadFile(
+            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}: line {few + 1:,} of {many:,} has no partner in {short}; "
+            "line n of one must translate line n of the other, so find where they part"
+        )
+
+
+def _table(path: Path, fields: tuple[str, str] | None, longest: int) -> Iterator[Pair | Fault]:
+    columns = (0, 1)
+    for number, line in enumerate(lines(path, longest), 1):
+        if isinstance(line, Fault):
+            if number == 1 and fields is not None:
+                raise BadFile(f"{line.where}: {line.what} where the header with {fields[0]!r} and {fields[1]!r} should be")
+            yield line
+            continue
+        cells = [cell.strip() for cell in line.split("\t")]
+        if number == 1 and fields is not None:
+            missing = [name for name in fields if name not in cells]
+            if missing:
+                raise BadFile(f"{path}, line 1: no column called {missing[0]!r}; the header has {', '.join(map(repr, cells))[:200]}")
+            columns = (cells.index(fields[0]), cells.index(fields[1]))
+        elif len(cells) <= max(columns):
+            detail = f"{len(cells)}, expected at least {max(columns) + 1}"
+            yield Fault(f"{path}, line {number:,}", "too few columns", detail, "separate source and target by a tab")
+        elif not all(cells[c] for c in columns):
+            yield Fault(f"{path}, line {number:,}", "empty column")
+        else:
+            yield cells[columns[0]], cells[columns[1]]
+
+
+def _objects(path: Path, fields: tuple[str, str], longest: int) -> Iterator[Pair | Fault]:
+    for number, line in enumerate(lines(path, longest), 1):
+        if isinstance(line, Fault):
+            yield line
+            continue
+        where = f"{path}, line {number:,}"
+        try:
+            described = json.loads(line)
+        except (ValueError, RecursionError) as wrong:
+            yield Fault(where, "not JSON", str(wrong)[:100], "write one object a line")
+            continue
+        texts = [_reach(described, name) for name in fields]
+        lacking = [name for name, text in zip(fields, texts, strict=True) if not isinstance(text, str)]
+        if lacking:
+            has = ", ".join(map(repr, described))[:200] if isinstance(described, dict) else type(described).__name__
+            yield Fault(where, f"no text in field {lacking[0]!r}", f"found {has}", "name the two fields with fields=(source, target)")
+            continue
+        yield _pair_of(where, *(" ".join(str(text).splitlines()).strip() for text in texts))
+
+
+def _reach(described: Any, name: str) -> Any:
+    """A field by its name; a name with dots reaches into objects."""
+    if isinstance(described, dict) and name in described:
+        return described[name]
+    first, dot, rest = name.partition(".")
+    return _reach(described[first], rest) if dot and isinstance(described, dict) and first in described else None
+
+
+def _pair_of(where: str, source: str, target: str) -> Pair | Fault:
+    """What JSON can spell and a text file cannot: NUL, halves of surrogate pairs; and empty text."""
+    for text in (source, target):
+        if not text:
+            return Fault(where, "empty field")
+        if "\0" in text:
+            return Fault(where, "NUL byte")
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            return Fault(where, "half a surrogate pair")
+    return source, target

@@ -1,0 +1,239 @@
+"""Text becomes numbers and comes back: sub-words, words, characters or bytes.
+
+    kind         a token is                                         unknown            decode(encode(text)) == text
+    bpe          a piece of a word, made of bytes (default)         never              always
+    bytes        one byte of the text in UTF-8                      never              always
+    characters   one character                                      if rare, unseen    if no character was unknown
+    words        a word or a punctuation mark                       if rare, unseen    up to white space, if no word was unknown
+
+The first four numbers are the same in every vocabulary: PAD, BOS, EOS, UNK. No text becomes one of the first three: their
+names cannot be made of what the kinds cut text into. Masks come from lengths, never from `id == PAD`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import tokenizers
+from tokenizers import pre_tokenizers
+
+from ..errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
+from . import _bpe
+
+Kind = Literal["bpe", "words", "characters", "bytes"]
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+SPECIAL = ("⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩")
+VERSION = 1
+_JOINED = "￭"  # before a word or mark that follows without a space; a token that is this mark itself has length one
+
+
+_words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
+
+
+class Tokenizer:
+    """A vocabulary and the rule that cuts text into its tokens. Made by `train` or `load`."""
+
+    def __init__(self, kind: Kind, vocabulary: Sequence[str], merges: Sequence[tuple[str, str]] = ()):
+        self.kind: Kind = kind
+        self.vocabulary = tuple(vocabulary)  # token strings, in the order of their ids
+        self.merges = tuple(merges)  # of bpe, in the order they are applied
+        self._ids = {token: number for number, token in enumerate(self.vocabulary)}
+        self._surface = [b"", b"", b"", self._bytes_of(SPECIAL[UNK]), *map(self._bytes_of, self.vocabulary[len(SPECIAL) :])]
+        self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
+        self._native = _bpe.applied(self._ids, self.merges) if kind == "bpe" else None
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tokenizer):
+            return NotImplemented
+        return (self.kind, self.vocabulary, self.merges) == (other.kind, other.vocabulary, other.merges)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.vocabulary, self.merges))
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.kind}, {len(self)} tokens)"
+
+    # -- making one ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def train(cls, lines: Iterable[str], kind: Kind = "bpe", size: int = 8000, least: int = 2) -> Tokenizer:
+        """A vocabulary of at most `size` tokens; what occurs fewer than `least` times gets none. The same lines give the same one."""
+        if kind not in get_args(Kind):
+            raise UnknownName("kind of tokenizer", str(kind), get_args(Kind))
+        smallest = len(SPECIAL) + (256 if kind in ("bpe", "bytes") else 1)
+        if size < smallest:
+            raise NotSupported(
+                f"a vocabulary of {size} tokens; {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK): raise size"
+            )
+        if kind == "bytes":
+            return cls(kind, (*SPECIAL, *_bpe.BYTES))
+        if kind == "bpe":
+            vocabulary, merges = _bpe.trained(map(_checked, lines), size - len(SPECIAL), least)
+            return cls(kind, (*SPECIAL, *vocabulary), merges)
+        cut = cls(kind, SPECIAL)
+        counts = Counter(piece for line in lines for piece in cut._pieces(_checked(line)))
+        kept = sorted((piece for piece, n in counts.items() if n >= least), key=lambda piece: (-counts[piece], piece))
+        return cls(kind, (*SPECIAL, *kept[: size - len(SPECIAL)]))
+
+    # -- text to ids ---------------------------------------------------------------------------------------------------
+
+    def encode(self, text: str, dropout: float = 0.0, seed: int = 0) -> list[int]:
+        """Ids of the text, without BOS and EOS. With dropout (bpe only) each merge is left out with that probability at each step."""
+        return self.encode_all([text], dropout, seed)[0]
+
+    def encode_all(self, texts: Sequence[str], dropout: float = 0.0, seed: int = 0) -> list[list[int]]:
+        """`encode` of many texts at once; with dropout, text number n is cut by a generator seeded with (seed, n)."""
+        for text in texts:
+            _checked(text)
+        if dropout:
+            if self._native is None or not 0 < dropout <= 1:
+                raise NotSupported(f"dropout {dropout} of a {self.kind} tokenizer; BPE-dropout is a probability from 0 to 1, for kind bpe")
+            cut = (_bpe.with_dropout(text, self._ranks, dropout, random.Random((seed << 32) + n)) for n, text in enumerate(texts))
+            return [[self._ids[token] for token in tokens] for tokens in cut]
+        if self._native is not None:
+            return [encoding.ids for encoding in self._native.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [[self._ids.get(piece, UNK) for piece in self._pieces(text)] for text in texts]
+
+    def _pieces(self, text: str) -> list[str]:
+        if self.kind == "characters":
+            return list(text)
+        if self.kind == "bytes":
+            return [_bpe.BYTES[byte] for byte in text.encode()]
+        pieces, before = [], -1
+        for word, (start, end) in _words.pre_tokenize_str(text):
+            pieces.append(_JOINED + word if start == before else word)
+            before = end
+        return pieces
+
+    # -- ids to text ---------------------------------------------------------------------------------------------------
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are no UTF-8 as �."""
+        text = b"".join(self._surface[i] for i in ids).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.kind == "words" else text
+
+    def strings(self, ids: Iterable[int]) -> list[str]:
+        """One label a token, to write beside a row or column of weights. Half a character shows as its bytes, \\xc3."""
+        return [SPECIAL[i] if i < len(SPECIAL) else self._surface[i].decode("utf-8", "backslashreplace") for i in map(int, ids)]
+
+    def word_numbers(self, ids: Iterable[int]) -> list[int]:
+        """Which word of the text, 0, 1, 2 …, each token is a part of; −1 for special tokens and for white space alone.
+
+        Words are what ASCII white space divides, so tokens with number n make up `words(ids)[n]`.
+        """
+        numbers, word, inside = [], -1, False
+        for surface in (self._surface[i] for i in ids):
+            mine = -1
+            for part in re.findall(rb"\s+|\S+", surface):
+                if part.isspace():
+                    inside = False
+                    continue
+                word, inside = word if inside else word + 1, True
+                mine = word if mine < 0 else mine  # a token that spans words belongs to its first
+            numbers.append(mine)
+        return numbers
+
+    def words(self, ids: Iterable[int]) -> list[str]:
+        """The words that `word_numbers` counts."""
+        return [word.decode("utf-8", "replace") for word in b"".join(self._surface[i] for i in ids).split()]
+
+    def _bytes_of(self, token: str) -> bytes:
+        if token == SPECIAL[UNK]:
+            return (" " * (self.kind == "words") + token).encode()
+        if self.kind in ("bpe", "bytes"):
+            return bytes(_bpe.BYTE_OF[character] for character in token)
+        if self.kind == "words":
+            return token[1:].encode() if len(token) > 1 and token[0] == _JOINED else b" " + token.encode()
+        return token.encode()
+
+    # -- on disk -------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "vocabulary": list(self.vocabulary), "merges": [list(pair) for pair in self.merges]}
+
+    @classmethod
+    def from_json(cls, described: Any, where: str = "tokenizer") -> Tokenizer:
+        """Checked before it is used: whatever is wrong is said, as BadFile."""
+        if not isinstance(described, dict) or described.get("kind") not in get_args(Kind):
+            raise BadFile(f"{where}: expected an object with a kind, one of {', '.join(get_args(Kind))}")
+        kind, vocabulary, merges = described["kind"], described.get("vocabulary"), described.get("merges", [])
+        if not isinstance(vocabulary, list) or not all(isinstance(token, str) and token for token in vocabulary):
+            raise BadFile(f"{where}: vocabulary must be a list of strings, none empty")
+        if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL or len(set(vocabulary)) != len(vocabulary):
+            raise BadFile(f"{where}: the vocabulary must begin with {' '.join(SPECIAL)} and hold no token twice")
+        if kind in ("bpe", "bytes") and (set(_bpe.BYTES) - set(vocabulary) or set("".join(vocabulary[len(SPECIAL) :])) - set(_bpe.BYTES)):
+            raise BadFile(f"{where}: a vocabulary of {kind} holds a token for each of the 256 bytes, and nothing not made of them")
+        known = set(vocabulary[len(SPECIAL) :])
+        if not isinstance(merges, list) or not all(_is_merge(pair, known) for pair in merges) or (merges and kind != "bpe"):
+            raise BadFile(f"{where}: merges must be pairs of tokens which joined are tokens too, and only bpe has them")
+        try:
+            return cls(kind, vocabulary, [(left, right) for left, right in merges])
+        except UnicodeEncodeError as wrong:
+            raise BadFile(f"{where}: a token that is not text: {wrong}") from wrong
+
+
+class Tokenizers:
+    """The tokenizer of the source and that of the target: one and the same (joint), or two."""
+
+    def __init__(self, source: Tokenizer, target: Tokenizer | None = None):
+        self.source = source
+        self.target = source if target is None else target
+
+    @property
+    def joint(self) -> bool:
+        return self.target is self.source
+
+    @classmethod
+    def train(
+        cls, pairs: Sequence[tuple[str, str]], kind: Kind = "bpe", size: int = 8000, joint: bool = True, least: int = 2
+    ) -> Tokenizers:
+        """From training pairs only: a vocabulary that has seen the test set flatters it."""
+        if joint:
+            return cls(Tokenizer.train((side for pair in pairs for side in pair), kind, size, least))
+        return cls(*(Tokenizer.train((pair[side] for pair in pairs), kind, size, least) for side in (0, 1)))
+
+    def save(self, path: str | Path) -> Path:
+        """One JSON file: {"format": "regard.tokenizer", "format_version": 1, "tokenizers": [joint] or [source, target]}."""
+        each = [self.source] if self.joint else [self.source, self.target]
+        described = {"format": "regard.tokenizer", "format_version": VERSION, "tokenizers": [one.to_json() for one in each]}
+        Path(path).write_text(json.dumps(described, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizers:
+        path = Path(path)
+        try:
+            described = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as wrong:
+            raise MissingFile(f"{path}: no such file; a tokenizer is written by Tokenizers.save") from wrong
+        except (OSError, ValueError, RecursionError) as wrong:
+            raise BadFile(f"{path}: not a tokenizer in JSON: {wrong}") from wrong
+        if not isinstance(described, dict) or described.get("format") != "regard.tokenizer":
+            raise BadFile(f'{path}: lacks "format": "regard.tokenizer", so it was not written by Tokenizers.save')
+        if described.get("format_version") != VERSION:
+            raise BadFile(f"{path}: format_version {described.get('format_version')!r}; this regard reads {VERSION}")
+        each = described.get("tokenizers")
+        if not isinstance(each, list) or len(each) not in (1, 2):
+            raise BadFile(f"{path}: tokenizers must be a list of one (joint) or two (source, target)")
+        return cls(*(Tokenizer.from_json(one, f"{path}, tokenizer {n}") for n, one in enumerate(each)))
+
+
+def _checked(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as wrong:
+        raise BadText(f"{text[:40]!r} holds half a surrogate pair ({wrong}); decode the bytes it came from as UTF-8") from wrong
+    return text
+
+
+def _is_merge(pair: Any, known: set[str]) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(p, str) and p in known for p in pair) and "".join(pair) in known
