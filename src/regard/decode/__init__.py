@@ -1,0 +1,30 @@
+"""From a model to answers: greedy, beam, sampling, stop strings, alignments. One decoder for everything that has `step`.
+
+| name | what it is |
+|---|---|
+| `translate`, `translated` | many sources to many answers, in batches of similar length |
+| `search`, `Beam`, `GREEDY` | the best answers, by `GNMT` or `Power` length penalty, and coverage |
+| `sample`, `Sampling` | drawn answers: temperature, top-k, top-p, min-p, a seed |
+| `Stops`, `Stream`, `Watcher` | stop strings in text that streams |
+| `Hypothesis` | an answer: ids, score, log-probabilities, where it looked |
+| `align` | who was translated from whom |
+"""
+
+from . import align as align
+from ._base import Encoder as Encoder
+from ._base import Hypothesis as Hypothesis
+from ._base import Model as Model
+from ._base import Relative as Relative
+from ._base import Tokens as Tokens
+from .batches import translate as translate
+from .batches import translated as translated
+from .penalties import GNMT as GNMT
+from .penalties import Power as Power
+from .sample import Sampling as Sampling
+from .sample import sample as sample
+from .search import GREEDY as GREEDY
+from .search import Beam as Beam
+from .search import search as search
+from .stops import Stops as Stops
+from .stops import Stream as Stream
+from .stops import Watcher as Watcher

@@ -1,0 +1,75 @@
+"""Many inputs: batches of like lengths, answers in the order of the inputs."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.decode import Beam, Sampling, Tokens, translate, translated
+from regard.decode.batches import batches
+from regard.errors import ShapeError
+
+FREE = Tokens(first=1, end=2, never=())
+
+
+def test_batches_by_hand():
+    assert batches([3, 5, 1, 5, 2], 10) == [[1, 3], [0, 4, 2]]
+    assert batches([3, 50, 1], 10) == [[1], [0, 2]]  # one too long comes alone
+    assert batches([], 10) == []
+
+
+@pytest.mark.parametrize("options", [Beam(width=3, most=4), Beam(width=3, coverage=0.3, nbest=2), Sampling(most=5, seed=2)])
+@pytest.mark.parametrize("positions", [1, 7, 1000])
+def test_answers_come_in_the_order_of_the_sources(table, options, positions):
+    model = table(sentences=11, seed=9, longest=55, vocabulary=1, end=0) if options.most is None else table(sentences=11, seed=9)
+    tokens = Tokens(first=1, end=0, never=()) if options.most is None else FREE
+    sources = [[10 + sentence, *[9] * (sentence * 7 % 3)] for sentence in range(11)]
+    found = translate(model, sources, options, tokens=tokens, positions=positions, want_weights=True)
+    alone = [translate(model, [source], options, tokens=tokens)[0] for source in sources]
+    if isinstance(options, Beam):
+        assert [[a.ids for a in answers] for answers in found] == [[a.ids for a in answers] for answers in alone]
+    for sentence, (source, answers) in enumerate(zip(sources, found, strict=True)):
+        for answer in answers:
+            _, log_prob, log_probs, weights = model.scored(sentence, answer.ids, lambda n: 1, 0, len(source), end=answer.finished)
+            torch.testing.assert_close(answer.log_probs, log_probs)
+            torch.testing.assert_close(answer.weights_LM, torch.tensor(weights, dtype=torch.float64))
+
+
+def test_answers_are_given_as_they_are_ready(table):
+    model = table(sentences=3)
+    arriving = translated(model, [[10], [11, 9, 9], [12, 9]], Beam(most=3), tokens=FREE, positions=3)
+    assert next(arriving)[0] == 1 and len(set(model.rows[:1])) == 1
+    assert [number for number, _ in arriving] == [2, 0]
+
+
+def test_no_sources(table):
+    assert translate(table(), []) == []
+
+
+def test_an_empty_source_is_refused(table):
+    with pytest.raises(ShapeError, match="source 1 has no token"):
+        translate(table(), [[10], []])
+
+
+class Training(nn.Module):
+    """Notes how it was called."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table, self.weight, self.frozen = table, nn.Parameter(torch.ones(1)), nn.Dropout().eval()
+        self.seen = []
+
+    def begin(self, source_BM, source_n_B):
+        self.seen.append((self.training, torch.is_grad_enabled(), source_BM.dtype))
+        return self.table.begin(source_BM, source_n_B)
+
+    def step(self, token_B, state, want_weights=False):
+        self.seen.append((self.training, torch.is_grad_enabled(), token_B.dtype))
+        return self.table.step(token_B, state, want_weights)
+
+
+def test_a_model_in_training_decodes_without_dropout_and_goes_on_training(table):
+    model = Training(table()).train()
+    model.frozen.eval()
+    translate(model, [[10]], Beam(most=3), tokens=FREE)
+    assert set(model.seen) == {(False, False, torch.long)}
+    assert model.training and not model.frozen.training

@@ -1,0 +1,173 @@
+"""Search against every possible answer, against a slow beam, and against transformers."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.decode import GNMT, GREEDY, Beam, Power, Relative, Tokens, search
+from regard.decode.penalties import coverage
+from regard.errors import NotSupported, RegardError
+
+FREE = Tokens(first=1, end=2, never=())
+ALPHAS = st.sampled_from([-1.5, -0.3, 0.0, 0.2, 0.6, 1.0, 2.5])
+LENGTHS = st.builds(lambda kind, alpha: kind(alpha), st.sampled_from([GNMT, Power]), ALPHAS)
+BETAS = st.sampled_from([0.0, 0.2, 1.0, 5.0])
+
+
+@given(st.integers(0, 10_000), LENGTHS, BETAS, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 4), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_wide_beam_finds_the_best_of_all_answers(table, seed, length, beta, sizes, nbest, data):
+    model = table(sentences=len(sizes), seed=seed)
+    most = Relative(factor=1, plus=data.draw(st.integers(0, 2)))  # rows have limits of their own, of 1 to 5 tokens
+    options = Beam(width=4**5, length=length, coverage=beta, most=most, nbest=nbest)
+    state = model.start(list(range(len(sizes))))
+    found = search(model, state, options, source_n_B=torch.tensor(sizes), tokens=FREE, want_weights=True)
+    for sentence, (size, answers) in enumerate(zip(sizes, found, strict=True)):
+        expected = model.everything(sentence, size + most.plus, length, beta, size)[:nbest]
+        assert [answer.ids for answer in answers] == [ids for _, ids in expected]
+        for answer, (score, ids) in zip(answers, expected, strict=True):
+            _, log_prob, log_probs, weights = model.scored(sentence, ids, length, beta, size)
+            assert math.isclose(answer.score, score, rel_tol=1e-9)
+            assert math.isclose(answer.log_prob, log_prob, rel_tol=1e-9)
+            torch.testing.assert_close(answer.log_probs, log_probs)
+            torch.testing.assert_close(answer.weights_LM, torch.tensor(weights, dtype=torch.float64))
+
+
+def slow_beam(model, sentence, width, length, beta, most, size):
+    """The same search with lists, one sentence, and no stopping before the limit."""
+    live, done = [(0.0, [])], []
+    for step in range(1, most + 1):
+        candidates = []
+        for _, ids in live:
+            for token in range(model.vocabulary):
+                if step < most or token == model.end:
+                    more = [*ids, token]
+                    candidates.append((model.scored(sentence, more, lambda n: 1, 0, size, end=False)[1], more))
+        candidates = sorted(candidates, reverse=True)[: 2 * width]
+        for _, ids in candidates[:width]:
+            if ids[-1] == model.end:
+                done.append((model.scored(sentence, ids[:-1], length, beta, size)[0], ids[:-1]))
+        live = [(log_prob, ids) for log_prob, ids in candidates if ids[-1] != model.end][:width]
+    return sorted(done, reverse=True)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 4), LENGTHS, BETAS, st.integers(1, 6), st.integers(1, 2))
+@settings(max_examples=60, deadline=None)
+def test_stopping_early_never_changes_an_answer(table, seed, width, length, beta, most, nbest):
+    model = table(sentences=3, seed=seed, longest=6, vocabulary=5)
+    sizes = [3, 1, 2]
+    options = Beam(width=width, length=length, coverage=beta, most=most, nbest=nbest)
+    found = search(model, model.start([0, 1, 2]), options, source_n_B=torch.tensor(sizes), tokens=FREE)
+    for sentence, (size, answers) in enumerate(zip(sizes, found, strict=True)):
+        expected = slow_beam(model, sentence, width, length, beta, most, size)[:nbest]
+        assert [answer.ids for answer in answers] == [ids for _, ids in expected]
+        torch.testing.assert_close([answer.score for answer in answers], [score for score, _ in expected])
+
+
+def greedy_by_hand(model, sentence, most):
+    ids, code = [], 0
+    for t in range(most - 1):
+        token = model.logits[t][sentence, code].argmax().item()
+        if token == model.end:
+            break
+        ids.append(token)
+        code = code * model.vocabulary + token
+    return ids
+
+
+@pytest.mark.parametrize("length", [GNMT(0.6), Power(2.0), Power(-1.0)])
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_a_beam_of_one_is_greedy(table, length, beta):
+    model = table(sentences=17, seed=5, longest=6)
+    options = Beam(width=1, length=length, coverage=beta, most=6)
+    found = search(model, model.start(list(range(17))), options, source_n_B=torch.full((17,), 3), tokens=FREE)
+    assert [answers[0].ids for answers in found] == [greedy_by_hand(model, sentence, 6) for sentence in range(17)]
+    assert len({len(answers[0].ids) for answers in found}) > 2
+    for sentence, (answer,) in enumerate(found):
+        assert math.isclose(answer.score, model.scored(sentence, answer.ids, length, beta, 3)[0])
+
+
+def test_sentences_that_are_done_leave_the_batch(table):
+    model = table(sentences=9, seed=2, longest=6)
+    for t, logits in enumerate(model.logits):  # sentence s says 0 for s // 2 tokens and then ends
+        logits[:] = 0
+        for sentence in range(9):
+            logits[sentence, :, 0 if t < sentence // 2 else 2] = 9
+    answers = search(model, model.start(list(range(9))), GREEDY, source_n_B=torch.full((9,), 3), tokens=FREE)
+    assert [len(answer.ids) for (answer,) in answers] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert model.rows == [9, 7, 5, 3, 1]
+    model.rows.clear()
+    answers = search(model, model.start(list(range(9))), Beam(width=3, length=Power(0)), source_n_B=torch.full((9,), 3), tokens=FREE)
+    assert [len(answer.ids) for (answer,) in answers] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert model.rows == [9, 21, 15, 9, 3]  # the first step is of one row a sentence: its beams would all be the same
+
+
+def test_ends_do_not_starve_the_beam(table):
+    """Half of the likeliest continuations end; the beam must stay two wide, and find the longer answer that pays."""
+    model = table(sentences=1, longest=3, vocabulary=4)
+    p = torch.tensor
+    model.logits[0][0, 0] = p([0.3, 0.25, 0.4, 0.05]).log()  # ends first of all
+    model.logits[1][0, :] = p([0.02, 0.02, 0.94, 0.02]).log()
+    found = search(model, model.start([0]), Beam(width=2, length=Power(0), nbest=2, most=3), source_n_B=torch.tensor([3]), tokens=FREE)
+    assert [answer.ids for answer in found[0]] == [[], [0]]
+    assert model.rows[:2] == [1, 2]
+    found = search(model, model.start([0]), Beam(width=2, length=Power(1), nbest=2, most=3), source_n_B=torch.tensor([3]), tokens=FREE)
+    assert [answer.ids for answer in found[0]] == [[0], [1]]  # (log .3 + log .94) / 2 is more than log .4
+
+
+def test_the_last_token_allowed_is_the_end_at_its_own_price(table):
+    model = table(sentences=2, seed=3)
+    found = search(model, model.start([0, 1]), Beam(width=3, most=1), source_n_B=torch.tensor([2, 3]), tokens=FREE)
+    assert [answer.ids for (answer,) in found] == [[], []]
+    assert math.isclose(found[1][0].log_prob, model.scored(1, [], GNMT(), 0, 3)[1])
+
+
+def test_what_is_never_said_is_not_said_and_changes_no_probability(table):
+    model = table(sentences=5, seed=4)
+    tokens = Tokens(first=1, end=2, never=(0, 1))
+    found = search(model, model.start(list(range(5))), Beam(width=64, most=4), source_n_B=torch.full((5,), 3), tokens=tokens)
+    for sentence, (answer,) in enumerate(found):
+        score, ids = model.everything(sentence, 4, GNMT(0.6), 0, 3, never=(0, 1))[0]
+        assert answer.ids == ids and math.isclose(answer.score, score)
+
+
+def test_penalties_by_hand():
+    assert GNMT(1.0)(7) == 2.0 and GNMT(0.0)(9) == 1.0 and math.isclose(GNMT(0.6)(1), 1.0)
+    assert Power(2.0)(3) == 9.0 and Power(-1.0)(4) == 0.25
+    looked_BM = torch.tensor([[0.5, 2.0, 0.25, 0.0], [1.0, 1.0, 0.0, 0.0]])
+    expected = [0.2 * (math.log(0.5) + math.log(0.25)), 0.0]
+    torch.testing.assert_close(coverage(looked_BM, torch.tensor([3, 2]), 0.2), torch.tensor(expected))
+    assert coverage(looked_BM, torch.tensor([4, 4]), 0.2).isfinite().all()  # nobody looked there: dear, but a number
+
+
+def test_coverage_without_weights_is_refused(table):
+    model = table(weights=False)
+    with pytest.raises(NotSupported, match="coverage penalty needs to know where each step looked"):
+        search(model, model.start([0]), Beam(coverage=0.2), source_n_B=torch.tensor([3]), tokens=FREE)
+    with pytest.raises(NotSupported, match="an alignment needs"):
+        search(model, model.start([0]), Beam(most=3), source_n_B=torch.tensor([3]), tokens=FREE, want_weights=True)
+
+
+def test_logits_that_are_no_numbers_are_an_error(table):
+    model = table(sentences=2)
+    model.logits[1][1] = torch.nan
+    with pytest.raises(RegardError, match="row 1 has no answer"):
+        search(model, model.start([0, 1]), Beam(most=4, length=Power(2)), source_n_B=torch.tensor([3, 3]), tokens=FREE)
+
+
+def test_no_rows_have_no_answers(table):
+    assert search(table(), None, Beam(), source_n_B=torch.zeros(0, dtype=torch.long)) == []
+
+
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"nbest": 0}, {"width": 2, "nbest": 3}, {"coverage": -0.1}, {"most": 0}])
+def test_wrong_options_are_refused(wrong):
+    with pytest.raises(NotSupported, match=r"Beam\("):
+        Beam(**wrong)
+
+
+def test_an_end_that_is_never_said_is_refused():
+    with pytest.raises(NotSupported, match="end token 0"):
+        Tokens(end=0)
