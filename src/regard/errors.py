@@ -9,6 +9,7 @@ RegardError
 │   ├── StateNotSupported
 │   └── CaptureNotSupported
 ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
+├── BadConfig           (ValueError)  settings of a model that cannot be, or not together
 ├── BadPattern          (ValueError)  text that is not a pattern
 ├── BadFile             (ValueError)  a file that is not what it should be
 │   └── MissingFile     (FileNotFoundError too)
@@ -60,6 +61,10 @@ class UnknownName(RegardError, LookupError):
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(known)}"
         super().__init__(f"no {kind} is called {name!r}; {hint}")
+
+
+class BadConfig(RegardError, ValueError):
+    """Settings of a model that cannot be, or not together."""
 
 
 class BadPattern(RegardError, ValueError):

@@ -81,26 +81,51 @@ class Block(nn.Module):
         state: State | None = None,
     ) -> Tensor:
         """`pattern` rules x looking at itself, `memory_pattern` x looking at the memory. A state may hold the memory."""
+        x_BLD = self.mix(x_BLD, pattern, state)
+        return self.think(self.look(x_BLD, memory_BMD, memory_pattern, state))
+
+    def mix(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None) -> Tensor:
+        """The first third of forward: x looks at itself."""
         parts = self._parts(state)
         mixing = None if parts is None else parts["mixer"]
         x_BLD = self.around_mixer(x_BLD, lambda x: self.mixer(x, pattern=pattern, state=mixing))
-        if memory_BMD is None and parts is not None:
-            held = parts.get("memory")
-            memory_BMD = held if isinstance(held, Memory) else None
-        if (memory_BMD is None) != (self.cross is None):
-            raise ShapeError(
-                "this block looks at a memory, and none was given: pass memory_BMD, or start the state with it"
-                if self.cross is not None
-                else "this block was given a memory and has no part that looks at it; make it with cross=MultiHead(…)"
-            )
-        if self.cross is not None and self.around_cross is not None:
-            cross = self.cross
-            x_BLD = self.around_cross(x_BLD, lambda x: cross(x, memory_BMD, memory_pattern))
-        if self.feedforward is not None and self.around_feedforward is not None:
-            x_BLD = self.around_feedforward(x_BLD, self.feedforward)
         if parts is not None:
             parts.length += x_BLD.shape[1]
         return x_BLD
+
+    def look(
+        self,
+        x_BLD: Tensor,
+        memory_BMD: Tensor | Memory | None = None,
+        memory_pattern: Pattern = full,
+        state: State | None = None,
+    ) -> Tensor:
+        """The second third: x looks at the memory, if this block does."""
+        memory_BMD = self._memory(memory_BMD, state)
+        if self.cross is None or self.around_cross is None:
+            return x_BLD
+        cross, counting = self.cross, self._counting(state)
+        return self.around_cross(x_BLD, lambda x: cross(x, memory_BMD, memory_pattern, counting))  # type: ignore[no-any-return]
+
+    def looks(
+        self,
+        x_BLD: Tensor,
+        memory_BMD: Tensor | Memory | None = None,
+        memory_pattern: Pattern = full,
+        state: State | None = None,
+    ) -> Tensor:
+        """Where in the memory `look`, called with the same, will look: weights_BHLM. The state is not moved."""
+        memory_BMD = self._memory(memory_BMD, state)
+        if self.cross is None or self.around_cross is None or memory_BMD is None:
+            raise ShapeError("this block has no part that looks at a memory; make it with cross=MultiHead(…)")
+        before = self.around_cross.before
+        return self.cross.weights(x_BLD if before is None else before(x_BLD), memory_BMD, memory_pattern, self._counting(state))
+
+    def think(self, x_BLD: Tensor) -> Tensor:
+        """The last third: each position for itself."""
+        if self.feedforward is None or self.around_feedforward is None:
+            return x_BLD
+        return self.around_feedforward(x_BLD, self.feedforward)  # type: ignore[no-any-return]
 
     def start(self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None) -> States:
         """A fresh state for going step by step. A memory given here is projected once, and follows beams with the rest."""
@@ -112,7 +137,27 @@ class Block(nn.Module):
             if self.cross is None:
                 raise ShapeError("this block has no part that looks at a memory; make it with cross=MultiHead(…)")
             parts["memory"] = self.cross.remember(memory_BMD)
+            counting = self.cross.start(batch, full)
+            if not counting.grows:  # most mechanisms have nothing to remember while the memory stays; some count their queries
+                parts["looking"] = counting
         return States(batch, parts)
+
+    def _memory(self, memory_BMD: Tensor | Memory | None, state: State | None) -> Tensor | Memory | None:
+        parts = self._parts(state)
+        if memory_BMD is None and parts is not None:
+            held = parts.get("memory")
+            memory_BMD = held if isinstance(held, Memory) else None
+        if (memory_BMD is None) != (self.cross is None):
+            raise ShapeError(
+                "this block looks at a memory, and none was given: pass memory_BMD, or start the state with it"
+                if self.cross is not None
+                else "this block was given a memory and has no part that looks at it; make it with cross=MultiHead(…)"
+            )
+        return memory_BMD
+
+    def _counting(self, state: State | None) -> State | None:
+        parts = self._parts(state)
+        return None if parts is None else parts.get("looking")
 
     @staticmethod
     def _parts(state: State | None) -> States | None:

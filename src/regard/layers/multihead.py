@@ -10,11 +10,15 @@ Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Fewer key heads: Sh
 
 from __future__ import annotations
 
+from copy import copy
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention, SoftmaxAttention, State
 from ..errors import ShapeError, StateNotSupported
+from ..kernels import Bias
 from ..patterns import Pattern, causal, full
 from ._states import Memory
 from .norms import NoNorm, Norm
@@ -89,6 +93,24 @@ class MultiHead(nn.Module):
                 f"a {type(state).__name__} takes in new keys at every step, and a memory stays the same; "
                 "for looking at it step by step pass remember(memory), and no state"
             )
+        if memory_BMD is None and state is not None and not state.grows:
+            raise StateNotSupported(
+                f"{type(self.attention).__name__} goes step by step over a memory that stays, and a sequence that looks at itself "
+                "grows with every step; SoftmaxAttention can do that, and this one can look at a memory"
+            )
+        q, k, v, bias = self._given(x_BLD, memory_BMD, state)
+        out_BLHV = self.attention(q, k, v, pattern, bias, state)
+        return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
+
+    def weights(
+        self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
+    ) -> Tensor:
+        """Who looks at whom when `forward` is given the same: weights_BHLM. A state, one that counts only, is not moved."""
+        q, k, _, bias = self._given(x_BLD, memory_BMD, state)
+        return weights_now(self.attention, q, k, pattern, bias, state)
+
+    def _given(self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None, state: State | None) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
+        """What the mechanism is given: q, k, v with their positions, and a bias."""
         self._check("x_BLD", x_BLD, self.width)
         if memory_BMD is None:
             q, k, v = self._project(x_BLD)
@@ -100,9 +122,7 @@ class MultiHead(nn.Module):
         bias = None
         if self.position is not None:
             q, k, bias = self.position.place(q, k, q_from, k_from)
-        q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm or a learned vector gives float32 back
-        out_BLHV = self.attention(q, k, v, pattern, bias, state)
-        return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
+        return q.to(v.dtype), k.to(v.dtype), v, bias  # under autocast a norm or a learned vector gives float32 back
 
     def remember(self, memory_BMD: Tensor) -> Memory:
         """The keys and values of another sequence, to be looked at in many steps: pass the result as `memory`."""
@@ -147,6 +167,23 @@ class MultiHead(nn.Module):
     def _check(name: str, x: Tensor, width: int) -> None:
         if x.dim() != 3 or x.shape[-1] != width:
             raise ShapeError(f"MultiHead: {name} must be (batch, length, {width}), got {tuple(x.shape)}")
+
+
+def weights_now(
+    attention: Attention, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Bias | None = None, state: State | None = None
+) -> Tensor:
+    """The weights_BHLM of the next call of a mechanism over a memory that stays, wherever its state stands; it is not moved.
+
+    `attention.weights` knows no state. By the law of the contract, values that are the identity come back as the weights.
+    """
+    if state is None:
+        return attention.weights(q_BLHK, k_BMHK, pattern, bias)
+    if state.grows:
+        raise StateNotSupported(f"a {type(state).__name__} takes in new keys with every call; regard.capture shows its weights")
+    B, M, G = k_BMHK.shape[:3]
+    identity_BMHM = torch.eye(M, dtype=k_BMHK.dtype, device=k_BMHK.device)[:, None].expand(B, M, G, M)
+    # `forward` by name: whoever watches the calls of this mechanism should not see this one
+    return attention.forward(q_BLHK, k_BMHK, identity_BMHM, pattern, bias, copy(state)).transpose(1, 2)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:

@@ -1,0 +1,135 @@
+r"""What the recurrent translators share: an encoder that padding never enters, and layers run whole or a step at a time.
+
+$$\text{rnn: } h = \tanh(Wx + Uh + b) \qquad
+  \text{lstm: } c = σ(f)\,c + σ(i)\tanh(g),\; h = σ(o)\tanh(c), \quad (i, f, g, o) = Wx + Uh + b$$
+$$\text{gru: } n = \tanh\big(W_n x + b + r\,(U_n h + b')\big),\; h = (1 - z)\,n + z\,h, \quad (r, z) = σ(Wx + Uh + b)$$
+
+These are PyTorch's forms. Its GRU lets r act after the product with U (Cho 2014 and Bahdanau 2014: before), so weights
+cannot be moved between the two.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from ..errors import BadConfig
+
+CELLS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+Hidden = tuple[Tensor, ...]  # h, and for an LSTM c: each (B, depth, width)
+
+
+class Encoder(nn.Module):
+    """Embeds and reads a source, forwards or both ways: annotations h_BMD, and the state after the last word it read.
+
+    `width` is that of one direction. Annotations stand in the order of the source even if it is read backwards.
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        vocab: int,
+        embedding: int,
+        width: int,
+        *,
+        depth: int = 1,
+        both: bool = False,
+        backwards: bool = False,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.backwards, self.depth = backwards, depth
+        self.token, self.dropout = nn.Embedding(vocab, embedding), nn.Dropout(dropout)
+        self.layers = _layers(cell, embedding, width, depth, dropout, both)
+
+    def forward(self, source_BM: Tensor, source_n_B: Tensor) -> tuple[Tensor, Hidden]:
+        if self.backwards:
+            source_BM = flipped(source_BM, source_n_B)
+        x_BME = self.dropout(self.token(source_BM))
+        packed = pack_padded_sequence(x_BME, source_n_B.cpu(), batch_first=True, enforce_sorted=False)
+        read, last = self.layers(packed)
+        h_BMD, _ = pad_packed_sequence(read, batch_first=True, total_length=source_BM.shape[1])
+        if self.backwards:
+            h_BMD = flipped(h_BMD, source_n_B)
+        # PyTorch's order is (depth · directions, B, width); its last *output* would hold the wrong end of the way back
+        both = (last,) if isinstance(last, Tensor) else last
+        return h_BMD, tuple(x.unflatten(0, (self.depth, -1)).permute(2, 0, 1, 3).flatten(2) for x in both)
+
+
+class Stack(nn.Module):
+    """Recurrent layers one above the other: over a whole sequence at once, or one step at a time with the same parameters."""
+
+    def __init__(self, cell: str, inputs: int, width: int, *, depth: int = 1, dropout: float = 0.0):
+        super().__init__()
+        self.cell, self.depth, self.width, self.dropout = cell, depth, width, dropout
+        self.layers = _layers(cell, inputs, width, depth, dropout, False)
+
+    def forward(self, x_BLE: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """The top layer's h_BLW, and the state after the last step."""
+        state = tuple(x.transpose(0, 1).contiguous() for x in hidden)
+        h_BLW, last = self.layers(x_BLE, state if len(state) > 1 else state[0])
+        return h_BLW, tuple(x.transpose(0, 1) for x in ((last,) if isinstance(last, Tensor) else last))
+
+    def entrance(self, x: Tensor) -> Tensor:
+        """What the first layer's gates get from x: it does not depend on the state, so it is done for all steps at once."""
+        return self._linear(x, "ih", 0)
+
+    def step(self, gates_BG: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """The top layer's h_BW, and the state, after one step whose `entrance` is given."""
+        made: list[Hidden] = []
+        for layer, old in enumerate(zip(*(x.unbind(1) for x in hidden), strict=True)):
+            if layer:
+                gates_BG = self._linear(F.dropout(made[-1][0], self.dropout, self.training), "ih", layer)
+            made.append(self._cell(gates_BG, self._linear(old[0], "hh", layer), old))
+        return made[-1][0], tuple(torch.stack(x, 1) for x in zip(*made, strict=True))
+
+    def _cell(self, from_x: Tensor, from_h: Tensor, old: Hidden) -> Hidden:
+        if self.cell == "rnn":
+            return (torch.tanh(from_x + from_h),)
+        if self.cell == "lstm":
+            i, f, g, o = (from_x + from_h).chunk(4, -1)
+            c = torch.sigmoid(f) * old[1] + torch.sigmoid(i) * torch.tanh(g)
+            return torch.sigmoid(o) * torch.tanh(c), c
+        both = 2 * self.width
+        r, z = torch.sigmoid(from_x[:, :both] + from_h[:, :both]).chunk(2, -1)
+        n = torch.tanh(from_x[:, both:] + r * from_h[:, both:])
+        return (n + z * (old[0] - n),)
+
+    def _linear(self, x: Tensor, kind: str, layer: int) -> Tensor:
+        return F.linear(x, getattr(self.layers, f"weight_{kind}_l{layer}"), getattr(self.layers, f"bias_{kind}_l{layer}"))
+
+
+def named(hidden: Hidden) -> dict[str, Tensor]:
+    return dict(zip(("h", "c"), hidden, strict=False))
+
+
+def flipped(x_BM: Tensor, n_B: Tensor) -> Tensor:
+    """The first n entries of each row backwards; the padding stays where it is."""
+    j_M, n_B1 = torch.arange(x_BM.shape[1], device=x_BM.device), n_B.to(x_BM.device)[:, None]
+    at_BM = torch.where(j_M < n_B1, n_B1 - 1 - j_M, j_M)
+    return x_BM[torch.arange(len(x_BM), device=x_BM.device)[:, None], at_BM]
+
+
+def halved(name: str, width: int, both: bool) -> int:
+    """The width of one direction if the two together have `width`: then they can start a decoder, and be compared with it, as they are."""
+    if both and width % 2:
+        raise BadConfig(f"{name}: width={width}; a bidirectional encoder gives each direction half of it, so it must be even")
+    return width // 2 if both else width
+
+
+def _layers(cell: str, inputs: int, width: int, depth: int, dropout: float, both: bool) -> nn.RNNBase:
+    between = dropout if depth > 1 else 0.0  # PyTorch warns where there is nothing between layers
+    layers = CELLS[cell](inputs, width, depth, batch_first=True, dropout=between, bidirectional=both)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for name, parameter in layers.named_parameters():
+            if name.startswith("weight_hh"):
+                for gate in parameter.chunk(GATES[cell]):
+                    nn.init.orthogonal_(gate)
+            if name.startswith("bias"):
+                parameter.zero_()
+                if cell == "lstm" and "_ih_" in name:  # PyTorch adds two biases, so one of them
+                    parameter[width : 2 * width] = 1  # forget nothing at first
+    return layers
