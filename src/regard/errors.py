@@ -11,10 +11,16 @@ RegardError
 ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
 ├── BadPattern          (ValueError)  text that is not a pattern
 ├── BadFile             (ValueError)  a file that is not what it should be
+├── BadConfig           (ValueError)  settings that make no sense, alone or together
+├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
+├── CannotSave          (OSError)     the disk is full, read-only or not ours
+├── Diverged            (ArithmeticError) training that cannot go on
+├── Interrupted         training that was asked to stop, and has saved
 └── MissingExtra        (ImportError) an optional dependency is not installed
 """
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -66,6 +72,31 @@ class BadPattern(RegardError, ValueError):
 
 class BadFile(RegardError, ValueError):
     """A file that is not what it should be."""
+
+
+class BadConfig(RegardError, ValueError):
+    """Settings that make no sense, alone or together."""
+
+
+class RunExists(RegardError, FileExistsError):
+    """The folder holds a run that would be overwritten."""
+
+
+class CannotSave(RegardError, OSError):
+    """The disk is full, read-only or not ours."""
+
+
+class Diverged(RegardError, ArithmeticError):
+    """Training that cannot go on."""
+
+
+class Interrupted(RegardError):
+    """Training that was asked to stop, and has saved. `code` is what the process should exit with: 130 or 143."""
+
+    def __init__(self, number: int, where: str):
+        self.signal = signal.Signals(number)
+        self.code = 128 + number
+        super().__init__(f"stopped by {self.signal.name} {where}")
 
 
 class MissingExtra(RegardError, ImportError):
