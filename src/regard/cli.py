@@ -22,7 +22,8 @@ from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, subcommand
 
 from . import __version__, catalogue, show
-from .errors import NotSupported, RegardError, ShapeError, UnknownName
+from .commands import Evaluate, Look, Predict, Train
+from .errors import Interrupted, NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
 
 COLUMNS = {  # of `regard list`: fact → heading
@@ -173,22 +174,24 @@ class Run:
 
 @dataclass(frozen=True)
 class Demo:
-    """Train a small transformer to continue what it has seen before, and look at how it does it.
+    """Train two translators of number words, English to German, and see how they align.
 
     As in:  regard demo --out pictures
     """
 
     out: Path = Path("demo")
-    """where the picture goes"""
-    seconds: float = 30.0
-    """stop training after this long, solved or not"""
+    """where runs, pictures and report.html go"""
+    seconds: float = 50.0
+    """how long each of the two is trained"""
     seed: int = 0
-    """of the weights and of the data"""
+    """of the weights, the data order and dropout"""
+    resume: bool = False
+    """go on with a demo that was interrupted"""
 
     def run(self) -> None:
         from .demo import demo
 
-        demo(_folder(self.out), seconds=self.seconds, seed=self.seed)
+        demo(_folder(self.out), seconds=self.seconds, seed=self.seed, resume=self.resume)
 
 
 Command = (
@@ -196,15 +199,20 @@ Command = (
     | Annotated[Show, subcommand("show")]
     | Annotated[Env, subcommand("env")]
     | Annotated[Run, subcommand("run")]
+    | Annotated[Train, subcommand("train")]
+    | Annotated[Evaluate, subcommand("evaluate")]
+    | Annotated[Predict, subcommand("predict")]
+    | Annotated[Look, subcommand("look")]
     | Annotated[Demo, subcommand("demo")]
 )
-COMMANDS = ("list", "show", "run", "env", "demo")
+COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "env", "demo")
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list
         regard show softmax
         regard show "causal & window(3)"
-        regard --version
+        regard train translation --data numbers:en-de --out runs/numbers --minutes 2
+        regard predict runs/numbers "twenty-one"
 """
 
 
@@ -221,6 +229,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _parsed(arguments or ["--help"]).run()
         sys.stdout.flush()
         return 0
+    except Interrupted as stop:
+        print(f"regard: {stop}", file=sys.stderr)
+        return stop.code
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         return 2

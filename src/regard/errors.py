@@ -9,15 +9,20 @@ RegardError
 │   ├── StateNotSupported
 │   └── CaptureNotSupported
 ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
-├── BadConfig           (ValueError)  settings of a model that cannot be, or not together
+├── BadConfig           (ValueError)  settings that make no sense, alone or together
 ├── BadPattern          (ValueError)  text that is not a pattern
 ├── BadFile             (ValueError)  a file that is not what it should be
 │   └── MissingFile     (FileNotFoundError too)
 ├── BadText             (ValueError)  a string that no file could hold
+├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
+├── CannotSave          (OSError)     the disk is full, read-only or not ours
+├── Diverged            (ArithmeticError) training that cannot go on
+├── Interrupted         training that was asked to stop, and has saved
 └── MissingExtra        (ImportError) an optional dependency is not installed
 """
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -81,6 +86,27 @@ class MissingFile(BadFile, FileNotFoundError):
 
 class BadText(RegardError, ValueError):
     """A string that cannot be written as UTF-8."""
+
+
+class RunExists(RegardError, FileExistsError):
+    """The folder holds a run that would be overwritten."""
+
+
+class CannotSave(RegardError, OSError):
+    """The disk is full, read-only or not ours."""
+
+
+class Diverged(RegardError, ArithmeticError):
+    """Training that cannot go on."""
+
+
+class Interrupted(RegardError):
+    """Training that was asked to stop, and has saved. `code` is what the process should exit with: 130 or 143."""
+
+    def __init__(self, number: int, where: str):
+        self.signal = signal.Signals(number)
+        self.code = 128 + number
+        super().__init__(f"stopped by {self.signal.name} {where}")
 
 
 class MissingExtra(RegardError, ImportError):

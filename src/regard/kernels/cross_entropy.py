@@ -1,0 +1,102 @@
+r"""How wrong a model's guesses are, without ever holding all the guesses: cross-entropy fused with the output projection.
+
+    z = x Wᵀ + b        loss = Σ_rows  log Σ_n exp z_n − (1 − ε) z_target − (ε / N) Σ_n z_n
+
+A row of logits has as many numbers as there are words. For 4,000 tokens and 32,000 words that is half a gigabyte, and its gradient
+as much again. Here the rows are taken a chunk at a time, and each chunk's part of the three gradients is made while its logits are
+still at hand: ∂loss/∂z = softmax(z) − (1 − ε) onehot − ε / N. The backward pass only multiplies by what comes from above.
+
+ε is spread over all N classes, the right one included, as `torch.nn.functional.cross_entropy` does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..errors import DtypeError, ShapeError
+
+ELEMENTS = 2**20  # logits held at one time: 4 MB in float32, about what stays near the processor
+FEWEST_ROWS = 32  # below this, the product with the weight is bound by reading the weight
+
+
+def smoothed_cross_entropy(
+    features_TD: Tensor, weight_ND: Tensor, bias_N: Tensor | None, target_T: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The sum of the losses of all T rows, and how many rows have their largest logit at the target.
+
+    Leave padding out before the call: every row counts. Sums and gradients are made in float32 where the inputs are shorter.
+    The gradient may be taken once; a gradient of the gradient is an error.
+    """
+    _check(features_TD, weight_ND, bias_N, target_T, smoothing)
+    total, right = _Fused.apply(features_TD, weight_ND, bias_N, target_T, smoothing, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    return total, right
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features_TD: Tensor, weight_ND: Tensor, bias_N: Tensor | None, target_T: Tensor, smoothing: float, recording: bool
+    ) -> tuple[Tensor, Tensor]:
+        (T, D), N = features_TD.shape, len(weight_ND)
+        dtype = features_TD.dtype if features_TD.dtype in (torch.float32, torch.float64) else torch.float32
+        # inside a Function nothing is recorded, so whether anyone wants gradients has to be asked outside
+        wants_features, wants_weight, wants_bias = (recording and wanted for wanted in ctx.needs_input_grad[:3])
+        grad_features_TD = torch.empty_like(features_TD) if wants_features else None
+        grad_weight_ND = torch.zeros(N, D, dtype=dtype, device=weight_ND.device) if wants_weight else None
+        grad_bias_N = torch.zeros(N, dtype=dtype, device=weight_ND.device) if wants_bias else None
+        total = torch.zeros((), dtype=dtype, device=features_TD.device)
+        right = torch.zeros((), dtype=torch.long, device=features_TD.device)
+
+        for rows in range(0, T, chunk := max(FEWEST_ROWS, ELEMENTS // N)):
+            x_CD, target_C1 = features_TD[rows : rows + chunk], target_T[rows : rows + chunk, None]
+            z_CN = (x_CD @ weight_ND.T if bias_N is None else torch.addmm(bias_N, x_CD, weight_ND.T)).to(dtype)
+            top_C1, place_C1 = z_CN.max(1, keepdim=True)
+            right += (place_C1 == target_C1).sum()
+            total -= (1 - smoothing) * z_CN.gather(1, target_C1).sum() + (smoothing / N * z_CN.sum() if smoothing else 0)
+            p_CN = z_CN.sub_(top_C1).exp_()
+            sum_C1 = p_CN.sum(1, keepdim=True)
+            total += (top_C1 + sum_C1.log()).sum()
+            if not (wants_features or wants_weight or wants_bias):
+                continue
+            grad_CN = p_CN.div_(sum_C1)
+            if smoothing:
+                grad_CN.sub_(smoothing / N)
+            grad_CN.scatter_add_(1, target_C1, torch.full_like(sum_C1, smoothing - 1))
+            if grad_features_TD is not None:
+                grad_features_TD[rows : rows + chunk] = grad_CN.to(weight_ND.dtype) @ weight_ND
+            if grad_weight_ND is not None:
+                grad_weight_ND.addmm_(grad_CN.T, x_CD.to(dtype))
+            if grad_bias_N is not None:
+                grad_bias_N += grad_CN.sum(0)
+
+        ctx.save_for_backward(grad_features_TD, grad_weight_ND, grad_bias_N)
+        ctx.dtypes = features_TD.dtype, weight_ND.dtype, None if bias_N is None else bias_N.dtype
+        ctx.mark_non_differentiable(right)
+        return total, right
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_total: Tensor, grad_right: None) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return *(None if grad is None else (grad * grad_total).to(dtype) for grad, dtype in pairs), None, None, None
+
+
+def _check(features_TD: Tensor, weight_ND: Tensor, bias_N: Tensor | None, target_T: Tensor, smoothing: float) -> None:
+    shapes = tuple(features_TD.shape), tuple(weight_ND.shape), None if bias_N is None else tuple(bias_N.shape), tuple(target_T.shape)
+    fits = features_TD.ndim == weight_ND.ndim == 2 and features_TD.shape[1] == weight_ND.shape[1] and len(weight_ND) > 0
+    fits = fits and (bias_N is None or bias_N.shape == weight_ND.shape[:1]) and target_T.shape == features_TD.shape[:1]
+    if not fits:
+        raise ShapeError(
+            f"features, weight, bias, target have shapes {shapes}; expected (T, D), (N, D), (N) or None, (T): flatten batch and length first"
+        )
+    if target_T.dtype != torch.long or features_TD.dtype != weight_ND.dtype or not features_TD.is_floating_point():
+        raise DtypeError(
+            f"features, weight, target are {features_TD.dtype}, {weight_ND.dtype}, {target_T.dtype}; "
+            "expected one floating-point type for features and weight, and torch.long for target"
+        )
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing is {smoothing}; expected 0 ≤ smoothing < 1, usually 0.1")

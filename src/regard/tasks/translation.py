@@ -1,0 +1,182 @@
+"""Translation: pairs of sentences in, a translator out; and what to do with it then.
+
+The loss is the label-smoothed cross-entropy of every target token (padding left out before the output projection, so it costs
+nothing there). Quality is BLEU and chrF by sacrebleu on detokenised text, cased, with the signature, and exact match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..data import EOS, Batches, Corpus, PairBatch, Parallel, Tokenizers, collate, read
+from ..decode import Beam, Hypothesis, Sampling, translate
+from ..errors import NotSupported
+from ..kernels import smoothed_cross_entropy
+from ..look import Map
+from ..models import Translator, build, config_of
+from ..train import Loss, Metric, Result, TrainConfig, fit
+from .run import Run, write_config
+
+GREEDY = Beam(width=1)
+END = "‹end›"  # the label of the end token
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationConfig:
+    """What to translate, cut into which tokens, in batches of which size."""
+
+    data: str = "numbers:en-de"
+    valid: str | None = None
+    test: str | None = None
+    tokens: Literal["bpe", "words", "characters", "bytes"] = "bpe"
+    vocab: int = 8000
+    joint: bool = True
+    budget: int = 2048  # tokens a batch, of the longer side
+    smoothing: float = 0.1
+    judged: int = 200  # validation sentences that are translated at each evaluation
+    bad: Literal["stop", "skip"] = "stop"  # what to do with a bad line
+
+    def read(self) -> Parallel:
+        return read(self.data, valid=self.valid, test=self.test, bad=self.bad)
+
+
+class TranslationTask:
+    """What the training loop asks."""
+
+    metric = Metric("chrf", higher=True)  # BLEU is 0 for sentences of fewer than four words, whatever they say
+
+    def __init__(self, pairs: Parallel, tokenizers: Tokenizers, config: TranslationConfig, seed: int = 0):
+        if not pairs.train or not pairs.valid:
+            raise NotSupported(f"{config.data}: {pairs}; training needs pairs in both")
+        self.config, self.tokenizers, self.valid = config, tokenizers, pairs.valid
+        self.corpus = Corpus.of(pairs.train, tokenizers)
+        self.order = Batches(self.corpus, config.budget, seed=seed, long="alone")
+        unseen = Corpus.of(pairs.valid[:1000], tokenizers)
+        self.unseen = [collate(unseen, index) for index in Batches(unseen, config.budget, shuffle=False, long="alone").plan(0)]
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        return self.order.plan(epoch)
+
+    def batch(self, item: Any) -> PairBatch:
+        return collate(self.corpus, item)
+
+    def loss(self, model: nn.Module, batch: PairBatch) -> Loss:
+        assert isinstance(model, Translator)
+        total, right, count = _loss(model, batch, self.config.smoothing)
+        return Loss(total, count, {"right": float(right)})
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        assert isinstance(model, Translator)
+        parts = [_loss(model, batch, 0.0) for batch in self.unseen]
+        count = sum(n for _, _, n in parts)
+        judged = self.valid[: self.config.judged]
+        found = score([t for t, *_ in translations(model, self.tokenizers, [s for s, _ in judged], GREEDY)], [t for _, t in judged])
+        return {
+            "nats": sum(float(total) for total, _, _ in parts) / count,
+            "right": sum(float(right) for _, right, _ in parts) / count,
+            "bleu": found.bleu,
+            "chrf": found.chrf,
+            "exact": found.exact,
+        }
+
+
+def _loss(model: Translator, batch: PairBatch, smoothing: float) -> tuple[Tensor, Tensor, int]:
+    """The summed loss of all real target tokens, how many were right, and how many there are."""
+    x_BLD = model.features(batch.source_BM, batch.source_n_B, batch.target_BL[:, :-1])
+    real_BL = torch.arange(x_BLD.shape[1], device=x_BLD.device) < batch.target_n_B[:, None].to(x_BLD.device)
+    total, right = smoothed_cross_entropy(x_BLD[real_BL], *model.head(), batch.target_BL[:, 1:][real_BL], smoothing)
+    return total, right, int(batch.target_n_B.sum())
+
+
+def train_translator(
+    out: Path,
+    config: TranslationConfig,
+    train: TrainConfig,
+    model: str = "transformer",
+    settings: Mapping[str, Any] | None = None,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+) -> Result:
+    """Read the data, make the vocabulary, train, and leave a run directory."""
+    pairs = config.read()
+    kept = out / "tokenizer.json"
+    tokenizers = (
+        Tokenizers.load(kept) if resume and kept.exists() else Tokenizers.train(pairs.train, config.tokens, config.vocab, config.joint)
+    )
+    torch.manual_seed(train.seed)
+    sizes = {"source_vocab": len(tokenizers.source), "target_vocab": len(tokenizers.target)}
+    if model == "transformer" and not config.joint:
+        sizes |= {"tied": "output"}  # type: ignore[dict-item]
+    translator = build(model, {**sizes, **(settings or {})})
+    write_config(out, "translation", asdict(config) | {"digest": pairs.digest}, config_of(translator), train.to_json())
+    tokenizers.save(kept)
+    return fit(translator, TranslationTask(pairs, tokenizers, config, train.seed), train, out, resume=resume, progress=progress)
+
+
+def translations(
+    model: Translator, tokenizers: Tokenizers, sentences: Sequence[str], options: Beam | Sampling = GREEDY, *, want_weights: bool = False
+) -> list[tuple[str, list[Hypothesis]]]:
+    """The best translation of each sentence, and all hypotheses behind it."""
+    sources = [[*ids, EOS] for ids in tokenizers.source.encode_all(list(sentences))]
+    answers = translate(model, sources, options, want_weights=want_weights)
+    return [(tokenizers.target.decode(each[0].ids), each) for each in answers]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good translations are."""
+
+    bleu: float
+    chrf: float
+    exact: float
+    signature: str
+    by_length: dict[str, tuple[int, float, float]]  # source words "1–5" → (sentences, BLEU, exact match)
+
+
+def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | None = None, step: int = 5) -> Score:
+    """BLEU and chrF by sacrebleu, exact match; by source length too if the sources are given."""
+    import sacrebleu
+
+    bleu = sacrebleu.BLEU(effective_order=False)
+    whole = bleu.corpus_score(list(found), [list(right)])
+    same = [a.strip() == b.strip() for a, b in zip(found, right, strict=True)]
+    groups: dict[int, list[int]] = {}
+    for number, source in enumerate(sources or ()):
+        groups.setdefault((max(len(source.split()), 1) - 1) // step, []).append(number)
+    by_length = {}
+    for group, numbers in sorted(groups.items()):
+        part = sacrebleu.corpus_bleu([found[n] for n in numbers], [[right[n] for n in numbers]])
+        by_length[f"{group * step + 1}–{(group + 1) * step}"] = (len(numbers), part.score, sum(same[n] for n in numbers) / len(numbers))
+    chrf = sacrebleu.corpus_chrf(list(found), [list(right)]).score
+    return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length)
+
+
+def alignment(run: Run, sentence: str, options: Beam = GREEDY) -> tuple[str, Map]:
+    """The translation of one sentence, and where each of its tokens looked."""
+    ((text, answers),) = translations(run.model, run.tokenizers, [sentence], options, want_weights=True)
+    best = answers[0]
+    assert best.weights_LM is not None
+    source, target = run.tokenizers.source, run.tokenizers.target
+    keys, queries = [*source.strings(source.encode(sentence)), END], [*target.strings(best.ids), END]
+    weights_BHLM = best.weights_LM[None, None].float().cpu()
+    L, M = weights_BHLM.shape[2:]
+    drawn = Map(
+        layer="target → source",
+        mechanism=run.model.facts.name,
+        call=0,
+        run=0,
+        heads=(0,),
+        rows=tuple(range(L)),
+        columns=tuple(range(M)),
+        queries=L,
+        weights_BHLM=weights_BHLM,
+        normalised=torch.allclose(weights_BHLM.sum(-1), torch.ones(1, 1, L), atol=1e-3),
+    )
+    return text, drawn.label(queries[:L], keys[:M])

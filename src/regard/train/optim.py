@@ -1,0 +1,131 @@
+"""Which way to step: optimisers as a few numbers each, built for a model when training starts.
+
+Weight decay pulls weights towards zero. It acts on matrices only: a bias or the gain of a norm has no reason to be small.
+The learning rate is no part of an optimiser here; the schedule sets it before every step.
+
+| optimiser | when |
+|---|---|
+| `Adam` | the Transformer's own recipe, with its warm-up |
+| `AdamW` | the usual choice: decay apart from the gradient |
+| `RAdam` | no warm-up wanted: it holds back by itself while its estimate of the variance is young |
+| `Lamb` | very large batches |
+| `Adafactor` | memory is short: one row and one column of numbers for each matrix instead of two matrices |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import BadConfig
+from .lamb import LambOptimizer
+
+
+class OptimizerConfig(ABC):
+    """The numbers of an optimiser, and how to build it."""
+
+    @abstractmethod
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimiser of all parameters of the model that learn."""
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices with decay, everything smaller without; a tied weight appears once."""
+    learning = [p for p in model.parameters() if p.requires_grad]
+    if not learning:
+        raise BadConfig(f"{type(model).__name__} has no parameter that learns: is everything frozen?")
+    matrices, others = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def _checked(config: Any) -> None:
+    betas = getattr(config, "betas", (0.0, 0.0))
+    if not all(0 <= beta < 1 for beta in betas):
+        raise BadConfig(f"{type(config).__name__}: betas are {betas}; expected numbers from 0 up to, not including, 1")
+    if not config.eps > 0 or getattr(config, "weight_decay", 0.0) < 0:
+        raise BadConfig(f"{config}: eps must be above 0 and weight_decay not below it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(OptimizerConfig):
+    """Kingma & Ba 2015, arXiv:1412.6980, with the numbers of Vaswani et al. 2017. No weight decay: for that take AdamW."""
+
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+
+    def __post_init__(self) -> None:
+        _checked(self)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameter_groups(model, 0.0), betas=self.betas, eps=self.eps, fused=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(OptimizerConfig):
+    """Loshchilov & Hutter 2019, arXiv:1711.05101."""
+
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _checked(self)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameter_groups(model, self.weight_decay), betas=self.betas, eps=self.eps, fused=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RAdam(OptimizerConfig):
+    """Liu et al. 2020, arXiv:1908.03265. PyTorch's form: it trusts the variance from ρ > 5 on, the paper from ρ > 4."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _checked(self)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        groups = parameter_groups(model, self.weight_decay)
+        return torch.optim.RAdam(groups, betas=self.betas, eps=self.eps, decoupled_weight_decay=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lamb(OptimizerConfig):
+    """You et al. 2020, arXiv:1904.00962; the formula is in `lamb.py`."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _checked(self)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        groups = parameter_groups(model, self.weight_decay)
+        for group in groups:
+            group["ratio"] = group["params"][0].ndim >= 2
+        return LambOptimizer(groups, betas=self.betas, eps=self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adafactor(OptimizerConfig):
+    """Shazeer & Stern 2018, arXiv:1804.04235. Its step is the schedule's rate, at most 1/√step, times the tensor's own size: give ~1e-2."""
+
+    eps: float = 1e-3  # the smallest size a tensor is taken to have
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _checked(self)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adafactor(parameter_groups(model, self.weight_decay), eps=(None, self.eps))
+
+
+OPTIMIZERS: dict[str, type[OptimizerConfig]] = {"adam": Adam, "adamw": AdamW, "radam": RAdam, "lamb": Lamb, "adafactor": Adafactor}

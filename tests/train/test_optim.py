@@ -1,0 +1,127 @@
+"""Optimisers: LAMB against its formula, decay on matrices only, all of them learn and come back from disk."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny import Net
+from torch import nn
+
+from regard.errors import BadConfig, UnknownName
+from regard.train import OPTIMIZERS, SCHEDULES, Adafactor, Adam, AdamW, Budget, Cosine, Lamb, Noam, RAdam, TrainConfig
+from regard.train.lamb import LambOptimizer
+from regard.train.state import _flat, _unflat
+
+
+def lamb_in_numpy(w, gradients, lr, beta1, beta2, eps, decay, with_ratio):
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gradients, 1):
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        u = (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps) + decay * w
+        size, length = np.sqrt((w**2).sum()), np.sqrt((u**2).sum())
+        w = w - lr * (size / length if with_ratio and size > 0 and length > 0 else 1.0) * u
+    return w
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0], ids=["small", "beyond the clamp of public copies"])
+def test_lamb_is_its_formula(scale):
+    matrix, bias = nn.Parameter(scale * torch.randn(3, 5, dtype=torch.float64)), nn.Parameter(torch.randn(5, dtype=torch.float64))
+    layer = nn.Module()
+    layer.register_parameter("matrix", matrix)
+    layer.register_parameter("bias", bias)
+    optimizer = Lamb(betas=(0.8, 0.95), eps=1e-5, weight_decay=0.1).build(layer)
+    gradients = [(torch.randn_like(matrix), torch.randn_like(bias)) for _ in range(4)]
+    numbers = [[g.numpy() for g in column] for column in zip(*gradients, strict=True)]
+    expected_matrix = lamb_in_numpy(matrix.detach().numpy(), numbers[0], 0.02, 0.8, 0.95, 1e-5, 0.1, True)
+    expected_bias = lamb_in_numpy(bias.detach().numpy(), numbers[1], 0.02, 0.8, 0.95, 1e-5, 0.0, False)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.02
+    for matrix.grad, bias.grad in gradients:
+        optimizer.step()
+    np.testing.assert_allclose(matrix.detach().numpy(), expected_matrix, rtol=1e-12)
+    np.testing.assert_allclose(bias.detach().numpy(), expected_bias, rtol=1e-12)
+
+
+def test_lamb_moves_what_is_zero():
+    weight = nn.Parameter(torch.zeros(2, 3))
+    optimizer = LambOptimizer([weight], lr=0.1, weight_decay=0.0)
+    weight.grad = torch.ones(2, 3)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((2, 3), -0.1), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    "config", [AdamW(weight_decay=0.5), RAdam(weight_decay=0.5), Lamb(weight_decay=0.5), Adafactor(weight_decay=0.5)], ids=str
+)
+def test_decay_is_for_matrices(config):
+    groups = config.build(Net()).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert all(p.ndim >= 2 for p in groups[0]["params"]) and all(p.ndim < 2 for p in groups[1]["params"])
+    assert len(groups[0]["params"]) == 1  # tied: once
+
+
+def test_nothing_to_learn_is_said():
+    with pytest.raises(BadConfig, match="frozen"):
+        AdamW().build(Net().requires_grad_(False))
+
+
+def quadratic(net, optimizer, steps, lr):
+    torch.manual_seed(1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (net(torch.randn(9, 5)) - 1).square().mean()
+        loss.backward()
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_all_learn_and_go_on_as_if_never_stopped(name):
+    config, lr = OPTIMIZERS[name](), 0.02
+    net = Net(dropout=0.0)
+    optimizer = config.build(net)
+    before = quadratic(net, optimizer, 1, lr)
+    after = quadratic(net, optimizer, 60, lr)
+    assert after < 0.8 * before
+
+    other = Net(dropout=0.0)
+    other.load_state_dict(net.state_dict())
+    resumed = config.build(other)
+    _unflat(resumed, other, {key: tensor.clone() for key, tensor in _flat(optimizer, net).items()})
+    quadratic(net, optimizer, 3, lr)
+    quadratic(other, resumed, 3, lr)
+    for (key, one), two in zip(net.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(one, two), key
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_configurations_survive_json(optimizer, schedule):
+    needs = {"cosine": {"steps": 100}, "linear": {"steps": 100}, "wsd": {"steps": 100, "decay": 10}}
+    config = TrainConfig(
+        budget=Budget(steps=3, minutes=1.5),
+        optimizer=OPTIMIZERS[optimizer](),
+        schedule=SCHEDULES[schedule](**needs.get(schedule, {})),
+        ema=0.99,
+    )
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_bad_configurations_are_refused():
+    with pytest.raises(BadConfig, match="needs an end"):
+        Budget()
+    with pytest.raises(BadConfig, match=r"accumulate is 0.*ema is 1"):
+        TrainConfig(budget=Budget(steps=1), accumulate=0, ema=1.0)
+    with pytest.raises(BadConfig, match="betas"):
+        Adam(betas=(0.9, 1.0))
+    plain = TrainConfig(budget=Budget(steps=1), schedule=Cosine(steps=5)).to_json()
+    with pytest.raises(UnknownName, match="adamw"):
+        TrainConfig.from_json({**plain, "optimizer": {"name": "adamv"}})
+    with pytest.raises(BadConfig, match="not a training configuration"):
+        TrainConfig.from_json({"budget": {"steps": 1}})
+    with pytest.raises(BadConfig, match="not a training configuration"):
+        TrainConfig.from_json({**plain, "surprise": 1})
+    assert isinstance(TrainConfig.from_json({**plain, "schedule": {"name": "noam", "width": 64, "warmup": 5}}).schedule, Noam)
