@@ -6,7 +6,7 @@ Catalogues are the `.mo` files of gettext, looked for below the data folders of 
 and of its installed packages: `<anywhere>/fr/LC_MESSAGES/<program>.mo`; `fr` takes `fr` and `fr_FR`, `fr_CA` only itself.
 What there is depends on the machine: keep `Parallel.digest` beside a result. More comes with `pip install django sphinx`.
 
-Kept: messages with a letter on both sides, that differ, of at most 60 words a side; of plurals the first form. Runs of white
+Kept: messages with two letters in a row on both sides, that differ, of at most 60 words a side; of plurals the first form. Runs of white
 space become one space; placeholders such as %(name)s and mnemonics such as _File stay as they are.
 """
 
@@ -90,4 +90,4 @@ def messages(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _usable(text: str) -> bool:
-    return "\0" not in text and any(map(str.isalpha, text)) and len(text.split()) <= MOST_WORDS
+    return "\0" not in text and re.search(r"[^\W\d_]{2}", text) is not None and len(text.split()) <= MOST_WORDS

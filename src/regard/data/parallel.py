@@ -133,6 +133,8 @@ def _files(spec: Spec) -> str | list[Path]:
             raise MissingFile(
                 f"{path}: no such file; check the name, or take an embedded source: {', '.join(SOURCES)}, as in numbers:en-de"
             )
+        if path.is_dir():
+            raise BadFile(f"{path}: is a folder; name the files inside it: one file of pairs, or two of lines")
     return files
 
 

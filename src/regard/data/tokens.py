@@ -30,7 +30,7 @@ Kind = Literal["bpe", "words", "characters", "bytes"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL = ("⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩")
 VERSION = 1
-_JOINED = "￭"  # before a word or mark that follows without a space; a token that is this mark itself has length one
+_GLUE = b"\xff"  # in no UTF-8: says that no space stands here, whatever the neighbour says
 
 
 _words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
@@ -108,31 +108,37 @@ class Tokenizer:
             return list(text)
         if self.kind == "bytes":
             return [_bpe.BYTES[byte] for byte in text.encode()]
-        pieces, before = [], -1
-        for word, (start, end) in _words.pre_tokenize_str(text):
-            pieces.append(_JOINED + word if start == before else word)
-            before = end
-        return pieces
+        cut = _words.pre_tokenize_str(text)
+        ends = [-1, *(end for _, (_, end) in cut)]
+        starts = [*(start for _, (start, _) in cut), -1]
+        # a mark is kept with the spaces around it, ", " or " (": so words are the same token beside a mark and without one
+        return [
+            " " * (ends[n] != start) + token + " " * (starts[n + 1] != end) if _is_mark(token) else token
+            for n, (token, (start, end)) in enumerate(cut)
+        ]
 
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are no UTF-8 as �."""
-        text = b"".join(self._surface[i] for i in ids).decode("utf-8", "replace")
-        return text.removeprefix(" ") if self.kind == "words" else text
+        return self._whole(ids).decode("utf-8", "replace")
 
     def strings(self, ids: Iterable[int]) -> list[str]:
         """One label a token, to write beside a row or column of weights. Half a character shows as its bytes, \\xc3."""
-        return [SPECIAL[i] if i < len(SPECIAL) else self._surface[i].decode("utf-8", "backslashreplace") for i in map(int, ids)]
+        shown = ((i, self._surface[i].replace(_GLUE, b"").strip() if self.kind == "words" else self._surface[i]) for i in map(int, ids))
+        return [SPECIAL[i] if i < len(SPECIAL) else surface.decode("utf-8", "backslashreplace") for i, surface in shown]
 
     def word_numbers(self, ids: Iterable[int]) -> list[int]:
         """Which word of the text, 0, 1, 2 …, each token is a part of; −1 for special tokens and for white space alone.
 
         Words are what ASCII white space divides, so tokens with number n make up `words(ids)[n]`.
         """
-        numbers, word, inside = [], -1, False
+        numbers, word, inside, glued = [], -1, False, False
         for surface in (self._surface[i] for i in ids):
             mine = -1
+            if self.kind == "words" and surface:
+                inside = word >= 0 and (glued or surface.startswith(_GLUE))
+                glued, surface = surface.endswith(_GLUE), surface.replace(_GLUE, b"").strip()
             for part in re.findall(rb"\s+|\S+", surface):
                 if part.isspace():
                     inside = False
@@ -144,15 +150,21 @@ class Tokenizer:
 
     def words(self, ids: Iterable[int]) -> list[str]:
         """The words that `word_numbers` counts."""
-        return [word.decode("utf-8", "replace") for word in b"".join(self._surface[i] for i in ids).split()]
+        return [word.decode("utf-8", "replace") for word in self._whole(ids).split()]
+
+    def _whole(self, ids: Iterable[int]) -> bytes:
+        whole = b"".join(self._surface[i] for i in ids)
+        return b" ".join(re.sub(rb" *\xff+ *", b"", whole).split()) if self.kind == "words" else whole
 
     def _bytes_of(self, token: str) -> bytes:
         if token == SPECIAL[UNK]:
-            return (" " * (self.kind == "words") + token).encode()
+            return (f" {token} " if self.kind == "words" else token).encode()
         if self.kind in ("bpe", "bytes"):
             return bytes(_bpe.BYTE_OF[character] for character in token)
         if self.kind == "words":
-            return token[1:].encode() if len(token) > 1 and token[0] == _JOINED else b" " + token.encode()
+            if not _is_mark(token.strip()):
+                return f" {token} ".encode()
+            return (b"" if token[0] == " " else _GLUE) + token.encode() + (b"" if token[-1] == " " else _GLUE)
         return token.encode()
 
     # -- on disk -------------------------------------------------------------------------------------------------------
@@ -233,6 +245,10 @@ def _checked(text: str) -> str:
     except UnicodeEncodeError as wrong:
         raise BadText(f"{text[:40]!r} holds half a surrogate pair ({wrong}); decode the bytes it came from as UTF-8") from wrong
     return text
+
+
+def _is_mark(token: str) -> bool:
+    return len(token) == 1 and not (token.isalpha() or token.isdecimal() or token == "_")
 
 
 def _is_merge(pair: Any, known: set[str]) -> bool:
