@@ -236,6 +236,23 @@ def test_one_batch_is_learnt_by_heart(name):
     assert torch.equal(torch.stack(said, 1), target[:, 1:])
 
 
+MIXED = [name for name in VARIANTS if name.startswith(("rnnsearch", "transformer", "luong both", "seq2seq gru"))]
+
+
+@pytest.mark.parametrize("name", MIXED)  # not the LSTM run whole: PyTorch's needs a processor that has bfloat16
+def test_mixed_precision(name):
+    model, (source, n, target) = made(VARIANTS[name], torch.float32), batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = model(source, n, target)
+        state = model.begin(source, n)
+        for token in target.unbind(1):
+            step = model.step(token, state, want_weights=True)
+    mixed.float().sum().backward()
+    exact = model(source, n, target)
+    assert mixed.dtype == torch.bfloat16 and (mixed.float() - exact).norm() < 0.05 * exact.norm()
+    assert (step.logits_BN.float() - exact[:, -1]).norm() < 0.05 * exact[:, -1].norm()
+
+
 # -- configs and names -------------------------------------------------------------------------------------------------
 
 
