@@ -153,10 +153,9 @@ class Predict:
     nbest: int = 1
     """translations a sentence, best first, with their scores"""
     alignments: Literal["none", "pharaoh"] = "none"
-    """pharaoh: after each translation a tab and pairs source-target of token numbers"""
+    """pharaoh: after each translation a tab and pairs source-target of word numbers"""
 
     def run(self) -> None:
-        from .decode import align
         from .tasks import Run, translations
 
         run = Run.load(self.folder)
@@ -177,7 +176,7 @@ class Predict:
             for hypothesis in found[n][1][: self.nbest]:
                 text = run.tokenizers.target.decode(hypothesis.ids).replace("\n", " ")
                 score = f"{hypothesis.score:.4f}\t" if self.nbest > 1 else ""
-                links = f"\t{align.pharaoh(hypothesis.weights_LM)}" if pharaoh and hypothesis.weights_LM is not None else ""
+                links = f"\t{_pharaoh(run, wanted[n], hypothesis)}" if pharaoh else ""
                 print(f"{score}{text}{links}")
 
 
@@ -213,6 +212,15 @@ def _beam(width: int, nbest: int = 1) -> Any:
     from .decode import Beam
 
     return Beam(width=max(width, nbest), nbest=nbest)
+
+
+def _pharaoh(run: Any, sentence: str, hypothesis: Any) -> str:
+    """Which source word each target word looked at most, as `i-j` pairs of word numbers."""
+    from .decode import align
+
+    source, target = run.tokenizers.source, run.tokenizers.target
+    weights_LM = align.words(hypothesis.weights_LM, target.word_numbers(hypothesis.ids), source.word_numbers(source.encode(sentence)))
+    return align.pharaoh(align.best(weights_LM))
 
 
 def _settings(given: tuple[str, ...]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import layers
+from regard.attention import LocalMonotonicAttention
 from regard.errors import DtypeError, ShapeError, StateNotSupported, UnknownName
 from regard.layers import ALiBi, Block, Buckets, Embedding, FeedForward, LayerNorm, MultiHead, NoNorm, RMSNorm, Rotary, Sinusoidal
 from regard.patterns import causal, full, lengths
@@ -128,6 +129,25 @@ def test_decoder_block_step_by_step(position, placement):
         state.reorder(rows)
         assert state.batch == 3
         close(block(x[rows, 8:], causal, None, lengths([4, 7, 4]), state), whole[rows, 8:])
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_where_a_block_looks(placement):
+    cross = MultiHead(D, H, LocalMonotonicAttention(radius=1))
+    block = shake(Block(D, MultiHead(D, H), FeedForward(D, W), cross=cross, placement=placement).double())
+    x, memory, seen = randn(B, L, D), randn(B, M, D, seed=1), lengths([7, 4])
+    with torch.no_grad():
+        whole, mixed = block(x, causal, memory, seen), block.mix(x, causal)
+        close(block.think(block.look(mixed, memory, seen)), whole)
+        weights = block.looks(mixed, memory, seen)
+        state = block.start(B, causal, memory)
+        for t in range(L):
+            here = block.mix(x[:, t : t + 1], causal, state)
+            close(block.looks(here, None, seen, state), weights[:, :, t : t + 1])
+            close(block.think(block.look(here, None, seen, state)), whole[:, t : t + 1])
+        assert state.length == L
+    with pytest.raises(ShapeError, match="no part that looks at a memory"):
+        Block(D, MultiHead(D, H), None).looks(x)
 
 
 def test_states_pass_on_reset_and_detach():

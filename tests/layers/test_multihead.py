@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import SoftmaxAttention, State
+from regard.attention import LocalMonotonicAttention, SoftmaxAttention, State
 from regard.errors import ShapeError, StateNotSupported
 from regard.layers import ALiBi, Buckets, Memory, MultiHead, RelativeXL, RMSNorm, Rotary
 from regard.patterns import causal, full, lengths, local_causal, tokens, window
@@ -269,3 +269,29 @@ def test_a_state_that_does_not_grow_takes_a_memory():
     layer, state = MultiHead(D, H, Walking()), Steps(B)
     layer(torch.ones(B, L, D), layer.remember(torch.ones(B, M, D)), state=state)
     assert state.length == L
+
+
+def test_weights_are_those_of_the_same_call():
+    ours = MultiHead(D, H, memory_width=E, position=ALiBi(H)).double()
+    x, memory, seen = randn(B, L, D), randn(B, M, E, seed=1), lengths([4, 7])
+    kept = ours.remember(memory)
+    weights = ours.weights(x, kept, seen)
+    assert weights.shape == (B, H, L, M)
+    close(ours.out(torch.einsum("bhlm,bmhv->blhv", weights, kept.v_BMHV).flatten(-2)), ours(x, memory, seen))
+
+
+def test_mechanisms_that_count_go_along_a_memory_and_not_along_themselves():
+    ours = MultiHead(D, H, LocalMonotonicAttention(radius=1)).double()
+    x, memory, seen = randn(B, L, D), randn(B, M, D, seed=1), lengths([4, 7])
+    kept, state = ours.remember(memory), ours.start(B, full)
+    whole, weights = ours(x, memory, seen), ours.weights(x, memory, seen)
+    for t in range(L):
+        here = x[:, t : t + 1]
+        close(ours.weights(here, kept, seen, state), weights[:, :, t : t + 1])  # asked twice, and the state stays
+        close(ours.weights(here, kept, seen, state), weights[:, :, t : t + 1])
+        close(ours(here, kept, seen, state), whole[:, t : t + 1])
+    with pytest.raises(StateNotSupported, match="LocalMonotonicAttention goes step by step over a memory"):
+        ours(x[:, :1], state=ours.start(B))
+    plain = MultiHead(D, H).double()
+    with pytest.raises(StateNotSupported, match="capture"):
+        plain.weights(x[:, :1], kept, full, plain.start(B))

@@ -93,9 +93,9 @@ class Stack(nn.Module):
             i, f, g, o = (from_x + from_h).chunk(4, -1)
             c = torch.sigmoid(f) * old[1] + torch.sigmoid(i) * torch.tanh(g)
             return torch.sigmoid(o) * torch.tanh(c), c
-        both = 2 * self.width
-        r, z = torch.sigmoid(from_x[:, :both] + from_h[:, :both]).chunk(2, -1)
-        n = torch.tanh(from_x[:, both:] + r * from_h[:, both:])
+        (both_x, new_x), (both_h, new_h) = (gates.split((2 * self.width, self.width), -1) for gates in (from_x, from_h))
+        r, z = torch.sigmoid(both_x + both_h).chunk(2, -1)
+        n = torch.tanh(new_x + r * new_h)
         return (n + z * (old[0] - n),)
 
     def _linear(self, x: Tensor, kind: str, layer: int) -> Tensor:

@@ -114,7 +114,7 @@ class Luong(Translator):
         h_BW, hidden = self.decoder.step(gates_BG, tuple(old))
         memory_BMW, seen, weights_BM = state.fixed["memory"], lengths(state.fixed["n"]), None
         if want_weights:
-            q_BLHK, k_BMHK = h_BW[:, None, None], memory_BMW.unsqueeze(2)
+            q_BLHK, k_BMHK = h_BW[:, None, None].to(memory_BMW.dtype), memory_BMW.unsqueeze(2)
             weights_BM = weights_now(self.attention, q_BLHK, k_BMHK, seen, state=state.looking)[:, 0, 0]
         made_BW = self._look(h_BW[:, None], memory_BMW, seen, state.looking)[:, 0]
         state.move(made=made_BW, **named(hidden))
@@ -123,6 +123,7 @@ class Luong(Translator):
     def _look(self, h_BLW: Tensor, memory_BMW: Tensor, seen: Pattern, looking: State | None) -> Tensor:
         """h̃ of each h: keys and values are the encoder's states as they are."""
         memory_BMHK = memory_BMW.unsqueeze(2)
+        h_BLW = h_BLW.to(memory_BMW.dtype)  # under autocast the two may differ
         context_BLHV = self.attention(h_BLW.unsqueeze(2), memory_BMHK, memory_BMHK, seen, None, looking)
         return torch.tanh(self.combine(torch.cat([context_BLHV.squeeze(2), h_BLW], -1)))
 

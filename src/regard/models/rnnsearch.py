@@ -120,7 +120,9 @@ class RNNsearch(Translator):
     def _encode(self, source_BM: Tensor, source_n_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Annotations, their keys (U_a h, once for all steps), and the decoder's first state."""
         h_BMD, (last_BND,) = self.encoder(source_BM, source_n_B)
-        return h_BMD, self.key(h_BMD), torch.tanh(self.first(last_BND[:, -1, -self.config.width :]))  # the way back ends at word 1
+        back_BW = last_BND[:, -1, -self.config.width :]  # the way back ends at the first word
+        key_BMA = self.key(h_BMD)
+        return h_BMD.to(key_BMA.dtype), key_BMA, torch.tanh(self.first(back_BW))  # under autocast the two differ
 
     def _advance(
         self,
@@ -138,11 +140,11 @@ class RNNsearch(Translator):
         q_BLHK, k_BMHK = query_BA[:, None, None], key_BMA.unsqueeze(2)
         weights_BM = weights_now(self.attention, q_BLHK, k_BMHK, seen, state=looking)[:, 0, 0] if want_weights else None
         context_BD = self.attention(q_BLHK, k_BMHK, h_BMD.unsqueeze(2), seen, None, looking)[:, 0, 0]
-        gates_BG = gates_BG + self.from_context(context_BD)
-        z, r = torch.sigmoid(gates_BG[:, : 2 * W] + from_state_BG).chunk(2, -1)
+        both_BG, new_BW = (gates_BG + self.from_context(context_BD)).split((2 * W, W), -1)
+        z, r = torch.sigmoid(both_BG + from_state_BG).chunk(2, -1)
         recurrent = r * self.recur(s_BW) if self.config.reset_after else self.recur(r * s_BW)
-        new = torch.tanh(gates_BG[:, 2 * W :] + recurrent)
-        return s_BW + z * (new - s_BW), context_BD, weights_BM
+        new_BW = torch.tanh(new_BW + recurrent)
+        return s_BW + z * (new_BW - s_BW), context_BD, weights_BM
 
     def _speak(self, s: Tensor, e: Tensor, context: Tensor) -> Tensor:
         pairs = self.deep(torch.cat([s, e, context], -1)).unflatten(-1, (-1, 2))
