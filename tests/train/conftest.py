@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def child():
     """Run a script of this folder as a process of its own with one thread."""
 

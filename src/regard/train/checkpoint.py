@@ -70,7 +70,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
         replace_text(folder / "latest", json.dumps(pointer))
         _prune(folder, keep, name)
     except (OSError, SafetensorError) as error:
-        raise _cannot(folder / name, error) from error
+        raise cannot(folder / name, error) from error
     return final
 
 
@@ -116,7 +116,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, passing)
         move(passing, path)
     except (OSError, SafetensorError) as error:
-        raise _cannot(path, error) from error
+        raise cannot(path, error) from error
 
 
 def move(source: Path, target: Path) -> None:
@@ -204,7 +204,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _cannot(path: Path, error: Exception) -> CannotSave:
+def cannot(path: Path, error: Exception) -> CannotSave:
+    """What the operating system said, and what to do about it."""
     number = getattr(error, "errno", None)
     advice = {
         errno.ENOSPC: "the disk is full: make room",

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -62,7 +63,8 @@ def joined() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    # the first process evaluates while the others wait, which may take longer than the half hour they wait by default
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(hours=12))
     try:
         yield
     finally:

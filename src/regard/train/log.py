@@ -9,25 +9,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import cannot
+
 
 class Log:
     """Lines are flushed as they come. A checkpoint remembers how long the file was; going on from it cuts what came after."""
 
     def __init__(self, path: Path, length: int = 0):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        self._file.truncate(_whole_lines(path, length))
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)  # a line is one write: it is in the file or it is not
+            self._file.truncate(_whole_lines(path, length))
+        except OSError as error:
+            raise cannot(path, error) from error
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
         """One line. JSON has no word for infinity or not-a-number; they become null."""
         line = {"event": event, **{key: _plain(value) for key, value in values.items()}}
-        self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        except OSError as error:
+            raise cannot(self._path, error) from error
 
     def length(self) -> int:
         """How many bytes are safely on the disk."""
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         self._file.close()

@@ -63,8 +63,8 @@ def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume:
     out = Path(out)
     with distributed.joined(), Signals() as signals, progress_for(config.budget, progress, distributed.rank() == 0) as shown:
         loop = _Loop(model, task, config, out, signals, shown)
-        loop.begin(resume)
         try:
+            loop.begin(resume)
             return loop.run()
         finally:
             if loop.log:
@@ -95,7 +95,6 @@ class _Loop:
             raise BadConfig(f"the processes see different checkpoints in {folder}; put it where all of them can read it")
         self.objective = distributed.parallel(distributed.Objective(self.task, self.model), self.config.accumulate)
         if self.first:
-            self.out.mkdir(parents=True, exist_ok=True)
             self.log = Log(self.out / "metrics.jsonl", length)
             for reason in found.skipped if found else ():
                 self.shown.say(f"passed over: {reason}")
