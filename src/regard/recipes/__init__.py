@@ -1,7 +1,9 @@
 """Papers' claims, one file each: the system, the ablation that must lose, the figures that decide. The imports are the list."""
 
+from . import bahdanau2014 as bahdanau2014
 from . import complexity2017 as complexity2017
 from . import memory2020 as memory2020
+from . import transformer2017 as transformer2017
 from ._base import Claim as Claim
 from ._base import Figures as Figures
 from ._base import Outcome as Outcome
