@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $@
 
-demo: $(STAMP)  ## a small model trained and looked at, in a minute
+demo: $(STAMP)  ## two translators trained and looked at, in about two minutes
 	$(BIN)/regard demo
 
 test: $(STAMP)  ## everything that must hold: lint, types, all tests
