@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard import capture
-from regard.layers import LayerNorm
+from regard.layers import Dropout, LayerNorm
 from regard.models import Transformer, TransformerConfig, transformer_base, transformer_big, transformer_tiny
 
 B, M, L, N, D, H, F = 3, 7, 5, 13, 12, 3, 14
@@ -162,7 +162,7 @@ def test_how_it_begins():
 
 def test_dropout_acts_where_the_paper_says():
     model = Transformer(replace(small, dropout=0.5, placement="pre"))
-    active = [name for name, part in model.named_modules() if isinstance(part, nn.Dropout) and part.p]
+    active = [name for name, part in model.named_modules() if isinstance(part, Dropout) and part.p]
     blocks = [f"encoder.{i}.around_{p}.dropout" for i in range(2) for p in ("mixer", "feedforward")]
     blocks += [f"decoder.{i}.around_{p}.dropout" for i in range(3) for p in ("mixer", "cross", "feedforward")]
     assert sorted(active) == sorted(["embedding.dropout", *blocks])

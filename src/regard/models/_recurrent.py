@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..errors import BadConfig
+from ..layers import Dropout
 
 CELLS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -42,7 +43,7 @@ class Encoder(nn.Module):
     ):
         super().__init__()
         self.backwards, self.depth = backwards, depth
-        self.token, self.dropout = nn.Embedding(vocab, embedding), nn.Dropout(dropout)
+        self.token, self.dropout = nn.Embedding(vocab, embedding), Dropout(dropout)
         self.layers = _layers(cell, embedding, width, depth, dropout, both)
 
     def forward(self, source_BM: Tensor, source_n_B: Tensor) -> tuple[Tensor, Hidden]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAttention, State
+from ..layers import Dropout
 from ..layers.multihead import weights_now
 from ..patterns import Pattern, lengths
 from ._recurrent import CELLS, GATES, Encoder, Hidden, Stack, halved, named
@@ -73,7 +74,7 @@ class Luong(Translator):
         self.encoder = Encoder(
             c.cell, c.source_vocab, c.embedding, one_way, depth=c.depth, both=c.bidirectional, backwards=c.reverse_source, dropout=c.dropout
         )
-        self.token, self.dropout = nn.Embedding(c.target_vocab, c.embedding), nn.Dropout(c.dropout)
+        self.token, self.dropout = nn.Embedding(c.target_vocab, c.embedding), Dropout(c.dropout)
         self.decoder = Stack(c.cell, c.embedding, c.width, depth=c.depth, dropout=c.dropout)
         # the part of the first layer's matrix that reads h̃: apart from the token's, which needs no waiting
         self.feed = nn.Linear(c.width, GATES[c.cell] * c.width, bias=False) if c.feeding else None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import State
+from ..layers import Dropout
 from ..layers.multihead import weights_now
 from ..patterns import Pattern, lengths
 from ._recurrent import Encoder
@@ -71,7 +72,7 @@ class RNNsearch(Translator):
         c = self.config = config
         W, annotation = c.width, c.width * (1 + c.bidirectional)
         self.encoder = Encoder("gru", c.source_vocab, c.embedding, W, both=c.bidirectional, dropout=c.dropout)
-        self.token, self.dropout = nn.Embedding(c.target_vocab, c.embedding), nn.Dropout(c.dropout)
+        self.token, self.dropout = nn.Embedding(c.target_vocab, c.embedding), Dropout(c.dropout)
         self.first = nn.Linear(W, W)  # W_s
         self.key = nn.Linear(annotation, c.alignment, bias=False)  # U_a
         self.query_and_gates = nn.Linear(W, c.alignment + 2 * W, bias=False)  # W_a over U of z and r: one product a step

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import State
+from ..layers import Dropout
 from ._recurrent import CELLS, Encoder, Hidden, Stack, halved, named
 from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig
 
@@ -64,7 +65,7 @@ class Seq2Seq(Translator):
         self.encoder = Encoder(
             c.cell, c.source_vocab, c.embedding, one_way, depth=c.depth, both=c.bidirectional, backwards=c.reverse_source, dropout=c.dropout
         )
-        self.token, self.dropout = nn.Embedding(c.target_vocab, c.embedding), nn.Dropout(c.dropout)
+        self.token, self.dropout = nn.Embedding(c.target_vocab, c.embedding), Dropout(c.dropout)
         self.decoder = Stack(c.cell, c.embedding + (c.width if c.feed_thought else 0), c.width, depth=c.depth, dropout=c.dropout)
         self.output = nn.Linear(c.width, c.target_vocab)
 
