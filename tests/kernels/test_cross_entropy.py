@@ -76,7 +76,7 @@ def test_no_row_is_no_loss():
     features_TD, weight_ND, bias_N, target_T = inputs()
     total, right = smoothed_cross_entropy(features_TD[:0], weight_ND, bias_N, target_T[:0], 0.1)
     total.backward()
-    assert float(total) == 0 and int(right) == 0 and float(weight_ND.grad.abs().sum()) == 0
+    assert total.item() == 0 and int(right) == 0 and float(weight_ND.grad.abs().sum()) == 0
 
 
 def test_large_logits_stay_finite():
@@ -94,7 +94,7 @@ def test_short_floats_are_summed_in_long_ones(chunks):
     assert [g.dtype for g in grads] == [torch.bfloat16] * 2
     logits_TN = features_TD.double() @ weight_ND.double().T
     expected = cross_entropy(logits_TN, target_T, label_smoothing=0.1, reduction="sum")
-    assert float(total) == pytest.approx(float(expected), rel=1e-2)
+    assert total.item() == pytest.approx(expected.item(), rel=1e-2)
     for ours, theirs in zip(grads, torch.autograd.grad(expected, (features_TD, weight_ND)), strict=True):
         torch.testing.assert_close(ours.double(), theirs.double(), rtol=0.05, atol=0.1)
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # optimisers import it when they are made: once here instead of in every fork
 from tiny import Net, Tiny
 
 from regard.errors import Interrupted
@@ -140,6 +141,13 @@ KILLS = {
     "before the weights get their name": lambda: before(os, "replace", only("model.safetensors", die)),
     "when all is done": lambda: after(loop._Loop, "_finish", die),
 }
+ONE_RUN = [  # each lets the run come three steps further, to its next checkpoint, and then kills it
+    lambda: before(Tiny, "loss", at(5)),
+    lambda: before(os, "rename", saving(2, only("step-", die_at_name))),
+    lambda: before(checkpoint, "replace_text", saving(2, die)),
+    lambda: after(torch.optim.AdamW, "step", at(4)),
+    lambda: before(Tiny, "evaluate", at(2)),
+]
 STOPS = {
     "SIGTERM": lambda: before(Tiny, "loss", at(8, ask(signal.SIGTERM))),
     "SIGINT": lambda: before(Tiny, "loss", at(8, ask(signal.SIGINT))),
@@ -204,8 +212,8 @@ def main(folder):
         found = {"name": name, "code": code, "kept": steps(out)}
         found["again"] = fork(out, nothing, True)
         print(json.dumps({**found, "sums": sums(out), "lines": lines(out)}), flush=True)
-    out, codes = folder / "one run, every place in turn", []
-    for patch in KILLS.values():
+    out, codes = folder / "one run, killed and killed again", []
+    for patch in ONE_RUN:
         codes.append(fork(out, patch, True))
     print(json.dumps({"name": out.name, "codes": codes, "again": fork(out, nothing, True), "sums": sums(out), "lines": lines(out)}))
 

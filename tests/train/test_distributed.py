@@ -22,11 +22,18 @@ def alone(tmp_path_factory):
     return out
 
 
-@pytest.fixture
-def together(monkeypatch):
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """Two launches: in the first a process is asked to stop; the second goes on from there, then does what else there is to see."""
     paths = [str(HERE), str(HERE.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    return lambda out, kind: launch(2, [str(HERE / "together.py"), str(out), kind], threads=1)
+    out = tmp_path_factory.mktemp("together")
+    plain, spoiled, broken = (str(out / name) for name in ("plain", "spoiled", "broken"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        first = launch(2, [str(HERE / "together.py"), plain, "stopped"], threads=1)
+        steps = len(lines(out / "plain", "train"))
+        second = launch(2, [str(HERE / "together.py"), plain, "plain", spoiled, "spoiled", broken, "broken"], threads=1)
+    return {"codes": (first, second), "steps": steps, "out": out}
 
 
 def lines(out, event):
@@ -42,30 +49,31 @@ def same(one, two):
         torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=1e-14)
 
 
-def test_two_are_one_even_when_stopped_between(tmp_path, alone, together):
+def test_asked_of_one_all_stop_and_the_code_says_so(together):
+    assert together["codes"][0] == 143
+    assert together["steps"] == 3
+
+
+def test_two_are_one_even_when_stopped_between(together, alone):
     """Seven batches, two to a step: at the end of an epoch one process has nothing to do. Dropout is on."""
-    assert together(tmp_path, "stopped") == 143
-    assert lines(tmp_path, "train")[-1]["step"] == 3
-    assert together(tmp_path, "plain") == 0
-    same(alone, tmp_path)
-    ours, theirs = lines(tmp_path, "train"), lines(alone, "train")
+    out = together["out"] / "plain"
+    same(alone, out)
+    ours, theirs = lines(out, "train"), lines(alone, "train")
     assert [line["step"] for line in ours] == list(range(1, 13)) and len(theirs) == 12
     for one, two in zip(ours, theirs, strict=True):
-        assert one == pytest.approx(two, rel=1e-12)
-    assert [line["error"] for line in lines(tmp_path, "evaluation")] == pytest.approx(
-        [line["error"] for line in lines(alone, "evaluation")]
-    )
+        assert one.pop("event") == two.pop("event") and one == pytest.approx(two, rel=1e-12)  # the norm too: Adam would hide a factor
+    assert [line["error"] for line in lines(out, "evaluation")] == pytest.approx([line["error"] for line in lines(alone, "evaluation")])
 
 
-def test_what_one_cannot_take_none_takes(tmp_path, together):
-    assert together(tmp_path, "spoiled") == 0
-    assert [(line["step"], line["reason"]) for line in lines(tmp_path, "skip")] == [(3, "not finite")]
-    assert all(x.isfinite().all() for x in load_file(tmp_path / "model.safetensors").values())
+def test_what_one_cannot_take_none_takes(together):
+    out = together["out"] / "spoiled"
+    assert [(line["step"], line["reason"]) for line in lines(out, "skip")] == [(3, "not finite")]
+    assert all(x.isfinite().all() for x in load_file(out / "model.safetensors").values())
 
 
-def test_when_one_fails_all_end(tmp_path, together, monkeypatch, capfd):
-    assert together(tmp_path, "broken") == 1
-    assert "broken" in capfd.readouterr().err
+def test_when_one_fails_all_end(together):
+    assert together["codes"][1] == 1
+    assert not (together["out"] / "broken" / "model.safetensors").exists()
 
 
 def test_shares_cover_every_batch_once():

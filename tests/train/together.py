@@ -9,6 +9,7 @@ from tiny import Net, Tiny
 
 from regard.errors import Interrupted
 from regard.train import AdamW, Budget, Constant, Every, TrainConfig, fit
+from regard.train.distributed import joined
 
 TOGETHER = TrainConfig(
     budget=Budget(epochs=3), optimizer=AdamW(), schedule=Constant(peak=0.01), every=Every(log=1, save=2), accumulate=2, ema=0.9, average=2
@@ -52,9 +53,11 @@ class Broken(Tiny):
 
 KINDS = {"plain": Tiny, "spoiled": Spoiled, "stopped": Stopped, "broken": Broken}
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # folder, kind, folder, kind, …: one after the other, because starting takes longer than training
     torch.set_num_threads(1)
-    try:
-        run(Path(sys.argv[1]), KINDS[sys.argv[2]](dtype=torch.float64), resume=True)
-    except Interrupted as stop:
-        sys.exit(stop.code)
+    with joined():
+        for out, kind in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+            try:
+                run(Path(out), KINDS[kind](dtype=torch.float64), resume=True)
+            except Interrupted as stop:
+                sys.exit(stop.code)

@@ -100,13 +100,13 @@ def parallel(objective: Objective, accumulate: int) -> Objective | DistributedDa
     if accumulate < world():
         raise BadConfig(f"{world()} processes cannot share a step of {accumulate} batch(es); set accumulate to {world()} or a multiple")
     wrapped = DistributedDataParallel(objective)
-    wrapped.register_comm_hook(None, _add)
+    wrapped.register_comm_hook(None, lambda state, bucket: _add(bucket.buffer()))
     return wrapped
 
 
-def _add(_: None, bucket: Any) -> torch.futures.Future[Tensor]:
+def _add(gradients: Tensor) -> torch.futures.Future[Tensor]:
     """Sums, not the means that DDP takes by itself: tokens are counted, not processes."""
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    work = dist.all_reduce(gradients, async_op=True)
     assert work is not None
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
     return future

@@ -81,6 +81,7 @@ class _Loop:
         self.log: Log | None = None
         self.asked: int | None = None  # a signal that some process got, agreed on by all
         self.out_of_time = False
+        self.batches = 1  # in this epoch
 
     # -- begin and end -------------------------------------------------------------------------------------------------
 
@@ -124,7 +125,8 @@ class _Loop:
         """What is left of the epoch, or of the budget."""
         position, size = self.state.position, self.config.accumulate
         items = self.task.batches(position.epoch)
-        if not len(items):
+        self.batches = len(items)
+        if not self.batches:
             raise BadConfig(f"epoch {position.epoch} of {type(self.task).__name__} has no batches; is the data empty?")
         while position.index < len(items) and not self._ended():
             began = time.monotonic()
@@ -323,7 +325,7 @@ class _Loop:
         budget, position = self.config.budget, self.state.position
         used = [position.step / budget.steps if budget.steps else 0.0, position.seconds / 60 / budget.minutes if budget.minutes else 0.0]
         if budget.epochs:
-            used.append((position.epoch + position.index / max(1, len(self.task.batches(position.epoch)))) / budget.epochs)
+            used.append((position.epoch + position.index / self.batches) / budget.epochs)
         return min(1.0, max(used))
 
     def save(self) -> None:
