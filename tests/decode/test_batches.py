@@ -34,6 +34,15 @@ def test_answers_come_in_the_order_of_the_sources(table, options, positions):
             torch.testing.assert_close(answer.weights_LM, torch.tensor(weights, dtype=torch.float64))
 
 
+def test_a_drawn_answer_depends_on_the_number_of_its_source_only(table):
+    model = table(sentences=1, spread=0.2)
+    sources = [[10, *[9] * (n * 5 % 4)] for n in range(12)]
+    found = [translate(model, sources, Sampling(most=5), tokens=FREE, positions=positions) for positions in (1, 9, 1000)]
+    ids = [[answer.ids for (answer,) in answers] for answers in found]
+    assert ids[0] == ids[1] == ids[2]
+    assert len({tuple(one) for one in ids[0]}) > 6
+
+
 def test_answers_are_given_as_they_are_ready(table):
     model = table(sentences=3)
     arriving = translated(model, [[10], [11, 9, 9], [12, 9]], Beam(most=3), tokens=FREE, positions=3)

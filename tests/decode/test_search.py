@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decode import GNMT, GREEDY, Beam, Power, Relative, Tokens, search
+from regard.decode import GNMT, GREEDY, Beam, Power, Relative, Sampling, Tokens, sample, search
 from regard.decode.penalties import coverage
 from regard.errors import NotSupported, RegardError
 
@@ -18,7 +18,7 @@ BETAS = st.sampled_from([0.0, 0.2, 1.0, 5.0])
 
 
 @given(st.integers(0, 10_000), LENGTHS, BETAS, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 4), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_wide_beam_finds_the_best_of_all_answers(table, seed, length, beta, sizes, nbest, data):
     model = table(sentences=len(sizes), seed=seed)
     most = Relative(factor=1, plus=data.draw(st.integers(0, 2)))  # rows have limits of their own, of 1 to 5 tokens
@@ -55,7 +55,7 @@ def slow_beam(model, sentence, width, length, beta, most, size):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 4), LENGTHS, BETAS, st.integers(1, 6), st.integers(1, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_stopping_early_never_changes_an_answer(table, seed, width, length, beta, most, nbest):
     model = table(sentences=3, seed=seed, longest=6, vocabulary=5)
     sizes = [3, 1, 2]
@@ -118,6 +118,34 @@ def test_ends_do_not_starve_the_beam(table):
     assert [answer.ids for answer in found[0]] == [[0], [1]]  # (log .3 + log .94) / 2 is more than log .4
 
 
+@pytest.mark.parametrize(
+    ("length", "first", "expected"),
+    [
+        # the end at once scores log .8 = −.22; log .1 / 2³ = −.29 cannot beat it after two tokens, log .1 / 4³ = −.04 can after four
+        (Power(3.0), [0.1, 0.05, 0.8, 0.05], [0, 0, 0]),
+        # the end at once scores log .1 = −2.3; log .8 · 4² = −3.6 cannot beat it after four tokens, log .8 · 2² = −.9 can after two
+        (Power(-2.0), [0.8, 0.05, 0.1, 0.05], [0]),
+    ],
+    ids=["rising", "falling"],
+)
+def test_a_search_goes_on_while_any_length_left_could_win(table, length, first, expected):
+    model = table(sentences=1, longest=4)
+    model.logits[0][0, 0] = torch.tensor(first).log()
+    for t in range(1, 5):
+        model.logits[t][:] = -20
+        model.logits[t][..., 0 if t < len(expected) else 2] = 20
+    found = search(model, model.start([0]), Beam(width=2, length=length, most=4), source_n_B=torch.tensor([3]), tokens=FREE)
+    assert found[0][0].ids == expected
+
+
+def test_a_search_stops_when_no_length_left_could_win(table):
+    model = table(sentences=1, longest=5)
+    model.logits[0][0, 0] = torch.tensor([0.02, 0.01, 0.96, 0.01]).log()
+    options = Beam(width=2, length=Power(1.0), most=5)  # log .96 = −.04 is more than log .02 / 5
+    assert search(model, model.start([0]), options, source_n_B=torch.tensor([3]), tokens=FREE)[0][0].ids == []
+    assert model.rows == [1]
+
+
 def test_the_last_token_allowed_is_the_end_at_its_own_price(table):
     model = table(sentences=2, seed=3)
     found = search(model, model.start([0, 1]), Beam(width=3, most=1), source_n_B=torch.tensor([2, 3]), tokens=FREE)
@@ -132,6 +160,17 @@ def test_what_is_never_said_is_not_said_and_changes_no_probability(table):
     for sentence, (answer,) in enumerate(found):
         score, ids = model.everything(sentence, 4, GNMT(0.6), 0, 3, never=(0, 1))[0]
         assert answer.ids == ids and math.isclose(answer.score, score)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_likely_tokens_that_are_never_said_take_nobodys_place(table, width):
+    model = table(sentences=1, longest=4)
+    for logits in model.logits:
+        logits[:] = torch.tensor([8.0, 9.0, 0.0, 1.0])
+    found = search(
+        model, model.start([0]), Beam(width=width, length=Power(3), most=4), source_n_B=torch.tensor([3]), tokens=Tokens(never=(0, 1))
+    )
+    assert found[0][0].ids == [3, 3, 3]
 
 
 def test_penalties_by_hand():
@@ -156,6 +195,20 @@ def test_logits_that_are_no_numbers_are_an_error(table):
     model.logits[1][1] = torch.nan
     with pytest.raises(RegardError, match="row 1 has no answer"):
         search(model, model.start([0, 1]), Beam(most=4, length=Power(2)), source_n_B=torch.tensor([3, 3]), tokens=FREE)
+
+
+@pytest.mark.parametrize("first", [None, [3, 0]])
+def test_the_first_token_of_each_row(table, first):
+    model, fed = table(sentences=2), []
+    step = model.step
+    model.step = lambda token_B, state, want_weights=False: fed.append(token_B.tolist()) or step(token_B, state, want_weights)
+    first_B = None if first is None else torch.tensor(first)
+    n = torch.tensor([3, 3])
+    search(model, model.start([0, 1]), Beam(most=3), source_n_B=n, tokens=FREE, first_B=first_B)
+    assert fed[0] == (first or [1, 1])
+    fed.clear()
+    sample(model, model.start([0, 1]), Sampling(most=3), source_n_B=n, tokens=FREE, first_B=first_B)
+    assert fed[0] == (first or [1, 1])
 
 
 def test_no_rows_have_no_answers(table):
