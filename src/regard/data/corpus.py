@@ -78,7 +78,7 @@ class Corpus:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers, dropout: float = 0.0, seed: int = 0) -> Corpus:
-        """Encode the pairs. With BPE-dropout, another seed a epoch cuts the words another way: `seed=1000 * seed + epoch`."""
+        """Encode the pairs. With BPE-dropout, another seed each epoch cuts the words another way: `seed=1000 * seed + epoch`."""
         return cls(
             _encoded([s for s, _ in pairs], tokenizers.source, False, dropout, 2 * seed),
             _encoded([t for _, t in pairs], tokenizers.target, True, dropout, 2 * seed + 1),
