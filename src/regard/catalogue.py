@@ -15,7 +15,6 @@ from typing import Any, Literal
 from .attention import MECHANISMS, Attention
 from .errors import UnknownName
 from .models import MODELS
-from .recipes import RECIPES
 
 Kind = Literal["mechanisms", "models", "recipes"]
 
@@ -32,6 +31,8 @@ def models() -> dict[str, Any]:
 
 def recipes() -> dict[str, Any]:
     """Every claim that can be run, by name."""
+    from .recipes import RECIPES  # recipes train, and what trains takes time to import
+
     return _by_name(RECIPES)
 
 
