@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check bench docs-table clean
+.PHONY: help demo test check bench claims docs-table clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -32,6 +32,10 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 bench: $(STAMP)  ## the benchmarks; writes benchmarks/RESULTS.md
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	$(BIN)/python -m benchmarks.exact
+
+claims: $(STAMP)  ## run every recipe with all seeds (some ten minutes) and write docs/results.md
+	for name in $$($(BIN)/python -c "from regard.catalogue import recipes; print(*recipes())"); do $(BIN)/regard run $$name --out runs/$$name || exit 1; done
+	$(BIN)/python docs/claims.py runs
 
 docs-table: $(STAMP)  ## write the table of mechanisms into README.md
 	$(BIN)/python docs/table.py

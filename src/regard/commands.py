@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json as json_
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,10 @@ class Train:
     """label smoothing"""
     average: int = 5
     """try the mean of the weights at so many last evaluations too"""
+    accumulate: int = 1
+    """batches a step, over all processes together"""
+    nproc_per_node: int = 1
+    """processes on this machine; torchrun … -m regard train … works too"""
     seed: int = 0
     """of weights, data order and dropout"""
     resume: bool = False
@@ -71,6 +76,8 @@ class Train:
 
         if self.task != "translation":
             raise UnknownName("task", self.task, ["translation"])
+        if self.nproc_per_node > 1 and "RANK" not in os.environ:
+            sys.exit(training.launch(self.nproc_per_node, ["-m", "regard", *sys.argv[1:]]))
         nothing = self.minutes is None and self.epochs is None and self.steps is None
         config = TranslationConfig(
             data=self.data, valid=self.valid, test=self.test, tokens=self.tokens, vocab=self.vocab, budget=self.budget,
@@ -81,9 +88,12 @@ class Train:
             optimizer=training.AdamW(betas=(0.9, 0.98)),
             schedule=training.InverseSquareRoot(peak=self.lr, warmup=self.warmup),
             average=self.average,
+            accumulate=max(self.accumulate, int(os.environ.get("WORLD_SIZE", "1"))),  # no process may be without a batch
             seed=self.seed,
         )
         done = train_translator(self.out, config, how, self.model, _settings(self.set), resume=self.resume, progress=not self.quiet)
+        if os.environ.get("RANK", "0") != "0":
+            return  # the first process speaks for all
         figures = ", ".join(f"{name} {value:.4g}" for name, value in done.metrics.items())
         print(f"{done.steps} steps, {done.seconds:.0f} s; on validation: {figures}")
         print(f'Next:  regard evaluate {self.out}        regard predict {self.out} "a sentence"        regard look {self.out} "a sentence"')

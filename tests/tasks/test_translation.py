@@ -71,6 +71,24 @@ def test_resume_goes_on_and_begins_nothing_twice(folder, tmp_path, capsys):
     assert "9 steps" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(tmp_path):
+    """The same number of batches a step: the same model, up to the order in which sums are made."""
+    import subprocess
+    import sys
+
+    weights = []
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        argv = [*TRAIN, "--out", str(out), "--steps", "4", "--accumulate", "2", "--nproc-per-node", str(processes)]
+        done = subprocess.run([sys.executable, "-m", "regard", *argv], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("4 steps") == 1
+        weights.append(Run.load(out).model.state_dict())
+    for name, one in weights[0].items():
+        torch.testing.assert_close(weights[1][name], one, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [

@@ -6,6 +6,7 @@ nothing there). Quality is BLEU and chrF by sacrebleu on detokenised text, cased
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,8 +116,9 @@ def train_translator(
     if model == "transformer" and not config.joint:
         sizes |= {"tied": "output"}  # type: ignore[dict-item]
     translator = build(model, {**sizes, **(settings or {})})
-    write_config(out, "translation", asdict(config) | {"digest": pairs.digest}, config_of(translator), train.to_json())
-    tokenizers.save(kept)
+    if os.environ.get("RANK", "0") == "0":  # of several processes the first one writes
+        write_config(out, "translation", asdict(config) | {"digest": pairs.digest}, config_of(translator), train.to_json())
+        tokenizers.save(kept)
     return fit(translator, TranslationTask(pairs, tokenizers, config, train.seed), train, out, resume=resume, progress=progress)
 
 

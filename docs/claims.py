@@ -1,0 +1,41 @@
+"""Write docs/results.md from what recipes found: `python docs/claims.py RUNS` reads RUNS/<recipe>/results.json of each recipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from regard.recipes import RECIPES
+
+PAGE = Path(__file__).parent / "results.md"
+HEAD = """# Results
+
+Written by `make claims` from the runs themselves, never by hand. Figures are means over the seeds, with the smallest and the largest. A claim
+that fails stays here as failed.
+"""
+
+
+def section(found: dict[str, object], question: str) -> list[str]:
+    claims = found["claims"]
+    assert isinstance(claims, list)
+    rows = [f"| {'holds' if c['held'] else '**fails**'} | {c['says']} | {c['shows']} |" for c in claims]
+    seeds, seconds = found["seeds"], found["seconds"]
+    assert isinstance(seeds, list)
+    told = f"`regard run {found['recipe']}`, {len(seeds)} seeds, {seconds:.0f} s in all; {found['machine']}."
+    return [f"## {found['recipe']}: {question}", "", told, "", "| | claim | seen |", "| --- | --- | --- |", *rows, ""]
+
+
+def main(runs: Path) -> None:
+    lines = [HEAD]
+    for recipe in RECIPES:
+        path = runs / recipe.facts.name / "results.json"
+        if path.exists():
+            lines += section(json.loads(path.read_text(encoding="utf-8")), recipe.question)
+        else:
+            lines += [f"## {recipe.facts.name}: {recipe.question}", "", "Not run yet.", ""]
+    PAGE.write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))
