@@ -9,10 +9,10 @@
 """
 
 from .capture import capture as capture
+from .labels import word_numbers as word_numbers
 from .layouts import Graph as Graph
 from .layouts import Grid as Grid
 from .layouts import Sequence as Sequence
 from .layouts import Tree as Tree
 from .maps import Map as Map
 from .maps import Maps as Maps
-from .maps import word_numbers as word_numbers

@@ -26,7 +26,8 @@ from ..attention import Attention, State
 from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, UnknownName
 from ..kernels import Bias
 from ..patterns import Pattern, full
-from .maps import Labels, Map, Maps, lines
+from .labels import Labels, lines
+from .maps import Map, Maps
 
 Choice = int | Iterable[int] | slice | None
 Chooser = str | int | Callable[[str], bool] | Iterable[str | int] | None

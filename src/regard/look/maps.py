@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, ShapeError, UnknownName
+from .labels import Labels, glued, line_of, lines
 from .layouts import Layout, Sequence
 
-Labels = tuple[tuple[str, ...], ...]  # one line for all batch rows, or one a batch row; empty if nobody gave any
 MEAN = -1  # stands among `heads` for the average of several
 
 
@@ -72,7 +72,7 @@ class Map:
 
     def labels(self, batch: int = 0) -> tuple[list[str], list[str]]:
         """Names of the rows and of the columns; their positions where nobody named them."""
-        return _line(self.query_labels, batch, self.rows), _line(self.key_labels, batch, self.columns)
+        return line_of(self.query_labels, batch, self.rows), line_of(self.key_labels, batch, self.columns)
 
     def head(self, head: int | None = None) -> Map:
         """One head alone; the average of all for None."""
@@ -150,8 +150,8 @@ class Map:
             columns=columns,
             queries=max(words, default=-1) + 1,
             weights_BHLM=(mean_RL @ self.weights_BHLM.float() @ member_MC).to(self.weights_BHLM.dtype),
-            query_labels=tuple(_glue(line, of_row, rows) for line in self.query_labels),
-            key_labels=tuple(_glue(line, of_column, columns) for line in self.key_labels),
+            query_labels=tuple(glued(line, of_row, rows) for line in self.query_labels),
+            key_labels=tuple(glued(line, of_column, columns) for line in self.key_labels),
             layout=Sequence(),
         )
 
@@ -370,28 +370,6 @@ class Maps(Mapping[str, list[Map]]):
         return page([self.view(layer) for layer in self.layers])
 
 
-# -- labels ------------------------------------------------------------------------------------------------------------
-
-
-def lines(words: Seq[str] | Seq[Seq[str]], positions: tuple[int, ...], size: int, what: str) -> Labels:
-    """Names of `positions`, out of names for all `size`; rows of a padded batch may have fewer."""
-    single = all(isinstance(word, str) for word in words)
-    rows: list[Seq[str]] = [words] if single else [[w] if isinstance(w, str) else w for w in words]  # type: ignore[list-item]
-    longest = max(map(len, rows), default=0)
-    if longest != size:
-        raise ShapeError(f"{what} need {size} labels, one a position; got {longest}")
-    return tuple(tuple(str(row[p]) if p < len(row) else "" for p in positions) for row in rows)
-
-
-def _line(labels: Labels, batch: int, positions: tuple[int, ...]) -> list[str]:
-    return list(labels[batch if len(labels) > 1 else 0]) if labels else [str(p) for p in positions]
-
-
-def _glue(line: tuple[str, ...], words: list[int], order: tuple[int, ...]) -> tuple[str, ...]:
-    pieces = {word: "".join(_bare(piece) for piece, n in zip(line, words, strict=True) if n == word) for word in order}
-    return tuple(pieces[word] for word in order)
-
-
 def _spread(found: list[Map], keys: int) -> Labels:
     """Names of all keys, gathered from calls that each held only some."""
     if not all(m.key_labels for m in found):
@@ -401,25 +379,3 @@ def _spread(found: list[Map], keys: int) -> Labels:
         known = {p: name for m in found for p, name in zip(m.columns, m.key_labels[b], strict=True)}
         rows.append(tuple(known.get(p, "") for p in range(keys)))
     return tuple(rows)
-
-
-_BEGINS, _GOES_ON = ("▁", "Ġ"), "##"  # SentencePiece, byte-level BPE; WordPiece
-
-
-def _bare(piece: str) -> str:
-    return piece.lstrip("▁Ġ").removeprefix(_GOES_ON).removesuffix("@@") or piece
-
-
-def word_numbers(pieces: Seq[str]) -> list[int]:
-    """The number of the word each piece belongs to, by the marks tokenisers leave: ▁word, Ġword, ##piece, piece@@.
-
-    Pieces without any such mark in the whole text are words of their own.
-    """
-    marked = any(piece.startswith(_BEGINS) for piece in pieces)
-    numbers: list[int] = []
-    for n, piece in enumerate(pieces):
-        before = pieces[n - 1] if n else ""
-        special = any(len(p) > 2 and (p[0], p[-1]) in {("<", ">"), ("[", "]")} for p in (piece, before))
-        goes_on = piece.startswith(_GOES_ON) or before.endswith("@@") or (marked and not piece.startswith(_BEGINS) and not special)
-        numbers.append(0 if not n else numbers[-1] + (0 if goes_on else 1))
-    return numbers
