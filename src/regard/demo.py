@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -74,6 +75,8 @@ def _learn(name: str, settings: dict[str, Any], pairs: Parallel, out: Path, seco
         seed=seed,
     )
     print(f"Training {name} for {seconds:.0f} s …")
+    if not resume and (out / "config.json").exists():  # what an earlier demo left; the next one begins anew
+        shutil.rmtree(out)
     done = train_translator(out, CONFIG, how, name, settings, resume=resume)
     run = Run.load(out)
     sources, right = [s for s, _ in pairs.test], [t for _, t in pairs.test]
