@@ -127,9 +127,11 @@ def _report(out: Path, learned: list[Learned]) -> Path:
         parts += [
             f"<h2>{one.name}</h2><p>{escape(SHOWN)} → <b>{escape(one.text)}</b>",
             _image(picture),
-            "<table><tr><th>source<th>translation<th>right",
+            "<table><tr><th>source<th>translation",
         ]
-        parts += [f"<tr><td>{escape(s)}<td class={'held' if f == r else 'failed'}>{escape(f)}<td>{escape(r)}" for s, f, r in one.samples]
+        for source, found, right in one.samples:
+            note = "" if found == right else f" (right: {escape(right)})"
+            parts += [f"<tr><td>{escape(source)}<td class={'held' if found == right else 'failed'}>{escape(found)}{note}"]
         parts += ["</table>"]
     path = out / "report.html"
     path.write_text("\n".join([*parts, "</html>"]), encoding="utf-8")

@@ -20,6 +20,7 @@ from ..decode import Beam, Hypothesis, Sampling, translate
 from ..errors import NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..look import Map
+from ..look.maps import MEAN
 from ..models import Translator, build, config_of
 from ..train import Loss, Metric, Result, TrainConfig, fit
 from .run import Run, write_config
@@ -174,7 +175,7 @@ def alignment(run: Run, sentence: str, options: Beam = GREEDY) -> tuple[str, Map
         mechanism=run.model.facts.name,
         call=0,
         run=0,
-        heads=(0,),
+        heads=(MEAN,),
         rows=tuple(range(L)),
         columns=tuple(range(M)),
         queries=L,
