@@ -11,7 +11,7 @@ from regard.recipes import RECIPES
 PAGE = Path(__file__).parent / "results.md"
 HEAD = """# Results
 
-Written by `make claims` from the runs themselves, never by hand. Figures are means over the seeds, with the smallest and the largest. A claim
+Written by `docs/claims.py` (`make claims`) from the runs themselves, never by hand. Figures are means over the seeds, with the smallest and the largest. A claim
 that fails stays here as failed.
 """
 

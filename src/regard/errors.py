@@ -17,8 +17,7 @@ RegardError
 ├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
 ├── CannotSave          (OSError)     the disk is full, read-only or not ours
 ├── Diverged            (ArithmeticError) training that cannot go on
-├── Interrupted         training that was asked to stop, and has saved
-└── MissingExtra        (ImportError) an optional dependency is not installed
+└── Interrupted         training that was asked to stop, and has saved
 """
 
 import difflib
@@ -107,10 +106,3 @@ class Interrupted(RegardError):
         self.signal = signal.Signals(number)
         self.code = 128 + number
         super().__init__(f"stopped by {self.signal.name} {where}")
-
-
-class MissingExtra(RegardError, ImportError):
-    """An optional dependency is not installed."""
-
-    def __init__(self, package: str, extra: str, purpose: str):
-        super().__init__(f"{purpose} needs the package {package}: pip install 'regard[{extra}]'")

@@ -1,7 +1,7 @@
 """A transformer without positions cannot tell order: the same model with and without them, and what heads and beams are worth.
 
 Paper: Vaswani et al. 2017, "Attention is all you need", arXiv:1706.03762 (there English → German news, here number words → digits).
-Run:   regard run transformer2017        Takes: see the report; three seeds of four variants.
+Run:   regard run transformer2017        Takes: see the report; three seeds of three variants.
 
 English number words to digits, numbers below 10,000; width 64, 4 heads, 2 + 2 layers; equal steps for all.
 """
