@@ -47,6 +47,7 @@ PATTERNS = [
     P.window(10) | P.tokens(0, -1),
     P.keep(torch.rand(3, 4, L, M, generator=torch.Generator().manual_seed(0)) < 0.05),
     P.segments(torch.arange(M).expand(3, M) // 40),
+    P.block_window(64, 1) | P.tokens(0, -1) | P.random_blocks(1, 64, seed=1, per_head=4),
     P.window(3) | P.per_head(*(P.from_tokens(200 + 12 * h) for h in range(H))),  # alike in blocks, not in rows
 ]
 
@@ -242,8 +243,9 @@ class TestPlan:
         masks = {id(t.mask) for g in made.groups for t in g.tiles if t.partial}
         assert len(masks) < 10 and id(None) not in masks  # those at the border, and one for all the rest
 
-    def test_tiles_cover_each_live_pair_once(self):
-        for pattern in PATTERNS:
+    @pytest.mark.parametrize("L, M", [(L, M), (640, 640), (500, 700)])
+    def test_tiles_cover_each_live_pair_once(self, L, M):
+        for pattern in [p for p in PATTERNS if (L, M) == (150, 333) or not isinstance(p, P.keep | P.segments)]:
             made = plan(pattern, L, M)
             covered = torch.zeros(B, H, L, M, dtype=torch.int)
             for group in made.groups:
@@ -257,6 +259,20 @@ class TestPlan:
                         len(b), len(h), -1, -1
                     ).int()
             assert covered.equal(pattern.mask(L, M).expand(B, H, L, M).int()), str(pattern)
+
+
+@pytest.mark.parametrize("length", [640, 700])
+@pytest.mark.parametrize("pattern", [P.full, P.lengths([700, 333]), P.causal], ids=str)
+def test_what_all_heads_see_is_done_at_once(pattern, length, form):
+    """Band and global tokens for all heads together, merged with the random blocks of each; also a row that sees only the latter."""
+    mask = torch.ones(length, length, dtype=torch.bool)
+    mask[200] = False
+    band = (P.block_window(64, 1) | P.tokens(0, 1, -1)) & P.keep(mask)
+    pattern = (band | P.random_blocks(2, 64, seed=1, per_head=4)) & pattern
+    later = [group for group in plan(pattern, length, length).groups if group.later]
+    assert len(later) >= 4 and any(group.tiles for group in later)
+    q, k, v = (torch.randn(2, length, heads, K, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
+    same(attend(q, k, v, pattern), reference(q, k, v, pattern), (q, k, v))
 
 
 def test_low_precision_accumulates_in_single(form):

@@ -3,15 +3,16 @@
 A plan is a list of tiles. Every tile is a run of query rows with the keys that any of them may see (a slice, or a list
 of indices where they do not lie together) and the mask inside the tile, or none where all pairs are allowed. Rows that
 see nothing are in no tile. Heads and batch rows whose block summaries differ get plans of their own, so that time
-follows the pairs that are really live.
+follows the pairs that are really live; but what all heads see is done for all of them at once, and merged with the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,8 @@ class Group:
     batch: slice | None
     heads: slice | None
     tiles: list[Tile]
+    later: bool = False  # a group before this one may have had the same rows with other keys
+    calls: dict[tuple[int, ...], list[Any]] = field(default_factory=dict)  # the tiles as `stacks` puts them together
 
 
 @dataclass(eq=False, slots=True)
@@ -126,15 +129,37 @@ def _make(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
         return made
     summary = fitted.blocks(queries, keys, min(ROWS), COLUMNS).cpu()
     for batch in _alike(summary, 1):
-        for heads in _alike((summary if batch is None else summary[batch]).transpose(0, 1), share):
+        some = summary if batch is None else summary[batch]
+        runs = _alike(some.transpose(0, 1), share)
+        common = ((some > 0).all(1) if len(runs) > 1 else some[:, 0] < 0).all(0)
+        if 2 * common.sum() * some[:, :, 0, 0].numel() >= (some > 0).sum():
+            made.groups += _shared(made, batch, runs, queries, keys)
+            made.covered = False
+            continue
+        for heads in runs:
             group = Group(batch, heads, [])
             cuts = (spans(queries, rows) for rows in ROWS)
             group.tiles = min((list(_tiles(made, group, rows, keys)) for rows in cuts), key=_cost)
             made.groups.append(group)
-            many = len(_some(batch, fitted.batch)) * len(_some(heads, fitted.heads))
             made.covered &= sum(t.rows.stop - t.rows.start for t in group.tiles) == queries and not any(t.split for t in group.tiles)
-            made.live += many * sum((t.rows.stop - t.rows.start) * width(t) for t in group.tiles)
+    for group in made.groups:
+        many = len(_some(group.batch, fitted.batch)) * len(_some(group.heads, fitted.heads))
+        made.live += many * sum((t.rows.stop - t.rows.start) * width(t) for t in group.tiles)
     return made
+
+
+def _shared(made: Plan, batch: slice | None, runs: list[slice] | list[None], queries: int, keys: int) -> list[Group]:
+    """What all heads see, and then the rest of each; whichever rows a tile make it cheapest."""
+    plans = []
+    for rows in (spans(queries, size) for size in ROWS):
+        every = Group(batch, None, [])
+        common = _look(made, every, rows, keys, together=False) > 0
+        every.tiles = list(_tiles(made, every, rows, keys, common))
+        groups = [every, *(Group(batch, heads, [], later=True) for heads in runs)]
+        for group in groups[1:]:
+            group.tiles = list(_tiles(made, group, rows, keys, ~common))
+        plans.append((made.pattern.heads * _cost(every.tiles) + sum(_cost(group.tiles) for group in groups[1:]), groups))
+    return min(plans, key=lambda plan: plan[0])[1]
 
 
 def _cost(tiles: list[Tile]) -> float:
@@ -172,27 +197,34 @@ def _alike(summary: Tensor, share: int) -> list[slice] | list[None]:
     return whole + single
 
 
-def _tiles(made: Plan, group: Group, rows: Span, keys: int) -> Iterator[Tile]:
-    """The tiles of the given runs of rows."""
+def _tiles(made: Plan, group: Group, rows: Span, keys: int, chosen: Tensor | None = None) -> Iterator[Tile]:
+    """The tiles of the given runs of rows, over all blocks of keys or those chosen for each run."""
     summary = _look(made, group, rows, keys)
+    if chosen is not None:
+        summary = summary * chosen
     counts = (summary > 0).sum(-1)
     usual = max(int(counts.median()), 1)
-    for first, last, count, blocks in zip(rows.first.tolist(), rows.last.tolist(), counts.tolist(), summary, strict=True):
+    for n, (first, last, count, blocks) in enumerate(zip(rows.first.tolist(), rows.last.tolist(), counts.tolist(), summary, strict=True)):
         tiles = list(_cut(made, group, slice(first, last + 1), blocks, keys)) if count else []
         if count > 4 * usual and last - first >= 2 * FINE:
             # perhaps a few rows see far more than the rest: look closer, so that only they pay for it
-            tiles = min(tiles, list(_tiles(made, group, spans(last + 1 - first, FINE, first), keys)), key=_cost)
+            finer = _tiles(made, group, spans(last + 1 - first, FINE, first), keys, None if chosen is None else chosen[n])
+            tiles = min(tiles, list(finer), key=_cost)
         yield from tiles
 
 
-def _look(made: Plan, group: Group, rows: Span, keys: int) -> Tensor:
-    """The block summary of some runs of rows that is true for all of a group: alike in blocks need not be alike in finer ones."""
+def _look(made: Plan, group: Group, rows: Span, keys: int, together: bool = True) -> Tensor:
+    """The block summary of some runs of rows that is true for all of a group: alike in blocks need not be alike in finer ones.
+
+    Not `together`: live are only the blocks in which every batch row and head has something to see.
+    """
     b = _some(group.batch, made.pattern.batch)[:, None, None, None]
     h = _some(group.heads, made.pattern.heads)[:, None, None]
     i = Span(*((x + made.start)[:, None] for x in rows))
     some, every = made.pattern.bounds(b, h, i, spans(keys, COLUMNS))
     shape = (len(b), len(h), len(rows.first), -(-keys // COLUMNS))
-    some, every = some.expand(shape).flatten(0, 1).any(0), every.expand(shape).flatten(0, 1).all(0)
+    some, every = some.expand(shape).flatten(0, 1), every.expand(shape).flatten(0, 1).all(0)
+    some = some.any(0) if together else some.all(0)
     return (some.to(torch.int8) + (some & every).to(torch.int8)).cpu()
 
 

@@ -6,13 +6,15 @@ forward of 8,192 tokens 65 ms tile by tile (64 rows), 48 ms in runs (32 rows); f
 66 ms.
 
 A kernel call is efficient from some eight (batch, head) pairs on. Where a group has fewer (one head of a pattern that
-differs by head, one row of a padded batch), other tiles of equal shape are copied together. BigBird with random blocks of its own for each of 8 heads of 64, 4,096 tokens, forward + backward, AVX2, two threads:
-640 ms one tile at a time, 460 with 4 pairs a call, 427 with 8, 392 with 16.
+differs by head, one row of a padded batch), other tiles of equal shape are copied together. BigBird with random blocks of
+its own for each of 8 heads of 64, 4,096 tokens, forward + backward, AVX2, two threads: 640 ms one tile at a time, 392 with
+16 pairs a call, 295 with each head's rows lying together, 272 when what all heads see is done at once and keys are copied
+by the block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,8 @@ RUN = 1536  # keys all tiles of a call have together where they are views: their
 LONG = 10240  # the same where there are no gradients to hold
 ENOUGH = 8  # (batch, head) pairs that keep a call efficient without copying tiles together
 PAIRS = 16  # pairs a call has where tiles are copied together
+KEYS = 8192  # or as many as have this many keys in all
+BLOCK = 64  # positions that are copied as one where they lie together
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,35 @@ class Steps:
             mine.view(whole).add_(part[turn::turns])
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Whole blocks of BLOCK positions, by number: copied block by block, not row by row."""
+
+    numbers: Tensor
+
+    def take(self, x: Tensor) -> Tensor:
+        if not x.is_contiguous() and x.transpose(1, 2).is_contiguous():  # one head after the other; index_select would copy all first
+            x = x.transpose(1, 2).unflatten(2, (-1, BLOCK)).index_select(2, self.numbers.to(x.device))
+            return x.flatten(2, 3).transpose(1, 2)
+        return x.unflatten(1, (-1, BLOCK)).index_select(1, self.numbers.to(x.device)).flatten(1, 2)
+
+    def put(self, whole: Tensor, part: Tensor) -> None:
+        whole.unflatten(1, (-1, BLOCK)).index_copy_(1, self.numbers.to(whole.device), part.unflatten(1, (-1, BLOCK)).to(whole.dtype))
+
+    def add(self, whole: Tensor, part: Tensor) -> None:
+        whole.unflatten(1, (-1, BLOCK)).index_add_(1, self.numbers.to(whole.device), part.unflatten(1, (-1, BLOCK)).to(whole.dtype))
+
+
+Index = slice | Tensor | Steps | Blocks
+
+
 @dataclass(eq=False, slots=True)
 class Stack:
     """One tile, or several of the same shape that share no row."""
 
     tiles: list[Tile]
-    rows: slice | Tensor | Steps
-    columns: slice | Tensor | Steps
+    rows: Index
+    columns: Index
 
     def take_rows(self, x: Tensor) -> Tensor:
         """(B, L, H, …) → (B · tiles, H, rows of a tile, …)."""
@@ -74,8 +100,10 @@ class Stack:
         part = _unfold(part, len(self.tiles))
         if isinstance(self.rows, slice):
             whole[:, self.rows] = part
+        elif isinstance(self.rows, Blocks):
+            self.rows.put(whole, part)
         else:
-            whole.index_copy_(1, self.rows, part.to(whole.dtype))
+            whole.index_copy_(1, self.rows.to(whole.device), part.to(whole.dtype))
 
     def add_rows(self, whole: Tensor, part: Tensor) -> None:
         _add(whole, self.rows, part, len(self.tiles))
@@ -106,24 +134,36 @@ class Stack:
         return x.view(-1, len(self.tiles), *x.shape[1:])[:, n]
 
 
-def stacks(group: Group, batch: int, heads: int, run: int = RUN) -> Iterator[Stack]:
-    """The tiles of a group in as few calls as pay."""
+def stacks(group: Group, q_BLHK: Tensor, k_BMHK: Tensor, run: int = RUN) -> list[Stack]:
+    """The tiles of a group in as few calls as pay; kept, as putting them together takes as long as a call."""
+    (B, L, H), M = q_BLHK.shape[:3], k_BMHK.shape[1]
+    key = (B, L, H, M, run, torch.get_num_threads())
+    if key not in group.calls:
+        group.calls[key] = list(_stacks(group, B, L, H, M, run))
+    return group.calls[key]
+
+
+def _stacks(group: Group, batch: int, queries: int, heads: int, keys: int, run: int) -> Iterator[Stack]:
     runs, left = _runs(group.tiles, run) if batch == 1 else ([], group.tiles)
     yield from runs
-    if batch * heads >= ENOUGH:
-        yield from (Stack([tile], tile.rows, tile.columns) for tile in left)
-        return
-    at_once = -(-max(PAIRS, 2 * torch.get_num_threads()) // max(batch * heads, 1))
-    shapes: dict[tuple[object, ...], list[Tile]] = {}
+    pairs, shapes = batch * heads, dict[tuple[object, ...], list[Tile]]()
     for n, tile in enumerate(left):
-        shapes.setdefault((*shape(tile), n) if tile.split else shape(tile), []).append(tile)
+        shapes.setdefault((*shape(tile), n) if tile.split or pairs >= ENOUGH else shape(tile), []).append(tile)
     for tiles in shapes.values():
+        at_once = -(-max(PAIRS, 2 * torch.get_num_threads(), KEYS // width(tiles[0])) // max(pairs, 1))
         for first in range(0, len(tiles), at_once):
             some = tiles[first : first + at_once]
-            if len(some) == 1:
-                yield Stack(some, some[0].rows, some[0].columns)
-            else:
-                yield Stack(some, *(torch.cat([_index(getattr(t, axis)) for t in some]) for axis in ("rows", "columns")))
+            yield Stack(some, _joined([t.rows for t in some], queries), _joined([t.columns for t in some], keys))
+
+
+def _joined(parts: Sequence[slice | Tensor], length: int) -> Index:
+    """The positions of several tiles as one index, in whole blocks where they are."""
+    if len(parts) == 1 and isinstance(parts[0], slice):
+        return parts[0]
+    at = torch.cat([torch.arange(part.start, part.stop) if isinstance(part, slice) else part for part in parts])
+    if length % BLOCK or len(at) % BLOCK or (at[::BLOCK] % BLOCK).any() or (at.view(-1, BLOCK).diff() != 1).any():
+        return at
+    return Blocks(at[::BLOCK] // BLOCK)
 
 
 def _runs(tiles: list[Tile], keys: int) -> tuple[list[Stack], list[Tile]]:
@@ -144,14 +184,10 @@ def _runs(tiles: list[Tile], keys: int) -> tuple[list[Stack], list[Tile]]:
     return found, [run[0] for run in runs if len(run) == 1]
 
 
-def _index(some: slice | Tensor) -> Tensor:
-    return torch.arange(some.start, some.stop) if isinstance(some, slice) else some
-
-
-def _fold(x: Tensor, index: slice | Tensor | Steps, tiles: int) -> Tensor:
+def _fold(x: Tensor, index: Index, tiles: int) -> Tensor:
     if isinstance(index, Steps):
         return index.view(x).transpose(1, 2)
-    x = x[:, index] if isinstance(index, slice) else x.index_select(1, index.to(x.device))
+    x = x[:, index] if isinstance(index, slice) else index.take(x) if isinstance(index, Blocks) else x.index_select(1, index.to(x.device))
     if tiles > 1:
         x = x.view(len(x), tiles, -1, *x.shape[2:]).flatten(0, 1)
     return x.transpose(1, 2)
@@ -162,9 +198,11 @@ def _unfold(part: Tensor, tiles: int) -> Tensor:
     return part if tiles == 1 else part.reshape(-1, tiles * part.shape[1], *part.shape[2:])
 
 
-def _add(whole: Tensor, index: slice | Tensor | Steps, part: Tensor, tiles: int) -> None:
+def _add(whole: Tensor, index: Index, part: Tensor, tiles: int) -> None:
     if isinstance(index, Steps):
         index.add(whole, part.transpose(1, 2))
+    elif isinstance(index, Blocks):
+        index.add(whole, _unfold(part, tiles))
     elif isinstance(index, slice):
         whole[:, index] += _unfold(part, tiles)
     else:

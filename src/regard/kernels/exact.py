@@ -166,7 +166,7 @@ class Exact(torch.autograd.Function):
             q_, k_, v_, out_, lse_ = (_part(x, group, H) for x in (q, k, v, out, lse))
             b, _, heads = q_.shape[:3]
             written = None
-            for stack in stacks(group, b, heads, LONG if fused else RUN):
+            for stack in stacks(group, q_, k_, LONG if fused else RUN):
                 qt, kt, vt = stack.take_rows(q_), stack.take_columns(k_, heads), stack.take_columns(v_, heads)
                 added = work.added(group, stack, qt if fused else out, b, tensors)
                 if fused:
@@ -175,11 +175,10 @@ class Exact(torch.autograd.Function):
                         s = s.masked_fill((added == -_tile.INFINITY).all(-1), -_tile.INFINITY)
                 else:
                     o, s = _tile.plain_forward(qt.to(precise), kt.to(precise), vt.to(precise), work.of(number), added)
-                if isinstance(stack.rows, slice) and stack.rows == written:
-                    merge_into(out_[:, written], lse_[:, written], o.transpose(1, 2), s.transpose(1, 2))
-                else:
-                    stack.put_rows(out_, o)
-                    stack.put_rows(lse_, s)
+                if group.later or (isinstance(stack.rows, slice) and stack.rows == written):
+                    merge_into(o, s, stack.take_rows(out_), stack.take_rows(lse_))
+                stack.put_rows(out_, o)
+                stack.put_rows(lse_, s)
                 written, number = stack.rows if isinstance(stack.rows, slice) else None, number + 1
         if sink is not None:
             whole = torch.logaddexp(lse, sink.to(precise))
@@ -213,7 +212,7 @@ class Exact(torch.autograd.Function):
             q_, k_, v_, g_, o_, lse_, delta_ = (_part(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
             dq_, dk_, dv_ = (_part(x, group, H) for x in (dq, dk, dv))
             b, _, heads = q_.shape[:3]
-            for stack in stacks(group, b, heads):
+            for stack in stacks(group, q_, k_):
                 qt, gt, ot, lt, dt = (stack.take_rows(x) for x in (q_, g_, o_, lse_, delta_))
                 kt, vt = stack.take_columns(k_, heads), stack.take_columns(v_, heads)
                 added = work.added(group, stack, qt if fused else safe, b, tuple(tensors))
