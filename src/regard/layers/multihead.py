@@ -22,6 +22,7 @@ from ..kernels import Bias
 from ..patterns import Pattern, causal, full
 from ._states import Memory
 from .norms import NoNorm, Norm
+from .packing import Packing
 from .positions import Position
 
 
@@ -86,8 +87,15 @@ class MultiHead(nn.Module):
         self.out = nn.Linear(heads * V, width if out_width is None else out_width, bias)
 
     def forward(
-        self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
+        self,
+        x_BLD: Tensor,
+        memory_BMD: Tensor | Memory | None = None,
+        pattern: Pattern = full,
+        state: State | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Tensor:
+        """With `packing` x is x_1TD, without padding, and so is the result; the same for the memory with `memory_packing`."""
         if memory_BMD is not None and state is not None and state.grows:
             raise StateNotSupported(
                 f"a {type(state).__name__} takes in new keys at every step, and a memory stays the same; "
@@ -98,9 +106,9 @@ class MultiHead(nn.Module):
                 f"{type(self.attention).__name__} goes step by step over a memory that stays, and a sequence that looks at itself "
                 "grows with every step; SoftmaxAttention can do that, and this one can look at a memory"
             )
-        q, k, v, bias = self._given(x_BLD, memory_BMD, state)
-        out_BLHV = self.attention(q, k, v, pattern, bias, state)
-        return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
+        q, k, v, bias = self._given(x_BLD, memory_BMD, state, packing, memory_packing)
+        out_BLE = self.attention(q, k, v, pattern, bias, state).flatten(-2)
+        return self.out(out_BLE if packing is None else packing.pack(out_BLE))  # type: ignore[no-any-return]
 
     def weights(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
@@ -109,27 +117,34 @@ class MultiHead(nn.Module):
         q, k, _, bias = self._given(x_BLD, memory_BMD, state)
         return weights_now(self.attention, q, k, pattern, bias, state)
 
-    def _given(self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None, state: State | None) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
+    def _given(
+        self,
+        x_BLD: Tensor,
+        memory_BMD: Tensor | Memory | None,
+        state: State | None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
         """What the mechanism is given: q, k, v with their positions, and a bias."""
         self._check("x_BLD", x_BLD, self.width)
         if memory_BMD is None:
-            q, k, v = self._project(x_BLD)
+            q, k, v = self._project(x_BLD, packing)
             q_from = k_from = 0 if state is None else state.length
         else:
-            memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD)
-            q, k, v = self._query(x_BLD), memory.k_BMHK, memory.v_BMHV
+            memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD, memory_packing)
+            q, k, v = self._query(x_BLD, packing), memory.k_BMHK, memory.v_BMHV
             q_from, k_from = k.shape[1] - q.shape[1], 0
         bias = None
         if self.position is not None:
             q, k, bias = self.position.place(q, k, q_from, k_from)
         return q.to(v.dtype), k.to(v.dtype), v, bias  # under autocast a norm or a learned vector gives float32 back
 
-    def remember(self, memory_BMD: Tensor) -> Memory:
+    def remember(self, memory_BMD: Tensor, packing: Packing | None = None) -> Memory:
         """The keys and values of another sequence, to be looked at in many steps: pass the result as `memory`."""
         self._check("memory_BMD", memory_BMD, self.memory_width)
         q_rows, k_rows, v_rows = self.sizes
         kv = self._rows(memory_BMD, q_rows if k_rows else 0, None) if self.kv is None else self.kv(memory_BMD)
-        k, v = kv.split((k_rows or q_rows, v_rows), -1)
+        k, v = (kv if packing is None else packing.pad(kv)).split((k_rows or q_rows, v_rows), -1)
         return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads))
 
     def start(self, batch: int, pattern: Pattern = causal) -> State:
@@ -143,19 +158,20 @@ class MultiHead(nn.Module):
         assert self.q is not None and self.kv is not None
         return [self.q.weight, *self.kv.weight.split(self.sizes[1:])]
 
-    def _project(self, x_BLD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x_BLD: Tensor, packing: Packing | None) -> tuple[Tensor, Tensor, Tensor]:
         if self.qkv is None:
             raise ShapeError(
                 f"this MultiHead looks from width {self.width} at a memory of width {self.memory_width}; pass the memory, "
                 "or make it without memory_width"
             )
-        q, k, v = self.qkv(x_BLD).split(self.sizes, -1)
+        qkv = self.qkv(x_BLD)
+        q, k, v = (qkv if packing is None else packing.pad(qkv)).split(self.sizes, -1)
         k = k if self.sizes[1] else q
         return self.q_norm(_split(q, self.heads)), self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads)
 
-    def _query(self, x_BLD: Tensor) -> Tensor:
+    def _query(self, x_BLD: Tensor, packing: Packing | None) -> Tensor:
         q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else self.q(x_BLD)
-        return self.q_norm(_split(q, self.heads))  # type: ignore[no-any-return]
+        return self.q_norm(_split(q if packing is None else packing.pad(q), self.heads))  # type: ignore[no-any-return]
 
     def _rows(self, x: Tensor, first: int, last: int | None) -> Tensor:
         """Some rows of the fused projection only: another sequence is not projected to what it does not give."""

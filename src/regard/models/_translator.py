@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..attention import MECHANISMS, Attention, State
 from ..errors import BadConfig, DtypeError, ShapeError, UnknownName
+from ..layers import Packing
 from ..patterns import full
 
 
@@ -78,6 +79,11 @@ class Translator(nn.Module):
     def features(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor) -> Tensor:
         """x_BLD under teacher forcing. `target_BL` begins with BOS; row t is about target t + 1."""
         raise NotImplementedError
+
+    def real_features(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor, target_n_B: Tensor) -> Tensor:
+        """The features of the first `target_n_B` tokens of each row only, one behind the other, x_TD: what a loss needs."""
+        x_BLD = self.features(source_BM, source_n_B, target_BL)
+        return Packing.of(target_n_B, x_BLD.shape[1]).pack(x_BLD)[0]
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """weight_ND and bias_N of the output projection, so that a loss may be computed without ever holding all logits."""

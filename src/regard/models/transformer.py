@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, State
 from ..errors import BadConfig
-from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHead, NoNorm, Position, Sinusoidal, States, xavier
+from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHead, NoNorm, Packing, Position, Sinusoidal, States, xavier
 from ..patterns import causal, lengths
 from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, mechanism
 
@@ -126,19 +126,33 @@ class Transformer(Translator):
         self.output = nn.Linear(c.width, c.target_vocab, bias=False) if c.tied == "none" else None
         xavier(self)
 
-    def encode(self, source_BM: Tensor, source_n_B: Tensor) -> Tensor:
-        """What the decoder looks at, memory_BMD."""
-        x_BMD, seen = (self.source_embedding or self.embedding)(source_BM), lengths(source_n_B)
+    def encode(self, source_BM: Tensor, source_n_B: Tensor, packing: Packing | None = None) -> Tensor:
+        """What the decoder looks at, memory_BMD; without padding if `packing` says where it is."""
+        x_BMD, seen = (self.source_embedding or self.embedding)(source_BM, packing=packing), lengths(source_n_B)
         for block in self.encoder:
-            x_BMD = block(x_BMD, seen)
+            x_BMD = block(x_BMD, seen, packing=packing)
         return self.encoder_norm(x_BMD)  # type: ignore[no-any-return]
 
     def features(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor) -> Tensor:
+        return self._features(source_BM, source_n_B, target_BL)
+
+    def real_features(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor, target_n_B: Tensor) -> Tensor:
+        packings = (Packing.of(n_B, ids.shape[1]) for n_B, ids in ((source_n_B, source_BM), (target_n_B, target_BL)))
+        return self._features(source_BM, source_n_B, target_BL, *packings)[0]
+
+    def _features(
+        self,
+        source_BM: Tensor,
+        source_n_B: Tensor,
+        target_BL: Tensor,
+        source_packing: Packing | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
         self.check(source_BM, source_n_B, target_BL)
-        memory_BMD, seen = self.encode(source_BM, source_n_B), lengths(source_n_B)
-        x_BLD = self.embedding(target_BL)
+        memory_BMD, seen = self.encode(source_BM, source_n_B, source_packing), lengths(source_n_B)
+        x_BLD = self.embedding(target_BL, packing=packing)
         for block in self.decoder:
-            x_BLD = block(x_BLD, causal, memory_BMD, seen)
+            x_BLD = block(x_BLD, causal, memory_BMD, seen, packing=packing, memory_packing=source_packing)
         return self.decoder_norm(x_BLD)  # type: ignore[no-any-return]
 
     def head(self) -> tuple[Tensor, Tensor | None]:

@@ -70,12 +70,12 @@ class TranslationTask:
 
     def loss(self, model: nn.Module, batch: PairBatch) -> Loss:
         assert isinstance(model, Translator)
-        total, right, count = _loss(model, batch, self.config.smoothing)
+        total, right, count = summed_loss(model, batch, self.config.smoothing)
         return Loss(total, count, {"right": float(right)})
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, Translator)
-        parts = [_loss(model, batch, 0.0) for batch in self.unseen]
+        parts = [summed_loss(model, batch, 0.0) for batch in self.unseen]
         count = sum(n for _, _, n in parts)
         judged = self.valid[: self.config.judged]
         found = score([t for t, *_ in translations(model, self.tokenizers, [s for s, _ in judged], GREEDY)], [t for _, t in judged])
@@ -88,11 +88,12 @@ class TranslationTask:
         }
 
 
-def _loss(model: Translator, batch: PairBatch, smoothing: float) -> tuple[Tensor, Tensor, int]:
+def summed_loss(model: Translator, batch: PairBatch, smoothing: float) -> tuple[Tensor, Tensor, int]:
     """The summed loss of all real target tokens, how many were right, and how many there are."""
-    x_BLD = model.features(batch.source_BM, batch.source_n_B, batch.target_BL[:, :-1])
-    real_BL = torch.arange(x_BLD.shape[1], device=x_BLD.device) < batch.target_n_B[:, None].to(x_BLD.device)
-    total, right = smoothed_cross_entropy(x_BLD[real_BL], *model.head(), batch.target_BL[:, 1:][real_BL], smoothing)
+    given_BL, wanted_BL = batch.target_BL[:, :-1], batch.target_BL[:, 1:]
+    x_TD = model.real_features(batch.source_BM, batch.source_n_B, given_BL, batch.target_n_B)
+    real_BL = torch.arange(wanted_BL.shape[1], device=wanted_BL.device) < batch.target_n_B[:, None]
+    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_BL[real_BL], smoothing)
     return total, right, int(batch.target_n_B.sum())
 
 
