@@ -62,8 +62,8 @@ class Blocks:
     def take(self, x: Tensor) -> Tensor:
         if not x.is_contiguous() and x.transpose(1, 2).is_contiguous():  # one head after the other; index_select would copy all first
             x = x.transpose(1, 2).unflatten(2, (-1, BLOCK)).index_select(2, self.numbers.to(x.device))
-            return x.flatten(2, 3).transpose(1, 2)  # type: ignore[no-any-return]
-        return x.unflatten(1, (-1, BLOCK)).index_select(1, self.numbers.to(x.device)).flatten(1, 2)
+            return x.flatten(2, 3).transpose(1, 2)
+        return x.unflatten(1, (-1, BLOCK)).index_select(1, self.numbers.to(x.device)).flatten(1, 2)  # type: ignore[no-any-return]
 
     def put(self, whole: Tensor, part: Tensor) -> None:
         whole.unflatten(1, (-1, BLOCK)).index_copy_(1, self.numbers.to(whole.device), part.unflatten(1, (-1, BLOCK)).to(whole.dtype))

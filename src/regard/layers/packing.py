@@ -41,7 +41,7 @@ class Packing:
 
     def padded(self, x_1TD: Tensor) -> Tensor:
         x_BLD = x_1TD.new_zeros(self.batch * self.length, *x_1TD.shape[2:])
-        return x_BLD.index_copy_(0, self.index_T, x_1TD[0]).unflatten(0, (self.batch, self.length))
+        return x_BLD.index_copy_(0, self.index_T, x_1TD[0]).unflatten(0, (self.batch, self.length))  # type: ignore[no-any-return]
 
 
 class _Pack(torch.autograd.Function):
