@@ -86,3 +86,12 @@ def write(section: str, lines: list[str]) -> None:
     page = page[: page.index(begin)] + block + page[page.index(end) + len(end) :] if begin in page else f"{page.rstrip()}\n\n{block}\n"
     RESULTS.write_text(page)
     print("\n".join(lines))
+
+
+def row(section: str, head: list[str], columns: str, line: str) -> None:
+    """Put one row into a table of the results page; a row with the same first cell and the same second is replaced."""
+    begin, end = f"<!-- {section} -->", f"<!-- end of {section} -->"
+    page = RESULTS.read_text() if RESULTS.exists() else ""
+    old = page[page.index(begin) : page.index(end)].splitlines() if begin in page else []
+    rows = [one for one in old if one.startswith("| ") and one != columns and one.split("|")[1:3] != line.split("|")[1:3]]
+    write(section, [*head, columns, "|---" * (columns.count("|") - 1) + "|", *sorted([*rows, line])])
