@@ -28,7 +28,7 @@ class LinformerAttention(Attention):
     Limits:  at most `length` keys; fewer use the first columns of E and F. No causal order: every mixture holds every key.
     Weights: softmax(q (Ek)ᵀ) F, over the original keys: what multiplies each value. F has any sign, so rows are signed and
              do not sum to one. Keys beyond `lengths` enter neither mixture.
-    Paper:   Wang et al. 2020, "Linformer: self-attention with linear complexity", arXiv:2006.04768, eq. 7 and section 4.
+    Paper:   Wang et al. 2020, "Linformer: self-attention with linear complexity", arXiv:2006.04768, eq. 7, section 4.
     Sharing: the paper's, by name: "none" (E and F for each head), "headwise" (one E, one F), "key-value" (E = F). Its
              "layerwise" is one LinformerAttention("key-value") given to all layers.
     """
@@ -72,7 +72,7 @@ class LinformerAttention(Attention):
         e_BHRM, f_BHRM = (p[:, :, :M] * pattern.mask(1, M, p.device) for p in self._projections())
         slots_BHRK = e_BHRM @ share_heads(k_BMHK, H).transpose(1, 2)
         scores_BHLR = q_BLHK.transpose(1, 2) @ slots_BHRK.mT / K**0.5
-        return scores_BHLR.softmax(-1) @ f_BHRM
+        return torch.matmul(scores_BHLR.softmax(-1), f_BHRM)
 
     def forward(
         self,

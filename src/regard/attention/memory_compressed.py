@@ -29,7 +29,7 @@ class MemoryCompressedAttention(Attention):
              future, so the first s − 1 queries see nothing and give zeros. Step by step under `causal` only; a row that is
              reset keeps the blocks of the stream: what was before counts as zeros in the block it was reset in.
     Weights: softmax(q·k') times the matrix of c, over the original keys; they sum to one if the numbers c of a head do.
-    Paper:   Liu et al. 2018, "Generating Wikipedia by summarizing long sequences", arXiv:1801.10198, section 4.2.3: s = 3.
+    Paper:   Liu et al. 2018, "Generating Wikipedia by summarizing long sequences", arXiv:1801.10198, section 4.2: s = 3.
     We differ: on values the convolution has one number c_t a head and place. The paper's mixes features too, and then no
              single weight belongs to a key; W_v and W_o mix features before and after. Convolutions are a head's own, and
              have no shift (it would cancel in the softmax, and be no average). A last block that is not full is filled with
@@ -131,7 +131,9 @@ class MemoryCompressedAttention(Attention):
                 f"MemoryCompressedAttention goes on from a Compressed, not from a {type(state).__name__}; begin with attention.start(batch)"
             )
         if not isinstance(pattern, Causal):
-            raise PatternNotSupported(f"MemoryCompressedAttention goes step by step under `causal`, not `{pattern}`; SoftmaxAttention takes any")
+            raise PatternNotSupported(
+                f"MemoryCompressedAttention goes step by step under `causal`, not `{pattern}`; SoftmaxAttention takes any"
+            )
         at_L = torch.arange(state.length, state.length + q_BLHK.shape[1], device=q_BLHK.device)
         k_BMHK, v_BMHV = state.append(k_BMHK, v_BMHV, self.stride)
         k_BUHK, v_BUHV, since = state.slots.append(*self._compress(k_BMHK, v_BMHV), full)

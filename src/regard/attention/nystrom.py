@@ -28,8 +28,8 @@ class NystromAttention(Attention):
     Limits:  queries and keys of one sequence. No causal order: landmarks are means over all. Up to m tokens it is exact.
     Weights: the product of the three, plus the band of c: signed, because a pseudo-inverse is; rows need not sum to one.
     Paper:   Xiong et al. 2021, "Nyströmformer: a Nyström-based algorithm for approximating self-attention",
-             arXiv:2102.03902, eq. 13 to 15: Z ← ¼ Z (13 − AZ (15 − AZ (7 − AZ))), 6 times. The pseudo-inverse is computed in
-             float32 at least: in bfloat16 it diverges.
+             arXiv:2102.03902, section 3. The pseudo-inverse Z of A: ¼ Z (13 − AZ (15 − AZ (7 − AZ))), 6 times, in float32 at
+             least: in bfloat16 it diverges.
     We differ: each row of a batch has segments of its own, of its own length, their sizes equal to within one; padding is in
              none of them. Z begins at Aᵀ/‖A‖₁ of each matrix, not of the batch (the "exact" option of the authors' code), so
              that a row does not depend on its neighbours. `kernel` = 0 leaves out the convolution.
@@ -81,7 +81,7 @@ class NystromAttention(Attention):
         q_BLHK, k_BMHK = _precise(q_BLHK), _precise(share_heads(k_BMHK, q_BLHK.shape[2]))
         j_M, c_C1 = torch.arange(M, device=device), torch.arange(self.landmarks, device=device)[:, None]
         kept_BM = pattern.mask(1, M, device)[:, 0, 0]
-        mean_BCM, used_B = segments(kept_BM, self.landmarks)
+        mean_BCM, used_B = _segments(kept_BM, self.landmarks, q_BLHK.dtype)
         q_BCHK, k_BCHK = _mean(mean_BCM, q_BLHK), _mean(mean_BCM, k_BMHK)
         row_B1C1, column_B11C = c_C1 < used_B[:, None, None, None], c_C1[:, 0] < used_B[:, None, None, None]
         left_BHLC = softmax_where(_scores(q_BLHK[:, rows], k_BCHK), column_B11C)
@@ -113,7 +113,7 @@ class NystromAttention(Attention):
         kept_BM = pattern.mask(1, M, q_BLHK.device)[:, 0, 0]
         if not isinstance(pattern, Full):
             k_BMHK, v_BMHV = (x.masked_fill(~kept_BM[..., None, None], 0) for x in (k_BMHK, v_BMHV))
-        mean_BCM, used_B = segments(kept_BM, m)
+        mean_BCM, used_B = _segments(kept_BM, m, q_BLHK.dtype)
         q_BCHK, k_BCHK = _mean(mean_BCM, q_BLHK), _mean(mean_BCM, k_BMHK)
         used_BC = torch.arange(m, device=q_BLHK.device) < used_B[:, None]
         middle_BHCC = softmax_where(_scores(q_BCHK, k_BCHK), used_BC[:, None, :, None] & used_BC[:, None, None])
@@ -121,9 +121,11 @@ class NystromAttention(Attention):
         right_BCHV = attend(q_BCHK, k_BMHK, v_BMHV, pattern)
         values_BCHV = torch.einsum("bhcd,bdhv->bchv", pseudo_inverse(middle_BHCC, self.iterations), right_BCHV)
         short_B111 = (kept_BM.sum(-1) <= m)[:, None, None, None]
+        over: Pattern = full
         if short_B111.any():
+            over = lengths(used_B)
             values_BCHV = torch.where(short_B111, F.pad(v_BMHV[:, :m], (0, 0, 0, 0, 0, max(m - M, 0))), values_BCHV)
-        out_BLHV = attend(q_BLHK, k_BCHK, values_BCHV, lengths(used_B))
+        out_BLHV = attend(q_BLHK, k_BCHK, values_BCHV, over)
         if self.c_HT is not None:
             c_H1T1 = _precise(self.c_HT)[:, None, :, None]
             out_BLHV = out_BLHV + F.conv2d(v_BMHV.transpose(1, 2), c_H1T1, padding=(self.kernel // 2, 0), groups=H).transpose(1, 2)
@@ -145,24 +147,24 @@ class NystromAttention(Attention):
         return f"heads={self.heads}, landmarks={self.landmarks}, kernel={self.kernel}, iterations={self.iterations}"
 
 
-def segments(kept_BM: Tensor, landmarks: int) -> tuple[Tensor, Tensor]:
+def _segments(kept_BM: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """mean_BCM, which takes the means of each row's segments, and how many segments each row has."""
     n_B1, p_M = kept_BM.sum(-1, keepdim=True), torch.arange(kept_BM.shape[1], device=kept_BM.device)
     used_B1 = n_B1.clamp(max=landmarks)
     segment_BM = p_M * used_B1 // n_B1.clamp(min=1)
     inside_BCM = (segment_BM[:, None] == torch.arange(landmarks, device=kept_BM.device)[:, None]) & kept_BM[:, None]
-    return inside_BCM / inside_BCM.sum(-1, keepdim=True).clamp(min=1), used_B1[:, 0]
+    return inside_BCM.to(dtype) / inside_BCM.sum(-1, keepdim=True).clamp(min=1), used_B1[:, 0]
 
 
 def pseudo_inverse(a_BHCC: Tensor, iterations: int) -> Tensor:
     """Of matrices whose rows sum to one (or are zeros, and stay so), by an iteration of third order."""
     norm_BH11 = a_BHCC.sum(-2).amax(-1)[..., None, None]  # ‖A‖₁; ‖A‖∞ is one
-    z_BHCC = a_BHCC.mT / norm_BH11.masked_fill(norm_BH11 == 0, 1)
+    z_BHCC: Tensor = a_BHCC.mT / norm_BH11.masked_fill(norm_BH11 == 0, 1)
     one_CC = torch.eye(a_BHCC.shape[-1], dtype=a_BHCC.dtype, device=a_BHCC.device)
     for _ in range(iterations):
-        az_BHCC = a_BHCC @ z_BHCC
+        az_BHCC = torch.matmul(a_BHCC, z_BHCC)
         z_BHCC = z_BHCC @ (13 * one_CC - az_BHCC @ (15 * one_CC - az_BHCC @ (7 * one_CC - az_BHCC))) / 4
-    return z_BHCC
+    return z_BHCC  # type: ignore[no-any-return]
 
 
 def _scores(q_BLHK: Tensor, k_BMHK: Tensor) -> Tensor:
@@ -170,7 +172,7 @@ def _scores(q_BLHK: Tensor, k_BMHK: Tensor) -> Tensor:
 
 
 def _mean(mean_BCM: Tensor, x_BMHK: Tensor) -> Tensor:
-    return (mean_BCM.to(x_BMHK.dtype) @ x_BMHK.flatten(2)).unflatten(-1, x_BMHK.shape[2:])  # type: ignore[no-any-return]
+    return (mean_BCM @ x_BMHK.flatten(2)).unflatten(-1, x_BMHK.shape[2:])  # type: ignore[no-any-return]
 
 
 def _precise(x: Tensor) -> Tensor:

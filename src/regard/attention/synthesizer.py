@@ -74,9 +74,7 @@ class _Synthesizer(Attention):
 
         return by_rows(look, L, matrices * H * M, q_BLHK.device)
 
-    def _weights(
-        self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern, bias: Tensor | Bias | None, j_BM: Tensor
-    ) -> Tensor:
+    def _weights(self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern, bias: Tensor | Bias | None, j_BM: Tensor) -> Tensor:
         L, M, device = q_BLHK.shape[1], k_BMHK.shape[1], q_BLHK.device
         i_BL = j_BM[:, -1:] + 1 - L + rows if M else rows[None]  # the last query stands at the last key
         logits_BHLM = self.logits(q_BLHK[:, rows], k_BMHK, i_BL, j_BM)
@@ -118,9 +116,8 @@ class DenseSynthesizer(_Synthesizer):
     Use it:  as the ablation that asks what comparing tokens is worth; where a token's kind fixes where it looks.
     Avoid it: where the answer depends on what the other tokens are: copying, recall.
     Limits:  at most `length` keys. Keys that are not allowed are left out before the softmax, so short rows sum to one.
-    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.1.
-    We differ: q is the first layer, W₁x + b₁: the projection that MultiHead makes. Its hidden size is K, so small heads
-             mean a narrow hidden layer (the paper: the same).
+    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
+    We differ: q is the first layer, W₁x + b₁: the projection that MultiHead makes, so the hidden layer is as wide as a head.
     """
 
     facts = Facts(
@@ -157,9 +154,9 @@ class RandomSynthesizer(_Synthesizer):
     Use it:  as the ablation that asks what content is worth; for fixed rearrangements, where it is the fastest mixer.
     Avoid it: where anything depends on content; with weight decay on R, which drives it to the plain mean.
     Limits:  at most `length` tokens, of one sequence: R has a row for each query.
-    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.2.
+    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
              Its "fixed random" is `.requires_grad_(False)`.
-    We differ: R begins small (0.02), not as the embedding of a position: large logits are one-hot from the start.
+    We differ: nothing. R begins small (0.02): large logits would be one-hot from the start.
     """
 
     facts = Facts(
@@ -198,7 +195,7 @@ class FactorisedDenseSynthesizer(_Synthesizer):
     Use it:  in place of the dense one, where its parameters weigh.
     Avoid it: where content matters, as the dense one.
     Limits:  at most `length` keys. The logits of a row are a table of rank one.
-    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.3.
+    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
     We differ: n is the square root of `length`, rounded up, so any length can be cut; q is the first layer, as in
              DenseSynthesizer.
     """
@@ -240,7 +237,7 @@ class FactorisedRandomSynthesizer(_Synthesizer):
     Use it:  in place of the random one for long sequences, where N² parameters overfit or weigh.
     Avoid it: where anything depends on content; for sharp rearrangements of many places, which want full rank.
     Limits:  at most `length` tokens, of one sequence.
-    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.4.
+    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
     """
 
     facts = Facts(
@@ -259,9 +256,8 @@ class FactorisedRandomSynthesizer(_Synthesizer):
     def __init__(self, *, length: int, heads: int = 1, rank: int = 8):
         super().__init__(length)
         self.heads = heads
-        # products of two have a spread of 0.02, as the entries of the full matrix
-        self.r_HNR, self.s_HNR = ((0.02**0.5 * rank**-0.25) * torch.randn(2, heads, length, rank)).unbind()
-        self.r_HNR, self.s_HNR = nn.Parameter(self.r_HNR), nn.Parameter(self.s_HNR)
+        spread = 0.02**0.5 * rank**-0.25  # then the logits have one of 0.02, as the entries of the full matrix
+        self.r_HNR, self.s_HNR = (nn.Parameter(spread * torch.randn(heads, length, rank)) for _ in "rs")
 
     @classmethod
     def sized(cls, *, heads: int, width: int, length: int) -> Self:
@@ -280,8 +276,8 @@ class MixtureSynthesizer(_Synthesizer):
     Cost:    time O(L·M·K) and that of the parts, memory L·M in chunks of rows.
     Use it:  random with softmax: the paper's best, where positions and content both matter.
     Avoid it: where SoftmaxAttention with a learned bias on positions will do: that is the same without the shares.
-    Limits:  at most as many keys as the part for the fewest; only looks within one sequence if a part does.
-    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.5.
+    Limits:  at most as many tokens as the part for the fewest, of one sequence.
+    Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
     We differ: the shares are one number a part, for all heads. `compare=False` leaves out q·k.
     """
 
@@ -310,11 +306,28 @@ class MixtureSynthesizer(_Synthesizer):
         return cls([RandomSynthesizer(heads=heads, length=length)])
 
     def logits(self, q_BLHK: Tensor, k_BMHK: Tensor, i_BL: Tensor, j_BM: Tensor) -> Tensor:
-        said = [part.logits(q_BLHK, k_BMHK, i_BL, j_BM) for part in self.parts]  # type: ignore[operator]
+        said: list[Tensor] = [part.logits(q_BLHK, k_BMHK, i_BL, j_BM) for part in self.parts]  # type: ignore[operator]
         if self.compare:
             H, K = q_BLHK.shape[2:]
             said.insert(0, torch.einsum("blhk,bmhk->bhlm", q_BLHK, share_heads(k_BMHK, H)) / K**0.5)
-        return sum(share * one for share, one in zip(self.share_P.softmax(-1), said, strict=True))  # type: ignore[return-value]
+        shares = self.share_P.softmax(-1)
+        mixed_BHLM = shares[0] * said[0]
+        for share, one in zip(shares[1:], said[1:], strict=True):
+            mixed_BHLM = mixed_BHLM + share * one
+        return mixed_BHLM
+
+    def check(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        v_BMHV: Tensor | None,
+        pattern: Pattern,
+        bias: Tensor | Bias | None = None,
+        state: State | None = None,
+    ) -> None:
+        super().check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        for part in self.parts:
+            part.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)  # type: ignore[operator]
 
 
 def _at(table_HNX: Tensor, place_BL: Tensor) -> Tensor:
