@@ -90,6 +90,15 @@ def test_long_in_tiles_and_a_row_of_no_tokens():
     assert (out[1] == 0).all() and all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
+def test_the_inverse_stays_precise_under_autocast():
+    q, k, v = (x.detach().bfloat16() for x in qkv(scale=2.0))
+    attention = NystromAttention(heads=H, landmarks=6, kernel=3)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = attention(q, k, v)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, attention(q.float(), k.float(), v.float()).bfloat16())
+
+
 def test_wrong_settings_are_named():
     for wrong in ({"landmarks": 0, "kernel": 0}, {"heads": 2, "kernel": 4}, {"kernel": 33}, {"heads": 2, "kernel": 0}):
         with pytest.raises(ShapeError, match="NystromAttention takes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Self
 
 import torch
@@ -108,6 +109,10 @@ class NystromAttention(Attention):
         state: State | None = None,
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        with torch.autocast(q_BLHK.device.type, enabled=False):  # or the pseudo-inverse would be taken in bfloat16 after all
+            return self._average(q_BLHK, k_BMHK, v_BMHV, pattern)
+
+    def _average(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> Tensor:
         dtype, (M, H), m = q_BLHK.dtype, q_BLHK.shape[1:3], self.landmarks
         q_BLHK, k_BMHK, v_BMHV = (_precise(share_heads(x, H)) for x in (q_BLHK, k_BMHK, v_BMHV))
         kept_BM = pattern.mask(1, M, q_BLHK.device)[:, 0, 0]
@@ -159,16 +164,16 @@ def _segments(kept_BM: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tens
 def pseudo_inverse(a_BHCC: Tensor, iterations: int) -> Tensor:
     """Of matrices whose rows sum to one (or are zeros, and stay so), by an iteration of third order."""
     norm_BH11 = a_BHCC.sum(-2).amax(-1)[..., None, None]  # ‖A‖₁; ‖A‖∞ is one
-    z_BHCC: Tensor = a_BHCC.mT / norm_BH11.masked_fill(norm_BH11 == 0, 1)
+    z_BHCC = a_BHCC.mT / norm_BH11.masked_fill(norm_BH11 == 0, 1)
     one_CC = torch.eye(a_BHCC.shape[-1], dtype=a_BHCC.dtype, device=a_BHCC.device)
     for _ in range(iterations):
-        az_BHCC = torch.matmul(a_BHCC, z_BHCC)
+        az_BHCC = a_BHCC @ z_BHCC
         z_BHCC = z_BHCC @ (13 * one_CC - az_BHCC @ (15 * one_CC - az_BHCC @ (7 * one_CC - az_BHCC))) / 4
-    return z_BHCC  # type: ignore[no-any-return]
+    return z_BHCC
 
 
 def _scores(q_BLHK: Tensor, k_BMHK: Tensor) -> Tensor:
-    return torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / q_BLHK.shape[-1] ** 0.5
+    return torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / sqrt(q_BLHK.shape[-1])
 
 
 def _mean(mean_BCM: Tensor, x_BMHK: Tensor) -> Tensor:
