@@ -13,10 +13,18 @@ from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
 from .hard import HardAttention as HardAttention
+from .linformer import LinformerAttention as LinformerAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .location import LocationAttention as LocationAttention
+from .memory_compressed import MemoryCompressedAttention as MemoryCompressedAttention
+from .nystrom import NystromAttention as NystromAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
+from .synthesizer import DenseSynthesizer as DenseSynthesizer
+from .synthesizer import FactorisedDenseSynthesizer as FactorisedDenseSynthesizer
+from .synthesizer import FactorisedRandomSynthesizer as FactorisedRandomSynthesizer
+from .synthesizer import MixtureSynthesizer as MixtureSynthesizer
+from .synthesizer import RandomSynthesizer as RandomSynthesizer
 
 # The list everything else reads (tests, command line, tables), derived from the imports above: a new mechanism is one line there.
 MECHANISMS: tuple[type[Attention], ...] = tuple(

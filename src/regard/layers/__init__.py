@@ -20,6 +20,10 @@ from .feedforward import swiglu as swiglu
 from .init import gpt as gpt
 from .init import truncated as truncated
 from .init import xavier as xavier
+from .latents import CrossBlock as CrossBlock
+from .latents import InducedBlock as InducedBlock
+from .latents import Latents as Latents
+from .latents import Pooling as Pooling
 from .multihead import MultiHead as MultiHead
 from .norms import LayerNorm as LayerNorm
 from .norms import NoNorm as NoNorm

@@ -1,0 +1,184 @@
+"""Nyström attention: the matrix of all pairs rebuilt from the pairs with some landmarks."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import ShapeError
+from ..kernels import Bias, attend
+from ..patterns import Full, Pattern, full, lengths
+from ._base import Attention, Facts, share_heads, softmax_where
+from ._scored import fits, uniform
+from ._state import State
+
+
+class NystromAttention(Attention):
+    r"""Means of segments stand for all queries and keys; three thin matrices rebuild the large one.
+
+    $$o = \mathrm{softmax}(q\tilde k^\top)\; \mathrm{softmax}(\tilde q\tilde k^\top)^{+}\; \mathrm{softmax}(\tilde q k^\top)\, v
+      \;+\; \sum_t c_t\, v_{i+t} \qquad \text{products over } \sqrt{K}$$
+
+    Cost:    time O(L·m·(K + V) + m³) for m landmarks, memory O(L·(m + K)): linear in the length.
+    Use it:  in encoders of some thousand tokens, also to replace the softmax of a trained one.
+    Avoid it: for decoders, and where single tokens matter: a landmark is the mean of L/m neighbours.
+    Limits:  queries and keys of one sequence. No causal order: landmarks are means over all. Up to m tokens it is exact.
+    Weights: the product of the three, plus the band of c: signed, because a pseudo-inverse is; rows need not sum to one.
+    Paper:   Xiong et al. 2021, "Nyströmformer: a Nyström-based algorithm for approximating self-attention",
+             arXiv:2102.03902, section 3. The pseudo-inverse Z of A: ¼ Z (13 − AZ (15 − AZ (7 − AZ))), 6 times, in float32 at
+             least: in bfloat16 it diverges.
+    We differ: each row of a batch has segments of its own, of its own length, their sizes equal to within one; padding is in
+             none of them. Z begins at Aᵀ/‖A‖₁ of each matrix, not of the batch (the "exact" option of the authors' code), so
+             that a row does not depend on its neighbours. `kernel` = 0 leaves out the convolution.
+    """
+
+    facts = Facts(
+        name="nystrom",
+        year=2021,
+        title="Nyströmformer: a Nyström-based algorithm for approximating self-attention",
+        paper="arXiv:2102.03902",
+        formula="softmax(q·k̃) softmax(q̃·k̃)⁺ softmax(q̃·k) v + conv(v)",
+        time="L·m·(K + V) + m³",
+        memory="L·(m + K)",
+        patterns=("full", "lengths"),
+        causal="none",
+        cross=False,
+        streaming=False,
+        normalised=False,
+        positional=True,
+        bias=False,
+    )
+
+    def __init__(self, *, heads: int | None = None, landmarks: int = 64, kernel: int = 33, iterations: int = 6):
+        super().__init__()
+        if landmarks < 1 or kernel < 0 or (kernel and kernel % 2 == 0) or (kernel > 0) != (heads is not None):
+            raise ShapeError(
+                "NystromAttention takes at least one landmark, and a kernel of odd size for as many `heads`, or kernel=0 for none, "
+                f"got landmarks={landmarks}, kernel={kernel}, heads={heads}"
+            )
+        self.heads, self.landmarks, self.kernel, self.iterations = heads, landmarks, kernel, iterations
+        self.c_HT = uniform(heads, kernel, fan=kernel) if heads else None
+
+    @classmethod
+    def sized(cls, *, heads: int, width: int, length: int) -> Self:
+        return cls(heads=heads, landmarks=min(64, max(1, length // 8)))
+
+    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
+        self.check(q_BLHK, k_BMHK, None, pattern, bias)
+        return self._rows(torch.arange(q_BLHK.shape[1], device=q_BLHK.device), q_BLHK, k_BMHK, pattern)
+
+    def weights_of(
+        self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None
+    ) -> Tensor:
+        self.check(q_BLHK, k_BMHK, None, pattern, bias)
+        return self._rows(rows, q_BLHK, k_BMHK, pattern)
+
+    def _rows(self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern) -> Tensor:
+        dtype, M, device = q_BLHK.dtype, k_BMHK.shape[1], q_BLHK.device
+        q_BLHK, k_BMHK = _precise(q_BLHK), _precise(share_heads(k_BMHK, q_BLHK.shape[2]))
+        j_M, c_C1 = torch.arange(M, device=device), torch.arange(self.landmarks, device=device)[:, None]
+        kept_BM = pattern.mask(1, M, device)[:, 0, 0]
+        mean_BCM, used_B = _segments(kept_BM, self.landmarks, q_BLHK.dtype)
+        q_BCHK, k_BCHK = _mean(mean_BCM, q_BLHK), _mean(mean_BCM, k_BMHK)
+        row_B1C1, column_B11C = c_C1 < used_B[:, None, None, None], c_C1[:, 0] < used_B[:, None, None, None]
+        left_BHLC = softmax_where(_scores(q_BLHK[:, rows], k_BCHK), column_B11C)
+        middle_BHCC = softmax_where(_scores(q_BCHK, k_BCHK), row_B1C1 & column_B11C)
+        right_BHCM = softmax_where(_scores(q_BCHK, k_BMHK), row_B1C1 & kept_BM[:, None, None])
+        rebuilt_BHCM = pseudo_inverse(middle_BHCC, self.iterations) @ right_BHCM
+        # as many landmarks as keys: each key is its own, and the inverse undoes the product exactly
+        alone_B1CM = ((c_C1 == j_M) & kept_BM[:, None])[:, None].to(q_BLHK.dtype)
+        rebuilt_BHCM = torch.where((kept_BM.sum(-1) <= self.landmarks)[:, None, None, None], alone_B1CM, rebuilt_BHCM)
+        weights_BHLM = left_BHLC @ rebuilt_BHCM
+        if self.c_HT is not None:
+            away_LM = j_M - rows[:, None] + self.kernel // 2
+            inside_BHLM = ((away_LM >= 0) & (away_LM < self.kernel)) & kept_BM[:, None, None]
+            weights_BHLM = weights_BHLM + self.c_HT[:, away_LM.clamp(0, self.kernel - 1)] * inside_BHLM
+        return weights_BHLM.to(dtype)
+
+    def forward(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        v_BMHV: Tensor,
+        pattern: Pattern = full,
+        bias: Tensor | Bias | None = None,
+        state: State | None = None,
+    ) -> Tensor:
+        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        with torch.autocast(q_BLHK.device.type, enabled=False):  # or the pseudo-inverse would be taken in bfloat16 after all
+            return self._average(q_BLHK, k_BMHK, v_BMHV, pattern)
+
+    def _average(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> Tensor:
+        dtype, (M, H), m = q_BLHK.dtype, q_BLHK.shape[1:3], self.landmarks
+        q_BLHK, k_BMHK, v_BMHV = (_precise(share_heads(x, H)) for x in (q_BLHK, k_BMHK, v_BMHV))
+        kept_BM = pattern.mask(1, M, q_BLHK.device)[:, 0, 0]
+        if not isinstance(pattern, Full):
+            k_BMHK, v_BMHV = (x.masked_fill(~kept_BM[..., None, None], 0) for x in (k_BMHK, v_BMHV))
+        mean_BCM, used_B = _segments(kept_BM, m, q_BLHK.dtype)
+        q_BCHK, k_BCHK = _mean(mean_BCM, q_BLHK), _mean(mean_BCM, k_BMHK)
+        used_BC = torch.arange(m, device=q_BLHK.device) < used_B[:, None]
+        middle_BHCC = softmax_where(_scores(q_BCHK, k_BCHK), used_BC[:, None, :, None] & used_BC[:, None, None])
+        # landmarks that are not used have a row of `right` too, but none of the pseudo-inverse: its columns there are zeros
+        right_BCHV = attend(q_BCHK, k_BMHK, v_BMHV, pattern)
+        values_BCHV = torch.einsum("bhcd,bdhv->bchv", pseudo_inverse(middle_BHCC, self.iterations), right_BCHV)
+        short_B111 = (kept_BM.sum(-1) <= m)[:, None, None, None]
+        over: Pattern = full
+        if short_B111.any():
+            over = lengths(used_B)
+            values_BCHV = torch.where(short_B111, F.pad(v_BMHV[:, :m], (0, 0, 0, 0, 0, max(m - M, 0))), values_BCHV)
+        out_BLHV = attend(q_BLHK, k_BCHK, values_BCHV, over)
+        if self.c_HT is not None:
+            c_H1T1 = _precise(self.c_HT)[:, None, :, None]
+            out_BLHV = out_BLHV + F.conv2d(v_BMHV.transpose(1, 2), c_H1T1, padding=(self.kernel // 2, 0), groups=H).transpose(1, 2)
+        return out_BLHV.to(dtype)
+
+    def check(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        v_BMHV: Tensor | None,
+        pattern: Pattern,
+        bias: Tensor | Bias | None = None,
+        state: State | None = None,
+    ) -> None:
+        super().check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        fits(self, q_BLHK, self.heads, None)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, landmarks={self.landmarks}, kernel={self.kernel}, iterations={self.iterations}"
+
+
+def _segments(kept_BM: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """mean_BCM, which takes the means of each row's segments, and how many segments each row has."""
+    n_B1, p_M = kept_BM.sum(-1, keepdim=True), torch.arange(kept_BM.shape[1], device=kept_BM.device)
+    used_B1 = n_B1.clamp(max=landmarks)
+    segment_BM = p_M * used_B1 // n_B1.clamp(min=1)
+    inside_BCM = (segment_BM[:, None] == torch.arange(landmarks, device=kept_BM.device)[:, None]) & kept_BM[:, None]
+    return inside_BCM.to(dtype) / inside_BCM.sum(-1, keepdim=True).clamp(min=1), used_B1[:, 0]
+
+
+def pseudo_inverse(a_BHCC: Tensor, iterations: int) -> Tensor:
+    """Of matrices whose rows sum to one (or are zeros, and stay so), by an iteration of third order."""
+    norm_BH11 = a_BHCC.sum(-2).amax(-1)[..., None, None]  # ‖A‖₁; ‖A‖∞ is one
+    z_BHCC = a_BHCC.mT / norm_BH11.masked_fill(norm_BH11 == 0, 1)
+    one_CC = torch.eye(a_BHCC.shape[-1], dtype=a_BHCC.dtype, device=a_BHCC.device)
+    for _ in range(iterations):
+        az_BHCC = a_BHCC @ z_BHCC
+        z_BHCC = z_BHCC @ (13 * one_CC - az_BHCC @ (15 * one_CC - az_BHCC @ (7 * one_CC - az_BHCC))) / 4
+    return z_BHCC
+
+
+def _scores(q_BLHK: Tensor, k_BMHK: Tensor) -> Tensor:
+    return torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / sqrt(q_BLHK.shape[-1])
+
+
+def _mean(mean_BCM: Tensor, x_BMHK: Tensor) -> Tensor:
+    return (mean_BCM @ x_BMHK.flatten(2)).unflatten(-1, x_BMHK.shape[2:])  # type: ignore[no-any-return]
+
+
+def _precise(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
