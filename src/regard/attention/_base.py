@@ -84,6 +84,11 @@ class Attention(nn.Module):
         """The weights of some queries only. Mechanisms whose rows do not depend on each other save the work of the rest."""
         return self.weights(q_BLHK, k_BMHK, pattern, bias)[:, :, rows]
 
+    @property
+    def rows_apart(self) -> bool:
+        """Whether a query's weights are the same whatever other queries there are: such mechanisms have a `weights_of` of their own."""
+        return type(self).weights_of is not Attention.weights_of
+
     def check(
         self,
         q_BLHK: Tensor,

@@ -113,6 +113,14 @@ class Cache(State):
         held[:, self._held : self._held + new.shape[1]] = new
         return held
 
+    def _moved(self, held: Tensor | None, rows: Tensor) -> Tensor | None:
+        if held is None or held.requires_grad:
+            return None if held is None else held.index_select(0, rows)
+        room = held.new_empty(len(rows), *held.shape[1:])
+        # what is not yet filled is not copied: half of it on average
+        torch.ops.aten.index.Tensor_out(held[:, : self._held], [rows.to(held.device)], out=room[:, : self._held])
+        return room
+
     def _forget(self) -> None:
         if self.window is None or self._k is None or self._v is None or self._held <= self.sinks + 2 * self.window:
             return
@@ -123,8 +131,7 @@ class Cache(State):
         self._held = len(kept)
 
     def reorder(self, rows: Tensor) -> Self:
-        self._k = None if self._k is None else self._k.index_select(0, rows)
-        self._v = None if self._v is None else self._v.index_select(0, rows)
+        self._k, self._v = self._moved(self._k, rows), self._moved(self._v, rows)
         self._first = None if self._first is None else self._first.index_select(0, rows)
         self.batch = len(rows)
         return self

@@ -5,24 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from ..attention import State
+from ..patterns import Pattern, full, lengths
 
 
 class Memory(State):
-    """Keys and values of another sequence, projected once and looked at in every step: k_BMHK, v_BMHV.
+    """Keys and values of another sequence, projected once and looked at in every step: k_BMHK, v_BMHV, of which the first n_B are real.
 
-    It follows beams like any state. `reset` leaves it: rows that begin anew still look at the same memory.
+    It follows beams like any state, but beams of one sentence look at the same memory: it is held once for each run of `share` rows,
+    and nothing is copied while they only change places among themselves. `reset` leaves it: rows that begin anew still look at it.
     """
 
-    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor):
-        super().__init__(len(k_BMHK))
-        self.k_BMHK, self.v_BMHV = k_BMHK, v_BMHV
+    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor, n_B: Tensor | None = None, share: int = 1):
+        super().__init__(len(k_BMHK) * share)
+        self.k_BMHK, self.v_BMHV, self.share = k_BMHK, v_BMHV, share
+        self.n_B = None if n_B is None or bool((n_B == k_BMHK.shape[1]).all()) else n_B
+
+    @property
+    def pattern(self) -> Pattern:
+        """What may be seen of it."""
+        return full if self.n_B is None else lengths(self.n_B)
 
     def reorder(self, rows: Tensor) -> Self:
-        self.k_BMHK, self.v_BMHV, self.batch = self.k_BMHK.index_select(0, rows), self.v_BMHV.index_select(0, rows), len(rows)
+        kept, runs = torch.unique_consecutive(rows // self.share, return_counts=True)
+        even = len(runs) > 0 and bool((runs == runs[0]).all())
+        kept, self.share = (kept, int(runs[0])) if even else (rows // self.share, 1)
+        if not kept.equal(torch.arange(len(self.k_BMHK), device=kept.device)):
+            self.k_BMHK, self.v_BMHV = self.k_BMHK.index_select(0, kept), self.v_BMHV.index_select(0, kept)
+            self.n_B = None if self.n_B is None else self.n_B.index_select(0, kept)
+        self.batch = len(rows)
         return self
+
+    def apart(self) -> Memory:
+        """The same with a row of its own for each that looks."""
+        if self.share == 1:
+            return self
+        k_BMHK, v_BMHV = (x.repeat_interleave(self.share, 0) for x in (self.k_BMHK, self.v_BMHV))
+        return Memory(k_BMHK, v_BMHV, None if self.n_B is None else self.n_B.repeat_interleave(self.share))
 
     def reset(self, rows: Tensor) -> Self:
         return self

@@ -138,8 +138,10 @@ class Block(nn.Module):
             return x_BLD
         return self.around_feedforward(x_BLD, self.feedforward)  # type: ignore[no-any-return]
 
-    def start(self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None) -> States:
-        """A fresh state for going step by step. A memory given here is projected once, and follows beams with the rest."""
+    def start(
+        self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None, memory_n_B: Tensor | None = None
+    ) -> States:
+        """A fresh state for going step by step. A memory given here (n_B tokens of it real) is projected once, and follows beams."""
         begin = getattr(self.mixer, "start", None)
         if begin is None:
             raise StateNotSupported(f"{type(self.mixer).__name__} cannot go step by step: it has no start(batch, pattern); MultiHead has")
@@ -147,7 +149,7 @@ class Block(nn.Module):
         if memory_BMD is not None:
             if self.cross is None:
                 raise ShapeError("this block has no part that looks at a memory; make it with cross=MultiHead(…)")
-            parts["memory"] = self.cross.remember(memory_BMD)
+            parts["memory"] = self.cross.remember(memory_BMD, n_B=memory_n_B)
             counting = self.cross.start(batch, full)
             if not counting.grows:  # most mechanisms have nothing to remember while the memory stays; some count their queries
                 parts["looking"] = counting

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..attention import Attention, SoftmaxAttention, State
 from ..errors import ShapeError, StateNotSupported
 from ..kernels import Bias
-from ..patterns import Pattern, causal, full
+from ..patterns import Full, Pattern, causal, full
 from ._states import Memory
 from .norms import NoNorm, Norm
 from .packing import Packing
@@ -106,46 +106,63 @@ class MultiHead(nn.Module):
                 f"{type(self.attention).__name__} goes step by step over a memory that stays, and a sequence that looks at itself "
                 "grows with every step; SoftmaxAttention can do that, and this one can look at a memory"
             )
-        q, k, v, bias = self._given(x_BLD, memory_BMD, state, packing, memory_packing)
+        q, k, v, bias, pattern = self._given(x_BLD, memory_BMD, pattern, state, packing, memory_packing)
         out_BLE = self.attention(q, k, v, pattern, bias, state).flatten(-2)
+        if out_BLE.shape[:2] != x_BLD.shape[:2] and packing is None:
+            out_BLE = out_BLE.reshape(*x_BLD.shape[:2], -1)  # beams that were queries of one memory are rows again
         return self.out(out_BLE if packing is None else packing.pack(out_BLE))  # type: ignore[no-any-return]
 
     def weights(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
     ) -> Tensor:
         """Who looks at whom when `forward` is given the same: weights_BHLM. A state, one that counts only, is not moved."""
-        q, k, _, bias = self._given(x_BLD, memory_BMD, state)
-        return weights_now(self.attention, q, k, pattern, bias, state)
+        q, k, _, bias, pattern = self._given(x_BLD, memory_BMD, pattern, state)
+        weights_BHLM = weights_now(self.attention, q, k, pattern, bias, state)
+        return weights_BHLM.transpose(1, 2).reshape(*x_BLD.shape[:2], self.heads, -1).transpose(1, 2)
 
     def _given(
         self,
         x_BLD: Tensor,
         memory_BMD: Tensor | Memory | None,
+        pattern: Pattern,
         state: State | None,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
-        """What the mechanism is given: q, k, v with their positions, and a bias."""
+    ) -> tuple[Tensor, Tensor, Tensor, Bias | None, Pattern]:
+        """What the mechanism is given: q, k, v with their positions, a bias, and the pattern over them."""
         self._check("x_BLD", x_BLD, self.width)
         if memory_BMD is None:
             q, k, v = self._project(x_BLD, packing)
             q_from = k_from = 0 if state is None else state.length
         else:
             memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD, memory_packing)
-            q, k, v = self._query(x_BLD, packing), memory.k_BMHK, memory.v_BMHV
+            q = self._query(x_BLD, packing)
+            if memory.share > 1 and state is None and q.shape[1] == 1 and self._foldable and isinstance(pattern, Full):
+                q = q.reshape(-1, memory.share, *q.shape[2:])  # beams are further queries of the same memory: nothing of it is copied
+            else:
+                memory = memory.apart()
+            k, v = memory.k_BMHK, memory.v_BMHV
+            pattern = memory.pattern if isinstance(pattern, Full) else pattern & memory.pattern
             q_from, k_from = k.shape[1] - q.shape[1], 0
         bias = None
         if self.position is not None:
             q, k, bias = self.position.place(q, k, q_from, k_from)
-        return q.to(v.dtype), k.to(v.dtype), v, bias  # under autocast a norm or a learned vector gives float32 back
+        return q.to(v.dtype), k.to(v.dtype), v, bias, pattern  # under autocast a norm or a learned vector gives float32 back
 
-    def remember(self, memory_BMD: Tensor, packing: Packing | None = None) -> Memory:
-        """The keys and values of another sequence, to be looked at in many steps: pass the result as `memory`."""
+    def remember(self, memory_BMD: Tensor, packing: Packing | None = None, n_B: Tensor | None = None) -> Memory:
+        """The keys and values of another sequence, to be looked at in many steps: pass the result as `memory`.
+
+        `n_B`: how many tokens of each row are real; the others are not seen, whatever the pattern.
+        """
         self._check("memory_BMD", memory_BMD, self.memory_width)
         q_rows, k_rows, v_rows = self.sizes
         kv = self._rows(memory_BMD, q_rows if k_rows else 0, None) if self.kv is None else self.kv(memory_BMD)
         k, v = (kv if packing is None else packing.pad(kv)).split((k_rows or q_rows, v_rows), -1)
-        return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads))
+        return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads), n_B)
+
+    @property
+    def _foldable(self) -> bool:
+        return self.attention.rows_apart and self.position is None
 
     def start(self, batch: int, pattern: Pattern = causal) -> State:
         """A fresh state for a sequence that looks at itself step by step; positions go on from `state.length`."""

@@ -205,7 +205,7 @@ class _Watch:
         (B, L, H, _), M = q_BLHK.shape, k_BMHK.shape[1]
         self._afford(name, (B, len(heads), len(rows), M))
         a_row = max(COPIES * B * H * M * q_BLHK.element_size(), 1)
-        alone = type(attention).weights_of is not Attention.weights_of
+        alone = attention.rows_apart
         if not alone and a_row * L > self.limit:
             raise CaptureNotSupported(
                 f"{name}: {type(attention).__name__} gives single rows only out of its whole {L} × {M} matrix, {_mib(a_row * L)} of work "
