@@ -3,6 +3,7 @@
 from ._base import Attention as Attention
 from ._base import Facts as Facts
 from ._state import Cache as Cache
+from ._state import Running as Running
 from ._state import Standing as Standing
 from ._state import State as State
 from .additive import AdditiveAttention as AdditiveAttention
@@ -27,4 +28,14 @@ MECHANISMS: tuple[type[Attention], ...] = tuple(
 )
 
 # What `from regard.attention import *` gives, and so what the package gives.
-__all__ = ["MECHANISMS", "Attention", "Cache", "Choice", "Facts", "Standing", "State", *(mechanism.__name__ for mechanism in MECHANISMS)]
+__all__ = [
+    "MECHANISMS",
+    "Attention",
+    "Cache",
+    "Choice",
+    "Facts",
+    "Running",
+    "Standing",
+    "State",
+    *(mechanism.__name__ for mechanism in MECHANISMS),
+]

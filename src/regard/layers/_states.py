@@ -11,17 +11,18 @@ from ..attention import State
 
 
 class Memory(State):
-    """Keys and values of another sequence, projected once and looked at in every step: k_BMHK, v_BMHV.
+    """Keys and values of another sequence, projected once and looked at in every step: k_BMHK, v_BMHV, and extra_BMHE if wanted.
 
     It follows beams like any state. `reset` leaves it: rows that begin anew still look at the same memory.
     """
 
-    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor):
+    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor, extra_BMHE: Tensor | None = None):
         super().__init__(len(k_BMHK))
-        self.k_BMHK, self.v_BMHV = k_BMHK, v_BMHV
+        self.k_BMHK, self.v_BMHV, self.extra_BMHE = k_BMHK, v_BMHV, extra_BMHE
 
     def reorder(self, rows: Tensor) -> Self:
         self.k_BMHK, self.v_BMHV, self.batch = self.k_BMHK.index_select(0, rows), self.v_BMHV.index_select(0, rows), len(rows)
+        self.extra_BMHE = None if self.extra_BMHE is None else self.extra_BMHE.index_select(0, rows)
         return self
 
     def reset(self, rows: Tensor) -> Self:
@@ -29,6 +30,7 @@ class Memory(State):
 
     def detach(self) -> Self:
         self.k_BMHK, self.v_BMHV = self.k_BMHK.detach(), self.v_BMHV.detach()
+        self.extra_BMHE = None if self.extra_BMHE is None else self.extra_BMHE.detach()
         return self
 
 

@@ -41,7 +41,8 @@ class MultiHead(nn.Module):
     position      any scheme of `positions` that acts on q, k or scores
 
     Layout: `qkv.weight` holds the rows of q, of k, of v, in this order, as `in_proj_weight` of PyTorch's module; `out` is its
-    `out_proj`. With another `memory_width` there are two: `q`, and `kv`.
+    `out_proj`. With another `memory_width` there are two: `q`, and `kv`. `extra` makes what the mechanism wants of each key beside
+    k and v, if it wants any.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class MultiHead(nn.Module):
             self.qkv = nn.Linear(width, sum(self.sizes), bias)
         else:
             self.q, self.kv = nn.Linear(width, self.sizes[0], bias), nn.Linear(self.memory_width, sum(self.sizes[1:]), bias)
+        self.extra = nn.Linear(self.memory_width, groups * self.attention.extra) if self.attention.extra else None
         self.out = nn.Linear(heads * V, width if out_width is None else out_width, bias)
 
     def forward(
@@ -98,31 +100,35 @@ class MultiHead(nn.Module):
                 f"{type(self.attention).__name__} goes step by step over a memory that stays, and a sequence that looks at itself "
                 "grows with every step; SoftmaxAttention can do that, and this one can look at a memory"
             )
-        q, k, v, bias = self._given(x_BLD, memory_BMD, state)
-        out_BLHV = self.attention(q, k, v, pattern, bias, state)
+        q, k, v, bias, extra = self._given(x_BLD, memory_BMD, state)
+        out_BLHV = self.attention(q, k, v, pattern, bias, state, **extra)
         return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
 
     def weights(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
     ) -> Tensor:
         """Who looks at whom when `forward` is given the same: weights_BHLM. A state, one that counts only, is not moved."""
-        q, k, _, bias = self._given(x_BLD, memory_BMD, state)
-        return weights_now(self.attention, q, k, pattern, bias, state)
+        q, k, _, bias, extra = self._given(x_BLD, memory_BMD, state)
+        return weights_now(self.attention, q, k, pattern, bias, state, **extra)
 
-    def _given(self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None, state: State | None) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
-        """What the mechanism is given: q, k, v with their positions, and a bias."""
+    def _given(
+        self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None, state: State | None
+    ) -> tuple[Tensor, Tensor, Tensor, Bias | None, dict[str, Tensor]]:
+        """What the mechanism is given: q, k, v with their positions, a bias, and as a keyword what else it wants of each key."""
         self._check("x_BLD", x_BLD, self.width)
         if memory_BMD is None:
             q, k, v = self._project(x_BLD)
+            extra = self._extra(x_BLD)
             q_from = k_from = 0 if state is None else state.length
         else:
             memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD)
-            q, k, v = self._query(x_BLD), memory.k_BMHK, memory.v_BMHV
+            q, k, v, extra = self._query(x_BLD), memory.k_BMHK, memory.v_BMHV, memory.extra_BMHE
             q_from, k_from = k.shape[1] - q.shape[1], 0
         bias = None
         if self.position is not None:
             q, k, bias = self.position.place(q, k, q_from, k_from)
-        return q.to(v.dtype), k.to(v.dtype), v, bias  # under autocast a norm or a learned vector gives float32 back
+        more = {} if extra is None else {"extra_BMHE": extra.to(v.dtype)}
+        return q.to(v.dtype), k.to(v.dtype), v, bias, more  # under autocast a norm or a learned vector gives float32 back
 
     def remember(self, memory_BMD: Tensor) -> Memory:
         """The keys and values of another sequence, to be looked at in many steps: pass the result as `memory`."""
@@ -130,7 +136,7 @@ class MultiHead(nn.Module):
         q_rows, k_rows, v_rows = self.sizes
         kv = self._rows(memory_BMD, q_rows if k_rows else 0, None) if self.kv is None else self.kv(memory_BMD)
         k, v = kv.split((k_rows or q_rows, v_rows), -1)
-        return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads))
+        return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads), self._extra(memory_BMD))
 
     def start(self, batch: int, pattern: Pattern = causal) -> State:
         """A fresh state for a sequence that looks at itself step by step; positions go on from `state.length`."""
@@ -153,6 +159,9 @@ class MultiHead(nn.Module):
         k = k if self.sizes[1] else q
         return self.q_norm(_split(q, self.heads)), self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads)
 
+    def _extra(self, x_BMD: Tensor) -> Tensor | None:
+        return None if self.extra is None else _split(self.extra(x_BMD), self.kv_heads)
+
     def _query(self, x_BLD: Tensor) -> Tensor:
         q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else self.q(x_BLD)
         return self.q_norm(_split(q, self.heads))  # type: ignore[no-any-return]
@@ -170,20 +179,26 @@ class MultiHead(nn.Module):
 
 
 def weights_now(
-    attention: Attention, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Bias | None = None, state: State | None = None
+    attention: Attention,
+    q_BLHK: Tensor,
+    k_BMHK: Tensor,
+    pattern: Pattern = full,
+    bias: Bias | None = None,
+    state: State | None = None,
+    **extra: Tensor,
 ) -> Tensor:
     """The weights_BHLM of the next call of a mechanism over a memory that stays, wherever its state stands; it is not moved.
 
     `attention.weights` knows no state. By the law of the contract, values that are the identity come back as the weights.
     """
     if state is None:
-        return attention.weights(q_BLHK, k_BMHK, pattern, bias)
+        return attention.weights(q_BLHK, k_BMHK, pattern, bias, **extra)
     if state.grows:
         raise StateNotSupported(f"a {type(state).__name__} takes in new keys with every call; regard.capture shows its weights")
     B, M, G = k_BMHK.shape[:3]
     identity_BMHM = torch.eye(M, dtype=k_BMHK.dtype, device=k_BMHK.device)[:, None].expand(B, M, G, M)
     # `forward` by name: whoever watches the calls of this mechanism should not see this one
-    return attention.forward(q_BLHK, k_BMHK, identity_BMHM, pattern, bias, copy(state)).transpose(1, 2)
+    return attention.forward(q_BLHK, k_BMHK, identity_BMHM, pattern, bias, copy(state), **extra).transpose(1, 2)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
