@@ -14,6 +14,7 @@ from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
 from .hard import HardAttention as HardAttention
+from .linear import LinearAttention as LinearAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .location import LocationAttention as LocationAttention
