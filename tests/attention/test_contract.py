@@ -4,18 +4,66 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import MECHANISMS, Attention
+from regard.attention import MECHANISMS, Attention, Running
 from regard.attention._base import average
-from regard.errors import BiasNotSupported, DtypeError, PatternNotSupported, RegardError, ShapeError, StateNotSupported
+from regard.errors import (
+    BiasNotSupported,
+    CaptureNotSupported,
+    DtypeError,
+    PatternNotSupported,
+    RegardError,
+    ShapeError,
+    StateNotSupported,
+)
 from regard.kernels import exact
-from regard.patterns import Pattern, block, causal, full, keep, lengths, local_causal, per_head, random_blocks, segments, tokens, window
+from regard.look import capture
+from regard.patterns import (
+    Pattern,
+    block,
+    causal,
+    full,
+    keep,
+    lengths,
+    local_causal,
+    per_head,
+    random_blocks,
+    segments,
+    since,
+    tokens,
+    window,
+)
 
 B, L, M, H, G, K, V = 3, 13, 17, 4, 2, 7, 11  # all different: a swapped axis cannot pass by luck
 ids = {"ids": lambda m: m.facts.name}
 
 
+class Joined(Attention):
+    """A mechanism that wants extra numbers, given them as further columns of k: whatever a test does to keys it does to them."""
+
+    def __init__(self, inner: Attention):
+        super().__init__()
+        self.inner, self.facts = inner, inner.facts  # type: ignore[misc]
+
+    def weights(self, q_BLHK, k_BMHK, pattern=full, bias=None):
+        return self.inner.weights(q_BLHK, k_BMHK[..., :K], pattern, bias, extra_BMHE=k_BMHK[..., K:])
+
+    def weights_of(self, rows, q_BLHK, k_BMHK, pattern=full, bias=None):
+        return self.inner.weights_of(rows, q_BLHK, k_BMHK[..., :K], pattern, bias, extra_BMHE=k_BMHK[..., K:])
+
+    def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=full, bias=None, state=None):
+        return self.inner(q_BLHK, k_BMHK[..., :K], v_BMHV, pattern, bias, state, extra_BMHE=k_BMHK[..., K:])
+
+    def start(self, batch, pattern=causal):
+        return self.inner.start(batch, pattern)
+
+
 def build(mechanism: type[Attention], length: int = 80, dtype: torch.dtype = torch.float64) -> Attention:
     """A mechanism of the right size, its parameters no longer at symmetric starting points."""
+    attention = alone(mechanism, length, dtype)
+    return Joined(attention) if attention.extra else attention
+
+
+def alone(mechanism: type[Attention], length: int = 80, dtype: torch.dtype = torch.float64) -> Attention:
     attention = mechanism.sized(heads=H, width=K, length=length).to(dtype)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -27,10 +75,19 @@ def build(mechanism: type[Attention], length: int = 80, dtype: torch.dtype = tor
 def tensors(
     mechanism: type[Attention], queries: int = L, keys: int = M, heads: int = H, batch: int = B, dtype=torch.float64
 ) -> list[Tensor]:
-    """q, k, v; as many queries as keys where the mechanism looks within one sequence only."""
+    """q, k, v; as many queries as keys where the mechanism looks within one sequence only. `k` ends in what it wants beside."""
     queries = queries if mechanism.facts.cross else keys
-    shapes = (batch, queries, H, K), (batch, keys, heads, K), (batch, keys, heads, V)
+    shapes = (batch, queries, H, K), (batch, keys, heads, K + extra(mechanism)), (batch, keys, heads, V)
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def extra(mechanism: type[Attention]) -> int:
+    return mechanism.sized(heads=H, width=K, length=M).extra
+
+
+def widest(mechanism: type[Attention]) -> Pattern:
+    """The pattern under which it sees most: all keys, or all that came before where it knows nothing else."""
+    return full if mechanism.facts.patterns == "any" or "full" in mechanism.facts.patterns else causal
 
 
 def patterns(mechanism: type[Attention], queries: int = L, keys: int = M) -> list[Pattern]:
@@ -48,18 +105,22 @@ def patterns(mechanism: type[Attention], queries: int = L, keys: int = M) -> lis
         "random_blocks": random_blocks(1, 3, seed=4, per_head=H),
         "both": causal & lengths([keys, 5, 2]),
         "segments": segments(torch.arange(keys).expand(B, keys) // 3),
+        "since": since(torch.tensor([0, keys // 2, keys - 1])),
     }
     known = mechanism.facts.patterns
     if known == "any":
         return list(every.values())
-    return [every[name] for name in known if name in every] + ([every["both"]] if {"causal", "lengths"} <= set(known) else [])
+    always = widest(mechanism)  # what knows no `full` wants `causal` with every rule
+    own = [every[name] if name == "causal" else always & every[name] for name in known if name in every]
+    return own + ([every["both"]] if {"causal", "lengths"} <= set(known) else [])
 
 
 def reseed(attention: Attention) -> None:
     """Random mechanisms take a generator that the caller can set."""
-    for value in vars(attention).values():
-        if isinstance(value, torch.Generator):
-            value.manual_seed(5)
+    for part in attention.modules():
+        for value in vars(part).values():
+            if isinstance(value, torch.Generator):
+                value.manual_seed(5)
     torch.manual_seed(5)
 
 
@@ -110,7 +171,7 @@ class TestLaw:
     def test_with_fewer_key_heads(self, mechanism, path):
         if not mechanism.facts.grouped:
             with pytest.raises(ShapeError, match="key heads"):
-                build(mechanism)(*tensors(mechanism, heads=G))
+                build(mechanism)(*tensors(mechanism, heads=G), widest(mechanism))
             return
         for pattern in patterns(mechanism):
             compare(build(mechanism), tensors(mechanism, heads=G), pattern)
@@ -121,16 +182,16 @@ class TestLaw:
             bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
             if not mechanism.facts.bias:
                 with pytest.raises(BiasNotSupported, match=mechanism.__name__):
-                    build(mechanism)(q, k, v, full, bias)
+                    build(mechanism)(q, k, v, widest(mechanism), bias)
                 return
             for pattern in patterns(mechanism)[:3]:
                 compare(build(mechanism), [q, k, v], pattern, bias)
 
     def test_empty_batch_and_no_keys(self, mechanism, path):
-        attention = build(mechanism)
-        assert run(attention, *tensors(mechanism, batch=0)).shape == (0, *tensors(mechanism)[0].shape[1:3], V)
+        attention, pattern = build(mechanism), widest(mechanism)
+        assert run(attention, *tensors(mechanism, batch=0), pattern).shape == (0, *tensors(mechanism)[0].shape[1:3], V)
         if mechanism.facts.cross:
-            out = run(attention, *tensors(mechanism, queries=L, keys=0))
+            out = run(attention, *tensors(mechanism, queries=L, keys=0), pattern)
             assert out.shape == (B, L, H, V) and (out == 0).all()
 
 
@@ -158,11 +219,12 @@ class TestWeights:
 
     def test_order_of_keys(self, mechanism):
         q, k, v = tensors(mechanism)
-        attention, order = build(mechanism), torch.randperm(M)
+        attention, order, pattern = build(mechanism), torch.randperm(M), widest(mechanism)
         if mechanism.facts.random:
             pytest.skip("another order is another draw")
-        same = torch.allclose(run(attention, q, k, v), run(attention, q, k[:, order], v[:, order]), atol=1e-10)
-        assert same != mechanism.facts.positional
+        rows = slice(None) if pattern is full else slice(-1, None)  # under causal only the last query sees the same keys
+        before, after = (run(attention, q, *keys, pattern)[:, rows] for keys in ((k, v), (k[:, order], v[:, order])))
+        assert torch.allclose(before, after, atol=1e-10) != mechanism.facts.positional
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, **ids)
@@ -187,21 +249,23 @@ class TestMasks:
         """A padded batch gives what each row gives alone, whatever stands in the padding."""
         if mechanism.facts.patterns != "any" and "lengths" not in mechanism.facts.patterns:
             with pytest.raises(PatternNotSupported):
-                build(mechanism)(*tensors(mechanism), lengths([M] * B))
+                build(mechanism)(*tensors(mechanism), widest(mechanism) & lengths([M] * B))
             return
         if mechanism.facts.random:
             pytest.skip("rows are drawn anew")
-        attention, (q, k, v) = build(mechanism), [x.detach() for x in tensors(mechanism)]
+        pattern = widest(mechanism)
+        same = not mechanism.facts.cross or pattern is not full  # a query stands where its key does, and goes with it
+        attention, (q, k, v) = build(mechanism), [x.detach() for x in tensors(mechanism, M if same else L)]
         sizes = [M, 9, 1]
-        padded = run(attention, q, k, v, lengths(sizes))
+        padded = run(attention, q, k, v, pattern & lengths(sizes))
         k2, v2 = k.clone(), v.clone()
         for b, size in enumerate(sizes):
             k2[b, size:], v2[b, size:] = 1e3, -1e3
-        torch.testing.assert_close(run(attention, q, k2, v2, lengths(sizes)), padded, rtol=0, atol=0)
+        torch.testing.assert_close(run(attention, q, k2, v2, pattern & lengths(sizes)), padded, rtol=0, atol=0)
         for b, size in enumerate(sizes):
-            queries = slice(None) if mechanism.facts.cross else slice(0, size)
-            alone = run(attention, q[b : b + 1, queries], k[b : b + 1, :size], v[b : b + 1, :size])
-            torch.testing.assert_close(padded[b : b + 1, queries], alone)
+            queries = slice(0, size) if same else slice(None)
+            unpadded = run(attention, q[b : b + 1, queries], k[b : b + 1, :size], v[b : b + 1, :size], pattern)
+            torch.testing.assert_close(padded[b : b + 1, queries], unpadded)
 
     def test_rows_that_may_look_nowhere(self, mechanism, path):
         """Zeros, and gradients that are finite everywhere."""
@@ -253,6 +317,13 @@ def streams(mechanism: type[Attention]) -> list[Pattern]:
     return own if mechanism.facts.patterns == "any" else own[:1]
 
 
+def padded_streams(mechanism: type[Attention]) -> list[Pattern]:
+    """Some rows end before the others, or begin later."""
+    known = mechanism.facts.patterns
+    rules = {"lengths": lengths([40, 25, 7]), "since": since(torch.tensor([0, 10, 30]))}
+    return [causal & rule for name, rule in rules.items() if known == "any" or name in known]
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS, **ids)
 class TestStreaming:
     """Self-attention step by step. Mechanisms that step over a fixed memory instead are tested in their own files."""
@@ -269,7 +340,7 @@ class TestStreaming:
 
     @pytest.mark.parametrize("step", [1, 3, 40])
     def test_steps_equal_one_pass(self, mechanism, step):
-        for pattern in streams(mechanism):
+        for pattern in streams(mechanism) + padded_streams(mechanism):
             attention, (q, k, v), state = self.started(mechanism, pattern)
             if mechanism.facts.random:
                 pytest.skip("steps are drawn anew")
@@ -277,6 +348,51 @@ class TestStreaming:
             parts = [attention(*(x[:, t : t + step] for x in (q, k, v)), pattern, state=state) for t in range(0, 40, step)]
             torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-9, rtol=1e-9)
             assert state.length == 40
+
+    def test_steps_show_the_weights_of_the_whole(self, mechanism):
+        """What capture sees of a stream, with rows of beams exchanged and one begun anew on the way."""
+        for pattern in streams(mechanism):
+            attention, (q, k, v), state = self.started(mechanism, pattern)
+            if mechanism.facts.random:
+                pytest.skip("steps are drawn anew")
+            with capture(attention, layers=-1, dtype=torch.float64) as maps:
+                for t in range(0, 30, 3):
+                    attention(*(x[:, t : t + 3] for x in (q, k, v)), pattern, state=state)
+                assert len(maps.all) == 10
+                whole = attention.weights(q[:, :30], k[:, :30], pattern)
+                for t, seen in zip(range(0, 30, 3), maps.all, strict=True):
+                    torch.testing.assert_close(seen.weights_BHLM, whole[:, :, t : t + 3][..., list(seen.columns)], atol=1e-9, rtol=1e-9)
+                order = torch.tensor([2, 0, 1])
+                state.reorder(order).reset(torch.tensor([1]))
+                attention(*(x[order, 30:33] for x in (q, k, v)), pattern, state=state)
+            after = maps.all[-1]
+            whole = attention.weights(q[:, :33], k[:, :33], pattern)[order][:, :, 30:33][..., list(after.columns)]
+            torch.testing.assert_close(after.weights_BHLM[[0, 2]], whole[[0, 2]], atol=1e-9, rtol=1e-9)
+            old = torch.tensor(after.columns) < 30
+            assert (after.weights_BHLM[1, ..., old] == 0).all() and (after.weights_BHLM[1, ..., ~old] != 0).any()
+
+    def test_a_state_that_forgot_its_keys_is_not_captured(self, mechanism):
+        attention, (q, k, v), state = self.started(mechanism)
+        attention(q[:, :3], k[:, :3], v[:, :3], causal, state=state)
+        if not isinstance(state, Running):
+            pytest.skip("keeps its keys")
+        with capture(attention, layers=-1), pytest.raises(CaptureNotSupported, match=r"3 tokens.*begin anew.*keep_keys"):
+            attention(q[:, 3:5], k[:, 3:5], v[:, 3:5], causal, state=state)
+        assert state.length == 3, "refused before it moved"
+
+    def test_a_sum_does_not_grow(self, mechanism):
+        attention, (q, k, v), state = self.started(mechanism)
+        if not isinstance(state, Running):
+            pytest.skip("keeps its keys")
+        sizes = []
+        for t in range(5):
+            attention(*(x[:, t : t + 1] for x in (q, k, v)), causal, state=state)
+            sizes.append({name: x.shape for name, x in state.sums.items()})
+        assert sizes == sizes[:1] * 5 and state.keys() is None
+        low = build(mechanism, dtype=torch.bfloat16)
+        state = low.start(B)
+        low(*(x[:, :1].bfloat16() for x in (q, k, v)), causal, state=state)
+        assert all(x.dtype == torch.float32 for x in state.sums.values())
 
     def test_beams_reorder(self, mechanism):
         for pattern in streams(mechanism):
@@ -326,7 +442,7 @@ class TestStreaming:
 def test_wrong_calls_are_named(mechanism):
     """One typed error that says what was given, what was expected and what to do."""
     attention, (q, k, v) = build(mechanism), tensors(mechanism)
-    unequal = [lengths([1, 2]), keep(torch.ones(B, H + 1, q.shape[1], M, dtype=torch.bool))]
+    unequal = [widest(mechanism) & lengths([1, 2]), keep(torch.ones(B, H + 1, q.shape[1], M, dtype=torch.bool))]
     calls = [
         ((q[0], k, v), ShapeError, "unflatten"),
         ((q, k[..., :3], v), ShapeError, "key size"),
@@ -344,12 +460,38 @@ def test_wrong_calls_are_named(mechanism):
             ((q, k, v, full, torch.ones(1, M, dtype=torch.bool)), DtypeError, "keep"),
         ]
     for arguments, error, words in calls:
+        pattern = () if len(arguments) > 3 else (widest(mechanism),)
         with pytest.raises(error, match=words) as caught:
-            attention(*arguments)
+            attention(*arguments, *pattern)
         assert mechanism.__name__ in str(caught.value) and isinstance(caught.value, RegardError)
     if mechanism.facts.patterns == "any":
         with pytest.raises(ShapeError, match="too small"):
             attention(q, k, v, keep(torch.ones(2, 3, dtype=torch.bool)))
+    elif widest(mechanism) is causal:
+        with pytest.raises(PatternNotSupported, match=f"{mechanism.__name__} knows `causal`.*not `full`"):
+            attention(q, k, v)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, **ids)
+def test_extra_numbers_are_asked_for_by_name(mechanism):
+    attention, (q, k, v), pattern = alone(mechanism), tensors(mechanism), widest(mechanism)
+    k, E = k[..., :K], attention.extra
+    if not E:
+        for call in (attention, lambda q, k, v, *given, **named: attention.weights(q, k, *given, **named)):
+            with pytest.raises(TypeError, match="extra_BMHE"):
+                call(q, k, v, pattern, extra_BMHE=k)
+        return
+    right = torch.zeros(B, M, H, E, dtype=torch.float64)
+    for wrong, error in ((None, ShapeError), (right[:, :-1], ShapeError), (right[..., 1:], ShapeError), (right.float(), DtypeError)):
+        calls = (
+            lambda: attention(q, k, v, pattern, extra_BMHE=wrong),  # noqa: B023
+            lambda: attention.weights(q, k, pattern, extra_BMHE=wrong),  # noqa: B023
+            lambda: attention.weights_of(torch.tensor([0]), q, k, pattern, extra_BMHE=wrong),  # noqa: B023
+        )
+        for call in calls:
+            with pytest.raises(error, match="extra_BMHE") as caught:
+                call()
+            assert mechanism.__name__ in str(caught.value)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, **ids)

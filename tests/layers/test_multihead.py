@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import LocalMonotonicAttention, SoftmaxAttention, State
+from regard.attention._base import average
 from regard.errors import ShapeError, StateNotSupported
 from regard.layers import ALiBi, Buckets, Memory, MultiHead, RelativeXL, RMSNorm, Rotary
+from regard.look import capture
 from regard.patterns import causal, full, lengths, local_causal, tokens, window
 
 B, L, M, H, K, D, E = 2, 5, 7, 3, 4, 12, 10  # E: width of the other sequence
@@ -211,6 +213,52 @@ def test_calls_the_mechanism_as_the_contract_says():
 
     MultiHead(D, H, Watched())(torch.randn(B, L, D), pattern=causal)
     assert seen == [(6, {})]
+
+
+class Dimmed(SoftmaxAttention):
+    """Every key shines as its two extra numbers say."""
+
+    extra = 2
+
+    def weights(self, q_BLHK, k_BMHK, pattern=full, bias=None, *, extra_BMHE=None):
+        light_BHM = torch.sigmoid(self.check_extra(k_BMHK, extra_BMHE).sum(-1)).mT
+        share = q_BLHK.shape[2] // light_BHM.shape[1]
+        return super().weights(q_BLHK, k_BMHK, pattern, bias) * light_BHM.repeat_interleave(share, 1).unsqueeze(2)
+
+    def weights_of(self, rows, q_BLHK, k_BMHK, pattern=full, bias=None, *, extra_BMHE=None):
+        return self.weights(q_BLHK, k_BMHK, pattern, bias, extra_BMHE=extra_BMHE)[:, :, rows]
+
+    def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=full, bias=None, state=None, *, extra_BMHE=None):
+        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        return average(self.weights(q_BLHK, k_BMHK, pattern, bias, extra_BMHE=extra_BMHE), v_BMHV)
+
+
+@pytest.mark.parametrize("memory_width", [None, E])
+def test_extra_numbers_are_projected_from_what_keys_are(memory_width):
+    layer = MultiHead(D, H, Dimmed(), kv_heads=1, memory_width=memory_width).double()
+    assert layer.extra.weight.shape == (layer.kv_heads * 2, memory_width or D) and layer.extra.bias is not None
+    x, memory = randn(B, L, D), randn(B, M, memory_width or D)
+    out, weights = layer(x, memory), layer.weights(x, memory)
+    remembered = layer.remember(memory)
+    light_BMH = torch.sigmoid(layer.extra(memory).unflatten(-1, (layer.kv_heads, 2)).sum(-1))
+    close((weights[0, 0] / light_BMH[0, :, 0]).sum(-1), torch.ones(L).double())
+    close(out, layer.out(average(weights, remembered.v_BMHV).flatten(-2)))
+    close(layer(x, remembered), out)
+    close(layer.weights(x, remembered), weights)
+    rows = torch.tensor([1, 1, 0])
+    close(layer(x[rows], remembered.reorder(rows).detach()), out[rows])
+    assert not remembered.extra_BMHE.requires_grad
+    with capture(layer, dtype=torch.float64) as maps:
+        layer(x, memory)
+    close(maps.all[0].weights_BHLM, weights.detach())
+    if memory_width is None:
+        close(layer(x), layer.out(average(layer.weights(x), layer.remember(x).v_BMHV).flatten(-2)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer.float()(x.float(), memory.float()).dtype == torch.bfloat16
+
+
+def test_without_extra_numbers_nothing_is_made():
+    assert MultiHead(D, H).extra is None and "extra.weight" not in MultiHead(D, H).state_dict()
 
 
 @pytest.mark.parametrize("position", POSITIONS)

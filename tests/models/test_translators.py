@@ -383,7 +383,20 @@ def test_any_mechanism_in_each_attention(kind, slot):
 @pytest.mark.parametrize("kind", [m for m in MECHANISMS if not m.facts.random], ids=lambda m: m.facts.name)
 @pytest.mark.parametrize("base", [luong, rnnsearch], ids=["luong", "rnnsearch"])
 def test_any_mechanism_in_recurrent_models(base, kind):
-    model, (source, n, target) = made(replace(base, attention=kind.facts.name)), batch()
+    (source, n, target), known = batch(), kind.facts.patterns
+    model = made(replace(base, attention=kind.facts.name))
+    if not kind.facts.cross:
+        with pytest.raises(ShapeError, match=f"{kind.__name__} looks within one sequence"):
+            model(source, n, target)
+        return
+    if known != "any" and not {"full", "lengths"} <= set(known):
+        with pytest.raises(RegardError, match=kind.__name__):
+            model(source, n, target)
+        return
+    if not kind.facts.streaming:
+        with pytest.raises(StateNotSupported, match=kind.__name__):
+            model.begin(source, n)
+        return
     with torch.no_grad():
         whole, state = model(source, n, target), model.begin(source, n)
         for t, token in enumerate(target.unbind(1)):

@@ -3,6 +3,7 @@
 from ._base import Attention as Attention
 from ._base import Facts as Facts
 from ._state import Cache as Cache
+from ._state import Running as Running
 from ._state import Standing as Standing
 from ._state import State as State
 from .additive import AdditiveAttention as AdditiveAttention
@@ -13,6 +14,7 @@ from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
 from .hard import HardAttention as HardAttention
+from .linear import LinearAttention as LinearAttention
 from .linformer import LinformerAttention as LinformerAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
@@ -35,4 +37,14 @@ MECHANISMS: tuple[type[Attention], ...] = tuple(
 )
 
 # What `from regard.attention import *` gives, and so what the package gives.
-__all__ = ["MECHANISMS", "Attention", "Cache", "Choice", "Facts", "Standing", "State", *(mechanism.__name__ for mechanism in MECHANISMS)]
+__all__ = [
+    "MECHANISMS",
+    "Attention",
+    "Cache",
+    "Choice",
+    "Facts",
+    "Running",
+    "Standing",
+    "State",
+    *(mechanism.__name__ for mechanism in MECHANISMS),
+]

@@ -32,7 +32,7 @@ class Facts:
     formula: str
     time: str  # of one head, in the letters of the legend
     memory: str  # beside inputs and outputs
-    patterns: Literal["any"] | tuple[str, ...] = "any"
+    patterns: Literal["any"] | tuple[str, ...] = "any"  # or rules it knows, and their conjunctions; without "full", each with causal
     causal: Literal["strict", "mask-only", "none"] = "strict"  # mask-only: statistics of the future leak in
     cross: bool = True  # queries and keys may be different sequences
     streaming: bool = True
@@ -49,9 +49,13 @@ class Attention(nn.Module):
 
     Shapes: q_BLHK, k_BMHK, v_BMHV → out_BLHV. k and v may have fewer heads than q where `facts.grouped`.
     Nothing is left on the module between two calls: what must be remembered is in `state`.
+
+    A mechanism that wants more of each token than k and v, a gate or a step size, says how many numbers in `extra` and takes
+    them as a further keyword, `extra_BMHE`, in `weights`, `forward` and `weights_of`; the others know no such keyword.
     """
 
     facts: ClassVar[Facts]
+    extra: int = 0  # numbers a head wants of every key token beside k and v; MultiHead projects them from x as it projects k
 
     @classmethod
     def sized(cls, *, heads: int, width: int, length: int) -> Self:
@@ -136,11 +140,28 @@ class Attention(nn.Module):
         if isinstance(bias, Tensor) and state is None:
             self._check_bias(bias, (B, H, L, M))
 
+    def check_extra(self, k_BMHK: Tensor, extra_BMHE: Tensor | None) -> Tensor:
+        """The extra numbers, refused by name where they are missing or do not fit the keys."""
+        wanted, me = (*k_BMHK.shape[:3], self.extra), type(self).__name__
+        if extra_BMHE is None or extra_BMHE.shape != wanted:
+            got = "nothing" if extra_BMHE is None else tuple(extra_BMHE.shape)
+            raise ShapeError(
+                f"{me} wants {self.extra} more of every key token and head: pass extra_BMHE of shape {wanted}, got {got}; "
+                "MultiHead makes it from x"
+            )
+        if extra_BMHE.dtype != k_BMHK.dtype:
+            raise DtypeError(f"{me}: extra_BMHE is {extra_BMHE.dtype} and k_BMHK {k_BMHK.dtype}; convert with .to(dtype)")
+        return extra_BMHE
+
     def _knows(self, pattern: Pattern) -> bool:
-        return all(_rule_name(part) in self.facts.patterns for part in _factors(pattern))
+        names = {_rule_name(part) for part in factors(pattern)}
+        return names <= set(self.facts.patterns) and ("full" in self.facts.patterns or "causal" in names)
 
     def _known(self) -> str:
-        return " and ".join(f"`{name}`" for name in self.facts.patterns)
+        names = self.facts.patterns
+        if "full" in names:
+            return " and ".join(f"`{name}`" for name in names)
+        return "`causal`" + "".join(f" and `causal & {name}`" for name in names if name != "causal")
 
     def _check_bias(self, bias: Tensor, shape: tuple[int, ...]) -> None:
         try:
@@ -167,8 +188,9 @@ def _shapes(given: tuple[Tensor, ...], dtypes: bool = False) -> str:
     )
 
 
-def _factors(pattern: Pattern) -> list[Pattern]:
-    return [*_factors(pattern.left), *_factors(pattern.right)] if isinstance(pattern, Both) else [pattern]
+def factors(pattern: Pattern) -> list[Pattern]:
+    """The rules that must all allow a pair."""
+    return [*factors(pattern.left), *factors(pattern.right)] if isinstance(pattern, Both) else [pattern]
 
 
 def _rule_name(pattern: Pattern) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ShapeError, StateNotSupported
 from ..kernels import Bias, PlacedBias
-from ..patterns import Pattern, placed, since
+from ..patterns import Pattern, full, placed, since
 
 
 class State:
@@ -38,6 +38,13 @@ class State:
 
     def keys(self) -> tuple[Tensor, Tensor] | None:
         """The keys still held, k_BMHK, and their positions; None if they were not kept one by one."""
+        return None
+
+    def keep_keys(self) -> None:
+        """Hold the keys one by one from the first step on, for whoever wants to see weights. A cache does so anyway."""
+
+    def extras(self) -> Tensor | None:
+        """The extra numbers of the keys still held, extra_BMHE, for mechanisms that want some."""
         return None
 
     def over(self, pattern: Pattern, queries: int) -> Pattern:
@@ -153,6 +160,10 @@ class Cache(State):
         positions = torch.arange(self._held, device=self._k.device) if self._positions is None else self._positions
         return self._k[:, : self._held], positions
 
+    def values(self) -> Tensor | None:
+        """The values still held, v_BMHV."""
+        return None if self._v is None else self._v[:, : self._held]
+
     def places(self) -> Tensor:
         """Where the keys held stand, (1 or B, M): positions as each row counts them since it began, negative before that."""
         held = self.keys()
@@ -162,6 +173,69 @@ class Cache(State):
     def oldest(self) -> int:
         """How many tokens the row that began first has seen."""
         return self.length if self._first is None or not self.batch else self.length - int(self._first.min())
+
+
+class Running(State):
+    """A past of fixed size: named sums over all tokens so far, (B, …), in float32 or wider, that begin at zero.
+
+    The keys themselves are gone, unless `keep_keys` was called before the first step.
+    """
+
+    def __init__(self, batch: int):
+        super().__init__(batch)
+        self.sums: dict[str, Tensor] = {}
+        self._kept: Cache | None = None
+
+    def sum(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """The sum called `name`, of `shape` a batch row; of the type and on the device of `like` when it begins."""
+        self._check(len(like))
+        if name not in self.sums:
+            precise = torch.promote_types(like.dtype, torch.float32)
+            self.sums[name] = torch.zeros(self.batch, *shape, dtype=precise, device=like.device)
+        return self.sums[name]
+
+    def move(self, k_BMHK: Tensor, extra_BMHE: Tensor | None = None, **sums: Tensor) -> None:
+        """The tokens of `k_BMHK` were taken in, and these are the sums now."""
+        self._check(len(k_BMHK))
+        self.sums.update(sums)
+        self.length += k_BMHK.shape[1]
+        if self._kept is not None:
+            self._kept.append(k_BMHK.detach(), (k_BMHK[..., :0] if extra_BMHE is None else extra_BMHE).detach(), full)
+
+    def keep_keys(self) -> None:
+        if self._kept is None and self.length:
+            raise StateNotSupported(
+                f"this {type(self).__name__} has taken in {self.length} tokens and kept sums of them only; begin anew with "
+                "attention.start(batch, pattern), and call keep_keys() before the first step"
+            )
+        self._kept = self._kept or Cache(self.batch)
+
+    def keys(self) -> tuple[Tensor, Tensor] | None:
+        return None if self._kept is None else self._kept.keys()
+
+    def extras(self) -> Tensor | None:
+        held = None if self._kept is None else self._kept.values()
+        return None if held is None or not held.shape[-1] else held
+
+    def over(self, pattern: Pattern, queries: int) -> Pattern:
+        return pattern if self._kept is None else self._kept.over(pattern, queries)
+
+    def reorder(self, rows: Tensor) -> Self:
+        self.sums = {name: x.index_select(0, rows) for name, x in self.sums.items()}
+        if self._kept is not None:
+            self._kept.reorder(rows)
+        self.batch = len(rows)
+        return self
+
+    def reset(self, rows: Tensor) -> Self:
+        self.sums = {name: _begun(x, rows) for name, x in self.sums.items()}
+        if self._kept is not None:
+            self._kept.reset(rows)
+        return self
+
+    def detach(self) -> Self:
+        self.sums = {name: x.detach() for name, x in self.sums.items()}
+        return self
 
 
 class Standing(State):
@@ -184,15 +258,28 @@ class Standing(State):
         return self
 
     def reset(self, rows: Tensor) -> Self:
-        if self.at is not None:
-            begun = torch.zeros(self.batch, dtype=torch.bool, device=self.at.device)
-            begun[rows] = True
-            self.at = self.at.masked_fill(begun.view(-1, *[1] * (self.at.dim() - 1)), 0)
+        self.at = None if self.at is None else _begun(self.at, rows)
         return self
 
     def detach(self) -> Self:
         self.at = None if self.at is None else self.at.detach()
         return self
+
+
+def _begun(x: Tensor, rows: Tensor) -> Tensor:
+    """The same with zeros in the rows that begin anew."""
+    begun = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    begun[rows] = True
+    return x.masked_fill(begun.view(-1, *[1] * (x.dim() - 1)), 0)
+
+
+def running(state: State) -> Running:
+    """The state, if it is one that sums up the past."""
+    if not isinstance(state, Running):
+        raise StateNotSupported(
+            f"this mechanism goes on from a Running, not from a {type(state).__name__}; begin with attention.start(batch, pattern)"
+        )
+    return state
 
 
 def standing(state: State, batch: int) -> Standing:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ShapeError
 from ..kernels import Bias
-from ..patterns import Pattern
+from ..patterns import Pattern, causal
 from ._base import Facts
 from ._scored import Scored, uniform
 from ._state import Cache, State
@@ -75,6 +75,9 @@ class LocationAttention(Scored):
                 f"LocationAttention has a score for {self.length} positions and was given {keys} keys; make it with length={keys}, "
                 "or use GeneralAttention, which takes any number"
             )
+
+    def start(self, batch: int, pattern: Pattern = causal) -> Cache:
+        return Cache(batch)  # keeps every key, whatever the pattern: weights are asked for by place, and there are at most `length`
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, length={self.length}"

@@ -1,15 +1,25 @@
 """Sums of outer products along a sequence, with decay: the core of every attention that is also a recurrent network.
 
-    S_t = γ_t · S_{t−1} + k_t v_tᵀ        o_t = S_tᵀ q_t        γ_t = exp(log_decay_t), 1 unless given
+    S_t = γ_t ∘ S_{t−1} + k_t v_tᵀ        o_t = S_tᵀ q_t        γ_t = exp(log_decay_t), 1 unless given
 
-`scan` does it in chunks: inside a chunk as a masked product (q kᵀ ∘ D) v with D_ij = γ_{j+1} ⋯ γ_i, between chunks through
-the state. Time O(L·(C + F)·V), memory O(L·C): linear in the length. `scan_definition` is the loop over time.
+Decay is a number a head, or one a feature (a row of S). `scan` goes in chunks: between chunks through the state, inside a chunk
+as a masked product (q kᵀ ∘ D) v with D_ij = γ_{j+1} ⋯ γ_i. Time O(L·(C + F)·V). For the way back only the states between chunks
+are kept, L/C of them: memory O(L·F·V/C). `scan_definition` is the loop over time.
+
+Cumulated decays are never divided: they underflow after some hundred steps. D_ij is the exponential of a difference of cumulated
+logarithms, which is never positive where j ≤ i. With decay a feature there is no such matrix, one would need it for each feature. There
+a chunk is halved again and again: queries in the second half of a piece see keys in its first half through the border r between
+them, D_ij = exp(run_i − run_r) · exp(run_r − run_j), again two exponentials of nothing positive, and products of matrices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 CHUNK = 64
@@ -19,57 +29,184 @@ def scan(
     q_BLHF: Tensor,
     k_BLHF: Tensor,
     v_BLHV: Tensor,
-    log_decay_BLH: Tensor | None = None,
+    log_decay: Tensor | None = None,
     state_BHFV: Tensor | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """out_BLHV and the last state_BHFV. Decay is given as logarithms ≤ 0, so that products of many never underflow."""
-    B, L, H, F = q_BLHF.shape
-    V = v_BLHV.shape[-1]
-    state = q_BLHF.new_zeros(B, H, F, V) if state_BHFV is None else state_BHFV
-    if L == 0:
-        return v_BLHV, state
-    C = min(chunk, L)
-    count = -(-L // C)
-    q, k, v = (_chunks(x, count, C) for x in (q_BLHF, k_BLHF, v_BLHV))  # (B, H, chunks, C, size)
-    causal_CC = torch.ones(C, C, dtype=torch.bool, device=q.device).tril()
-    scores = torch.matmul(q, k.transpose(-1, -2))
-    if log_decay_BLH is None:
-        scores = scores.masked_fill(~causal_CC, 0)
-        sums = torch.matmul(k.transpose(-1, -2), v)
-        before = torch.cat([state.unsqueeze(2), state.unsqueeze(2) + sums.cumsum(2)], 2)
-        out = torch.matmul(scores, v) + torch.matmul(q, before[:, :, :-1])
-        last = before[:, :, -1]
-    else:
-        # differences of cumulated logarithms, never ratios of cumulated products: those underflow after some hundred steps
-        run = _chunks(log_decay_BLH.unsqueeze(-1), count, C).squeeze(-1).cumsum(-1)  # (B, H, chunks, C)
-        between = (run.unsqueeze(-1) - run.unsqueeze(-2)).masked_fill(~causal_CC, -torch.inf)
-        whole = run[..., -1:]
-        sums = torch.matmul((k * (whole - run).exp().unsqueeze(-1)).transpose(-1, -2), v)
-        states = []
-        for n in range(count):
-            states.append(state)
-            state = state * whole[:, :, n].exp().unsqueeze(-1) + sums[:, :, n]
-        out = torch.matmul(scores * between.exp(), v) + torch.matmul(q * run.exp().unsqueeze(-1), torch.stack(states, 2))
-        last = state
-    return out.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :L], last
+    """out_BLHV and the last state_BHFV, in float32 or wider. `log_decay`, finite and ≤ 0, is (B, L, H), or (B, L, H, F) a feature."""
+    (B, L, H, F), V = q_BLHF.shape, v_BLHV.shape[-1]
+    if L <= 1:
+        return scan_definition(q_BLHF, k_BLHF, v_BLHV, log_decay, state_BHFV)
+    if state_BHFV is None:
+        state_BHFV = q_BLHF.new_zeros(B, H, F, V, dtype=_precise(q_BLHF))
+    size = min(chunk, L)
+    if log_decay is not None and log_decay.dim() == 4:
+        size = 1 << (size - 1).bit_length()  # a power of two can be halved to the end
+    elif log_decay is not None:
+        log_decay = log_decay.unsqueeze(-1)
+    return Scan.apply(q_BLHF, k_BLHF, v_BLHV, log_decay, state_BHFV, size)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def scan_definition(
-    q_BLHF: Tensor, k_BLHF: Tensor, v_BLHV: Tensor, log_decay_BLH: Tensor | None = None, state_BHFV: Tensor | None = None
+    q_BLHF: Tensor, k_BLHF: Tensor, v_BLHV: Tensor, log_decay: Tensor | None = None, state_BHFV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The same, one step at a time."""
-    state = q_BLHF.new_zeros(len(q_BLHF), *q_BLHF.shape[2:], v_BLHV.shape[-1]) if state_BHFV is None else state_BHFV
+    (B, L, H, F), precise = q_BLHF.shape, _precise(q_BLHF)
+    state = q_BLHF.new_zeros(B, H, F, v_BLHV.shape[-1], dtype=precise) if state_BHFV is None else state_BHFV
     outs = []
-    for t in range(q_BLHF.shape[1]):
-        if log_decay_BLH is not None:
-            state = state * log_decay_BLH[:, t].exp()[..., None, None]
-        state = state + torch.einsum("bhf,bhv->bhfv", k_BLHF[:, t], v_BLHV[:, t])
-        outs.append(torch.einsum("bhf,bhfv->bhv", q_BLHF[:, t], state))
-    return (torch.stack(outs, 1) if outs else v_BLHV), state
+    for t in range(L):
+        if log_decay is not None:
+            g = log_decay[:, t].to(precise).exp()
+            state = state * (g[..., None, None] if g.dim() == 2 else g[..., None])
+        state = state + k_BLHF[:, t].to(precise).unsqueeze(-1) * v_BLHV[:, t].to(precise).unsqueeze(-2)
+        outs.append(torch.matmul(q_BLHF[:, t].to(precise).unsqueeze(-2), state).squeeze(-2))
+    return (torch.stack(outs, 1).to(v_BLHV.dtype) if outs else v_BLHV), state
 
 
-def _chunks(x_BLHF: Tensor, count: int, size: int) -> Tensor:
-    """(B, L, H, F) → (B, H, chunks, C, F), filled up with zeros: a key of zeros adds nothing, a logarithm of zero is no decay."""
-    x = pad(x_BLHF, (0, 0, 0, 0, 0, count * size - x_BLHF.shape[1]))
-    return x.view(len(x), count, size, *x.shape[2:]).permute(0, 3, 1, 2, 4)
+class Scan(torch.autograd.Function):
+    """Everything in chunks (N, C, size), N = chunks · B · H, the chunks outermost: the states of all sequences move on together."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_BLHF: Tensor, k_BLHF: Tensor, v_BLHV: Tensor, decay_BLHF: Tensor | None, state_BHFV: Tensor, size: int
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = (_chunks(x, size) for x in (q_BLHF, k_BLHF, v_BLHV))
+        run = _run(decay_BLHF, size)
+        first = state_BHFV.flatten(0, 1)
+        states = first.new_empty(-(-q_BLHF.shape[1] // size) + 1, *first.shape)  # before each chunk, and at the end
+        states[0] = first
+        torch.bmm(_times(k, _leave(run)).mT, v, out=states[1:].flatten(0, 1))
+        over = _over(run, states)
+        for n in range(1, len(states)):
+            states[n] += states[n - 1] if over is None else states[n - 1] * over[n - 1]
+        out = torch.baddbmm(_within(q, k, v, run), _times(q, _enter(run)), states[:-1].flatten(0, 1))
+        ctx.size = size
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q_BLHF, k_BLHF, v_BLHV, decay_BLHF, states)
+        return _whole(out, v_BLHV), states[-1].view(state_BHFV.shape).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor | None, d_last: Tensor | None) -> tuple[Tensor | None, ...]:
+        q_BLHF, k_BLHF, v_BLHV, decay_BLHF, states = ctx.saved_tensors
+        d_out = torch.zeros_like(v_BLHV) if d_out is None else d_out
+        q, k, v, do = (_chunks(x, ctx.size) for x in (q_BLHF, k_BLHF, v_BLHV, d_out))
+        run = _run(decay_BLHF, ctx.size)
+        enter, leave = _enter(run), _leave(run)
+        dstates = torch.empty_like(states)
+        dstates[-1] = 0 if d_last is None else d_last.flatten(0, 1)
+        torch.bmm(_times(q, enter).mT, do, out=dstates[:-1].flatten(0, 1))
+        over = _over(run, states)
+        for n in reversed(range(len(states) - 1)):
+            dstates[n] += dstates[n + 1] if over is None else dstates[n + 1] * over[n]
+        before, after = states[:-1].flatten(0, 1), dstates[1:].flatten(0, 1)
+        dq, dk, dv = _within_backward(q, k, v, run, do)
+        dq += _times(torch.bmm(do, before.mT), enter)
+        dk += _times(torch.bmm(v, after.mT), leave)
+        dv.baddbmm_(_times(k, leave), after)
+        d_decay = None
+        if decay_BLHF is not None and ctx.needs_input_grad[3]:
+            # a cumulated logarithm stands as +run_i beside every q_i, as −run_j beside every k_j, and the last one beside the state
+            d_run = q * dq - k * dk
+            d_run[:, -1] += (states[1:].flatten(0, 1) * after).sum(-1)
+            d_run = d_run.sum(-1, keepdim=True) if decay_BLHF.shape[-1] == 1 else d_run
+            d_decay = _whole(d_run.flip(1).cumsum(1).flip(1), decay_BLHF)
+        d_state = dstates[0].view(q_BLHF.shape[0], q_BLHF.shape[2], *dstates.shape[2:])
+        return _whole(dq, q_BLHF), _whole(dk, k_BLHF), _whole(dv, v_BLHV), d_decay, d_state, None
+
+
+def _within(q: Tensor, k: Tensor, v: Tensor, run: Tensor | None) -> Tensor:
+    """What queries get from keys of the same chunk."""
+    if run is None or run.shape[-1] == 1:
+        return torch.bmm(_scores(q, k, run), v)
+    out = (q * k).sum(-1, keepdim=True) * v  # of the own key nothing has decayed
+    for half, late, early in _halves(run):
+        (_, q1), (k0, _), (v0, _), (_, out1) = (_split(x, half) for x in (q, k, v, out))
+        out1.baddbmm_(torch.bmm(q1 * late, (k0 * early).mT), v0)
+    return out
+
+
+def _within_backward(q: Tensor, k: Tensor, v: Tensor, run: Tensor | None, do: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if run is None or run.shape[-1] == 1:
+        pairs = torch.bmm(do, v.mT)
+        pairs = pairs.tril_() if run is None else pairs.mul_(_between(run))
+        return torch.bmm(pairs, k), torch.bmm(pairs.mT, q), torch.bmm(_scores(q, k, run).mT, do)
+    own = (do * v).sum(-1, keepdim=True)
+    dq, dk, dv = own * k, own * q, (q * k).sum(-1, keepdim=True) * do
+    for half, late, early in _halves(run):
+        (_, q1), (k0, _), (v0, _), (_, do1) = (_split(x, half) for x in (q, k, v, do))
+        (_, dq1), (dk0, _), (dv0, _) = (_split(x, half) for x in (dq, dk, dv))
+        q1, k0, pairs = q1 * late, k0 * early, torch.bmm(do1, v0.mT)
+        dq1 += torch.bmm(pairs, k0).mul_(late)
+        dk0 += torch.bmm(pairs.mT, q1).mul_(early)
+        dv0.baddbmm_(torch.bmm(k0, q1.mT), do1)
+    return dq, dk, dv
+
+
+def _halves(run: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Halves of pieces, largest first: their size, what is left from the border to each later token, and to it of each earlier one."""
+    half = run.shape[1] // 2
+    while half:
+        run0, run1 = _split(run, half)
+        border = run0[:, -1:]
+        yield half, (run1 - border).exp_(), (border - run0).exp_()
+        half //= 2
+
+
+def _split(x: Tensor, half: int) -> tuple[Tensor, ...]:
+    return x.view(-1, 2, half, x.shape[-1]).unbind(1)
+
+
+def _scores(q: Tensor, k: Tensor, run: Tensor | None) -> Tensor:
+    scores = torch.bmm(q, k.mT)
+    return scores.tril_() if run is None else scores.mul_(_between(run))
+
+
+def _between(run: Tensor) -> Tensor:
+    """D_ij of a chunk, zero where j > i."""
+    after = torch.ones(run.shape[1], run.shape[1], dtype=torch.bool, device=run.device).triu(1)
+    return (run - run.mT).masked_fill_(after, -torch.inf).exp_()
+
+
+def _run(decay_BLHF: Tensor | None, size: int) -> Tensor | None:
+    """Logarithms cumulated inside each chunk."""
+    return None if decay_BLHF is None else _chunks(decay_BLHF, size).cumsum(1)
+
+
+def _enter(run: Tensor | None) -> Tensor | None:
+    return None if run is None else run.exp()  # what is left of the state before the chunk
+
+
+def _leave(run: Tensor | None) -> Tensor | None:
+    return None if run is None else (run[:, -1:] - run).exp()  # what is left of a key at the end of the chunk
+
+
+def _over(run: Tensor | None, states: Tensor) -> Tensor | None:
+    """What is left of the state before each chunk at its end."""
+    return None if run is None else run[:, -1].exp().view(len(states) - 1, states.shape[1], run.shape[-1], 1)
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def _precise(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _chunks(x_BLHF: Tensor, size: int) -> Tensor:
+    """(B, L, H, F) → (chunks · B · H, C, F), filled up with zeros: a key of zeros adds nothing, a logarithm of zero is no decay."""
+    B, L, H, F = x_BLHF.shape
+    count = -(-L // size)
+    if L % size:
+        x_BLHF = pad(x_BLHF, (0, 0, 0, 0, 0, count * size - L))
+    x = x_BLHF.reshape(B, count, size, H, F).permute(1, 0, 3, 2, 4)
+    return x.to(_precise(x_BLHF), memory_format=torch.contiguous_format).reshape(count * B * H, size, F)
+
+
+def _whole(x: Tensor, like_BLHF: Tensor) -> Tensor:
+    """The way back from chunks, to the shape and type of `like_BLHF`."""
+    B, L, H, _ = like_BLHF.shape
+    size = x.shape[1]
+    x = x.view(-(-L // size), B, H, size, x.shape[-1]).permute(1, 0, 3, 2, 4)
+    return x.to(like_BLHF.dtype).flatten(1, 2)[:, :L]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Self
 
 import torch
@@ -13,15 +14,16 @@ from ..patterns import Pattern, full, lengths
 
 
 class Memory(State):
-    """Keys and values of another sequence, projected once and looked at in every step: k_BMHK, v_BMHV, of which the first n_B are real.
+    """Keys and values of another sequence, projected once and looked at in every step: k_BMHK, v_BMHV, and extra_BMHE if wanted.
 
-    It follows beams like any state, but beams of one sentence look at the same memory: it is held once for each run of `share` rows,
-    and nothing is copied while they only change places among themselves. `reset` leaves it: rows that begin anew still look at it.
+    The first n_B tokens of each row are real. It follows beams like any state, but beams of one sentence look at the same memory: it
+    is held once for each run of `share` rows, and nothing is copied while they only change places among themselves. `reset` leaves it:
+    rows that begin anew still look at it.
     """
 
-    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor, n_B: Tensor | None = None, share: int = 1):
+    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor, extra_BMHE: Tensor | None = None, n_B: Tensor | None = None, share: int = 1):
         super().__init__(len(k_BMHK) * share)
-        self.k_BMHK, self.v_BMHV, self.share = k_BMHK, v_BMHV, share
+        self.k_BMHK, self.v_BMHV, self.extra_BMHE, self.share = k_BMHK, v_BMHV, extra_BMHE, share
         self.n_B = None if n_B is None or bool((n_B == k_BMHK.shape[1]).all()) else n_B
 
     @property
@@ -34,8 +36,7 @@ class Memory(State):
         even = len(runs) > 0 and bool((runs == runs[0]).all())
         kept, self.share = (kept, int(runs[0])) if even else (rows // self.share, 1)
         if not kept.equal(torch.arange(len(self.k_BMHK), device=kept.device)):
-            self.k_BMHK, self.v_BMHV = self.k_BMHK.index_select(0, kept), self.v_BMHV.index_select(0, kept)
-            self.n_B = None if self.n_B is None else self.n_B.index_select(0, kept)
+            self._each(lambda x: x.index_select(0, kept))
         self.batch = len(rows)
         return self
 
@@ -43,15 +44,22 @@ class Memory(State):
         """The same with a row of its own for each that looks."""
         if self.share == 1:
             return self
-        k_BMHK, v_BMHV = (x.repeat_interleave(self.share, 0) for x in (self.k_BMHK, self.v_BMHV))
-        return Memory(k_BMHK, v_BMHV, None if self.n_B is None else self.n_B.repeat_interleave(self.share))
+        one = copy(self)
+        one._each(lambda x: x.repeat_interleave(self.share, 0))
+        one.share = 1
+        return one
 
     def reset(self, rows: Tensor) -> Self:
         return self
 
     def detach(self) -> Self:
-        self.k_BMHK, self.v_BMHV = self.k_BMHK.detach(), self.v_BMHV.detach()
+        self._each(lambda x: x.detach())
         return self
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.k_BMHK, self.v_BMHV = change(self.k_BMHK), change(self.v_BMHV)
+        self.extra_BMHE = None if self.extra_BMHE is None else change(self.extra_BMHE)
+        self.n_B = None if self.n_B is None else change(self.n_B)
 
 
 class States(State):

@@ -138,9 +138,7 @@ class Block(nn.Module):
             return x_BLD
         return self.around_feedforward(x_BLD, self.feedforward)  # type: ignore[no-any-return]
 
-    def start(
-        self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None, memory_n_B: Tensor | None = None
-    ) -> States:
+    def start(self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None, memory_n_B: Tensor | None = None) -> States:
         """A fresh state for going step by step. A memory given here (n_B tokens of it real) is projected once, and follows beams."""
         begin = getattr(self.mixer, "start", None)
         if begin is None:

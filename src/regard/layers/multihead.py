@@ -11,6 +11,7 @@ Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Fewer key heads: Sh
 from __future__ import annotations
 
 from copy import copy
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,17 @@ from ._states import Memory
 from .norms import NoNorm, Norm
 from .packing import Packing
 from .positions import Position
+
+
+class _Given(NamedTuple):
+    """What the mechanism is given: q, k, v with their positions, the pattern over them, a bias, and what else it wants of each key."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    pattern: Pattern
+    bias: Bias | None
+    extra: dict[str, Tensor]
 
 
 class MultiHead(nn.Module):
@@ -42,7 +54,8 @@ class MultiHead(nn.Module):
     position      any scheme of `positions` that acts on q, k or scores
 
     Layout: `qkv.weight` holds the rows of q, of k, of v, in this order, as `in_proj_weight` of PyTorch's module; `out` is its
-    `out_proj`. With another `memory_width` there are two: `q`, and `kv`.
+    `out_proj`. With another `memory_width` there are two: `q`, and `kv`. `extra` makes what the mechanism wants of each key beside
+    k and v, if it wants any.
     """
 
     def __init__(
@@ -84,6 +97,7 @@ class MultiHead(nn.Module):
             self.qkv = nn.Linear(width, sum(self.sizes), bias)
         else:
             self.q, self.kv = nn.Linear(width, self.sizes[0], bias), nn.Linear(self.memory_width, sum(self.sizes[1:]), bias)
+        self.extra = nn.Linear(self.memory_width, groups * self.attention.extra) if self.attention.extra else None
         self.out = nn.Linear(heads * V, width if out_width is None else out_width, bias)
 
     def forward(
@@ -106,18 +120,18 @@ class MultiHead(nn.Module):
                 f"{type(self.attention).__name__} goes step by step over a memory that stays, and a sequence that looks at itself "
                 "grows with every step; SoftmaxAttention can do that, and this one can look at a memory"
             )
-        q, k, v, bias, pattern = self._given(x_BLD, memory_BMD, pattern, state, packing, memory_packing)
-        out_BLE = self.attention(q, k, v, pattern, bias, state).flatten(-2)
-        if out_BLE.shape[:2] != x_BLD.shape[:2] and packing is None:
-            out_BLE = out_BLE.reshape(*x_BLD.shape[:2], -1)  # beams that were queries of one memory are rows again
-        return self.out(out_BLE if packing is None else packing.pack(out_BLE))  # type: ignore[no-any-return]
+        given = self._given(x_BLD, memory_BMD, pattern, state, packing, memory_packing)
+        out_BLE = self.attention(given.q, given.k, given.v, given.pattern, given.bias, state, **given.extra).flatten(-2)
+        if packing is not None:
+            out_BLE = packing.pack(out_BLE)
+        return self.out(out_BLE.reshape(*x_BLD.shape[:2], -1))  # type: ignore[no-any-return]
 
     def weights(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
     ) -> Tensor:
         """Who looks at whom when `forward` is given the same: weights_BHLM. A state, one that counts only, is not moved."""
-        q, k, _, bias, pattern = self._given(x_BLD, memory_BMD, pattern, state)
-        weights_BHLM = weights_now(self.attention, q, k, pattern, bias, state)
+        given = self._given(x_BLD, memory_BMD, pattern, state)
+        weights_BHLM = weights_now(self.attention, given.q, given.k, given.pattern, given.bias, state, **given.extra)
         return weights_BHLM.transpose(1, 2).reshape(*x_BLD.shape[:2], self.heads, -1).transpose(1, 2)
 
     def _given(
@@ -128,26 +142,28 @@ class MultiHead(nn.Module):
         state: State | None,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Bias | None, Pattern]:
-        """What the mechanism is given: q, k, v with their positions, a bias, and the pattern over them."""
+    ) -> _Given:
         self._check("x_BLD", x_BLD, self.width)
         if memory_BMD is None:
             q, k, v = self._project(x_BLD, packing)
+            extra = self._extra(x_BLD, packing)
             q_from = k_from = 0 if state is None else state.length
         else:
             memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD, memory_packing)
             q = self._query(x_BLD, packing)
-            if memory.share > 1 and state is None and q.shape[1] == 1 and self._foldable and isinstance(pattern, Full):
+            alike = self.attention.rows_apart and self.position is None and state is None and isinstance(pattern, Full)
+            if memory.share > 1 and q.shape[1] == 1 and alike:
                 q = q.reshape(-1, memory.share, *q.shape[2:])  # beams are further queries of the same memory: nothing of it is copied
             else:
                 memory = memory.apart()
-            k, v = memory.k_BMHK, memory.v_BMHV
+            k, v, extra = memory.k_BMHK, memory.v_BMHV, memory.extra_BMHE
             pattern = memory.pattern if isinstance(pattern, Full) else pattern & memory.pattern
             q_from, k_from = k.shape[1] - q.shape[1], 0
         bias = None
         if self.position is not None:
             q, k, bias = self.position.place(q, k, q_from, k_from)
-        return q.to(v.dtype), k.to(v.dtype), v, bias, pattern  # under autocast a norm or a learned vector gives float32 back
+        more = {} if extra is None else {"extra_BMHE": extra.to(v.dtype)}
+        return _Given(q.to(v.dtype), k.to(v.dtype), v, pattern, bias, more)  # under autocast a norm or a learned vector gives float32 back
 
     def remember(self, memory_BMD: Tensor, packing: Packing | None = None, n_B: Tensor | None = None) -> Memory:
         """The keys and values of another sequence, to be looked at in many steps: pass the result as `memory`.
@@ -157,12 +173,8 @@ class MultiHead(nn.Module):
         self._check("memory_BMD", memory_BMD, self.memory_width)
         q_rows, k_rows, v_rows = self.sizes
         kv = self._rows(memory_BMD, q_rows if k_rows else 0, None) if self.kv is None else self.kv(memory_BMD)
-        k, v = (kv if packing is None else packing.pad(kv)).split((k_rows or q_rows, v_rows), -1)
-        return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads), n_B)
-
-    @property
-    def _foldable(self) -> bool:
-        return self.attention.rows_apart and self.position is None
+        k, v = _padded(kv, packing).split((k_rows or q_rows, v_rows), -1)
+        return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads), self._extra(memory_BMD, packing), n_B)
 
     def start(self, batch: int, pattern: Pattern = causal) -> State:
         """A fresh state for a sequence that looks at itself step by step; positions go on from `state.length`."""
@@ -181,14 +193,16 @@ class MultiHead(nn.Module):
                 f"this MultiHead looks from width {self.width} at a memory of width {self.memory_width}; pass the memory, "
                 "or make it without memory_width"
             )
-        qkv = self.qkv(x_BLD)
-        q, k, v = (qkv if packing is None else packing.pad(qkv)).split(self.sizes, -1)
+        q, k, v = _padded(self.qkv(x_BLD), packing).split(self.sizes, -1)
         k = k if self.sizes[1] else q
         return self.q_norm(_split(q, self.heads)), self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads)
 
+    def _extra(self, x_BMD: Tensor, packing: Packing | None) -> Tensor | None:
+        return None if self.extra is None else _split(_padded(self.extra(x_BMD), packing), self.kv_heads)
+
     def _query(self, x_BLD: Tensor, packing: Packing | None) -> Tensor:
         q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else self.q(x_BLD)
-        return self.q_norm(_split(q if packing is None else packing.pad(q), self.heads))  # type: ignore[no-any-return]
+        return self.q_norm(_split(_padded(q, packing), self.heads))  # type: ignore[no-any-return]
 
     def _rows(self, x: Tensor, first: int, last: int | None) -> Tensor:
         """Some rows of the fused projection only: another sequence is not projected to what it does not give."""
@@ -203,20 +217,30 @@ class MultiHead(nn.Module):
 
 
 def weights_now(
-    attention: Attention, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Bias | None = None, state: State | None = None
+    attention: Attention,
+    q_BLHK: Tensor,
+    k_BMHK: Tensor,
+    pattern: Pattern = full,
+    bias: Bias | None = None,
+    state: State | None = None,
+    **extra: Tensor,
 ) -> Tensor:
     """The weights_BHLM of the next call of a mechanism over a memory that stays, wherever its state stands; it is not moved.
 
     `attention.weights` knows no state. By the law of the contract, values that are the identity come back as the weights.
     """
     if state is None:
-        return attention.weights(q_BLHK, k_BMHK, pattern, bias)
+        return attention.weights(q_BLHK, k_BMHK, pattern, bias, **extra)
     if state.grows:
         raise StateNotSupported(f"a {type(state).__name__} takes in new keys with every call; regard.capture shows its weights")
     B, M, G = k_BMHK.shape[:3]
     identity_BMHM = torch.eye(M, dtype=k_BMHK.dtype, device=k_BMHK.device)[:, None].expand(B, M, G, M)
     # `forward` by name: whoever watches the calls of this mechanism should not see this one
-    return attention.forward(q_BLHK, k_BMHK, identity_BMHM, pattern, bias, copy(state)).transpose(1, 2)
+    return attention.forward(q_BLHK, k_BMHK, identity_BMHM, pattern, bias, copy(state), **extra).transpose(1, 2)
+
+
+def _padded(x: Tensor, packing: Packing | None) -> Tensor:
+    return x if packing is None else packing.pad(x)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:

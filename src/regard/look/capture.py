@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention, State
-from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, UnknownName
+from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported, UnknownName
 from ..kernels import Bias
 from ..patterns import Pattern, full
 from .labels import Labels, lines
@@ -75,7 +75,7 @@ def capture(
             undo.enter_context(torch.compiler.set_stance("force_eager"))
         undo.callback(model.register_forward_pre_hook(watch.begin_run).remove)
         for name, module in known.items():
-            undo.callback(module.register_forward_pre_hook(watch.before(name)).remove)
+            undo.callback(module.register_forward_pre_hook(watch.before(name), with_kwargs=True).remove)
             undo.callback(module.register_forward_hook(watch.after(name), with_kwargs=True).remove)
         yield watch.maps
     if tokens is not None and watch.maps.all and not watch.labelled:
@@ -116,12 +116,18 @@ class _Watch:
             self.run += 1
 
     def before(self, name: str) -> Callable[..., None]:
-        def remember(module: nn.Module, args: Any) -> None:
+        def remember(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             if _again() or not self.wanted(name, self.order.setdefault(name, len(self.order))):
                 return
             attention = self.known[name]
             if type(attention).weights is Attention.weights:
                 raise self._no_weights(name, attention)
+            state = _said(attention, args, kwargs).get("state")
+            if state is not None:
+                try:
+                    state.keep_keys()
+                except StateNotSupported as gone:
+                    raise CaptureNotSupported(f"{name}: the weights of a step over what was forgotten cannot be had: {gone}") from gone
             self.dice[name] = _Dice(attention)
 
         remember._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled inside the capture: break, do not trace
@@ -132,13 +138,11 @@ class _Watch:
             if _again() or not self.wanted(name, self.order[name]):
                 return
             attention, dice = self.known[name], self.dice.pop(name)
-            given = inspect.signature(type(attention).forward).bind(attention, *args, **kwargs)
-            given.apply_defaults()
-            said = given.arguments
+            said = _said(attention, args, kwargs)
             with dice.as_before(), torch.no_grad(), torch.autocast(said["q_BLHK"].device.type, enabled=False):
-                state, bias = said.get("state"), said.get("bias")
+                state, bias, extra = said.get("state"), said.get("bias"), said.get("extra_BMHE")
                 self.maps.all.append(
-                    self._look(name, attention, said["q_BLHK"], said["k_BMHK"], said.get("pattern", full), bias, state, dice)
+                    self._look(name, attention, said["q_BLHK"], said["k_BMHK"], said.get("pattern", full), bias, extra, state, dice)
                 )
 
         record._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -152,6 +156,7 @@ class _Watch:
         k_BMHK: Tensor,
         pattern: Pattern,
         bias: Tensor | Bias | None,
+        extra_BMHE: Tensor | None,
         state: State | None,
         dice: _Dice,
     ) -> Map:
@@ -165,11 +170,13 @@ class _Watch:
                 )
             k_BMHK, columns = held
             pattern, bias, before = state.over(pattern, L), state.bias_over(bias, L), state.length - L
+            extra_BMHE = state.extras() if extra_BMHE is not None else None
         M = k_BMHK.shape[1]
         heads = _choose(self.heads, q_BLHK.shape[2], "heads", name)
         rows = _choose(self.rows, L, "rows", name)
         positions = tuple(range(M)) if columns is None else tuple(columns.tolist())
-        weights_BHLM = self._weights(name, attention, heads, rows, q_BLHK.detach(), k_BMHK.detach(), pattern, bias, dice, state)
+        extra = {} if extra_BMHE is None else {"extra_BMHE": extra_BMHE.detach()}
+        weights_BHLM = self._weights(name, attention, heads, rows, q_BLHK.detach(), k_BMHK.detach(), pattern, bias, extra, dice, state)
         call = self.calls[name] = self.calls.get(name, -1) + 1
         places, keys = tuple(before + row for row in rows), max(positions, default=-1) + 1
         return Map(
@@ -199,6 +206,7 @@ class _Watch:
         k_BMHK: Tensor,
         pattern: Pattern,
         bias: Tensor | Bias | None,
+        extra: dict[str, Tensor],
         dice: _Dice,
         state: State | None,
     ) -> Tensor:
@@ -218,7 +226,7 @@ class _Watch:
             dice.roll_back()
             here = torch.tensor(rows[first : first + step], device=q_BLHK.device)
             try:
-                part_BHLM = attention.weights_of(here, q_BLHK, k_BMHK, pattern, bias)
+                part_BHLM = attention.weights_of(here, q_BLHK, k_BMHK, pattern, bias, **extra)
             except NotImplementedError as missing:
                 raise self._no_weights(name, attention) from missing
             except (NotSupported, ShapeError) as refused:
@@ -283,6 +291,13 @@ class _Dice:
         finally:
             for generator, state in zip(self.generators, now, strict=True):
                 generator.set_state(state)
+
+
+def _said(attention: Attention, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a call was given, by name."""
+    given = inspect.signature(type(attention).forward).bind(attention, *args, **kwargs)
+    given.apply_defaults()
+    return given.arguments
 
 
 def _again() -> bool:

@@ -35,8 +35,10 @@ class Sinusoidal(Position):
 
     def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
         _fits(self, x_BLD, self.width)
-        if at.is_cpu and at.numel() > (last := int(at.max()) if at.numel() else 0):  # each place once, not once a token
-            return x_BLD + sinusoids(torch.arange(last + 1), self.width, self.base, self.layout, x_BLD.dtype)[at]
+        if at.is_cpu and at.numel() > 1:
+            first, last = (int(end) for end in at.aminmax())
+            if last - first + 1 < at.numel():  # each place once, not once a token
+                return x_BLD + sinusoids(torch.arange(first, last + 1), self.width, self.base, self.layout, x_BLD.dtype)[at - first]
         return x_BLD + sinusoids(at, self.width, self.base, self.layout, x_BLD.dtype)
 
 
