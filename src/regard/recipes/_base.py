@@ -173,7 +173,7 @@ def folder(out: Path, name: str, seed: int) -> Path:
 
 def settings(recipe: Recipe, name: str) -> dict[str, str]:
     """What a variant was set to, nested ones as `outer.inner`; of variants that are not dataclasses nothing is known."""
-    variant = recipe.variants[name]
+    variant: Any = recipe.variants[name]
     found = settings(recipe, variant.of) if isinstance(variant, Again) else {}
 
     def walk(value: Any, at: str) -> None:

@@ -27,7 +27,7 @@ TRAIN = TrainConfig(
 )
 SIZE: dict[str, Any] = {"embedding": 32, "width": 64, "depth": 1, "cell": "gru", "dropout": 0.0}
 TASKS = ("copy", "reverse")
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "dot": {"attention": "dot"},
     "general": {"attention": "general"},
     "concat": {"attention": "concat"},
