@@ -181,7 +181,8 @@ def settings(recipe: Recipe, name: str) -> dict[str, str]:
             value = {f.name: getattr(value, f.name) for f in fields(value)}
         if isinstance(value, Mapping):
             for key, inner in value.items():
-                walk(inner, f"{at}.{key}" if at else str(key))
+                if key != "seed":  # the run's, not the variant's
+                    walk(inner, f"{at}.{key}" if at else str(key))
         elif not callable(value):
             found[at] = str(value)
 

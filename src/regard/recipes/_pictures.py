@@ -25,9 +25,11 @@ def series(figures: Figures, head: str) -> dict[str, dict[int, Spread]]:
     return {name: points for name, points in found.items() if points}
 
 
-def learning(figures: Figures, out: Path) -> Path:
-    """Nats a token on validation pairs, by step."""
-    return lines(out / "learning.png", series(figures, "validation nats"), x="step", y="nats a token", title="Learning: validation pairs")
+def learning(figures: Figures, out: Path, among: str = "") -> Path:
+    """Nats a token on validation pairs, by step: of all variants, or of those whose names begin so."""
+    curves = {name: points for name, points in series(figures, "validation nats").items() if name.startswith(among)}
+    path = out / f"learning{'_' * bool(among)}{among}.png"
+    return lines(path, curves, x="step", y="nats a token", title=f"Learning, on validation pairs{': ' * bool(among)}{among}")
 
 
 def lines(path: Path, curves: Curves, *, x: str, y: str, title: str, logarithmic: str = "") -> Path:
