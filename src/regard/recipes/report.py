@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from .. import __version__
 from ._base import Figures, Outcome, Recipe, Spread, folder, machine, settings
 
 STYLE = """
@@ -35,8 +34,7 @@ def write_report(recipe: Recipe, outcome: Outcome, pictures: list[Path]) -> Path
         " Those of each seed are in results.json.</p>",
         *_tables(outcome.figures),
         *_compared(recipe),
-        f"<h2>Again</h2><p><code>{escape(command)}</code> with regard {__version__} took {outcome.seconds:.0f} s on this machine:"
-        f" {escape(machine())}.</p>",
+        f"<h2>Again</h2><p><code>{escape(command)}</code> took {outcome.seconds:.0f} s on this machine: {escape(machine())}.</p>",
         _runs(recipe, outcome),
         "</html>",
     ]

@@ -5,7 +5,7 @@ Paper: Vaswani et al. 2017, "Attention is all you need", arXiv:1706.03762, secti
 Run:   regard run transformer2017        Takes: see the report; three seeds of six models, one of them judged in three ways.
 
 Width 64, 2 + 2 layers, equal steps. Positions are taken away from a model that has seen most numbers below 10,000; the rest is
-compared on models that have seen some 360 of them, so that something is left to win. All are judged on the same unseen numbers,
+compared on models that have seen some 180 of them, so that something is left to win. All are judged on the same unseen numbers,
 with the mean of the last five weights, as the paper does.
 """
 
@@ -21,7 +21,7 @@ from ._pictures import learning
 from ._trained import Judged, Trained
 
 MANY = TranslationConfig(data="numbers:en-digits", tokens="words", vocab=200, joint=True, budget=2048, smoothing=0.1, judged=50)
-FEW = replace(MANY, data="numbers:en-digits,count=400")
+FEW = replace(MANY, data="numbers:en-digits,count=200")
 TRAIN = TrainConfig(
     budget=Budget(steps=500),
     optimizer=AdamW(betas=(0.9, 0.98)),
