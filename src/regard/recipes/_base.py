@@ -178,6 +178,8 @@ def settings(recipe: Recipe, name: str) -> dict[str, str]:
 
     def walk(value: Any, at: str) -> None:
         if is_dataclass(value):
+            if at:
+                found[at] = type(value).__name__
             value = {f.name: getattr(value, f.name) for f in fields(value)}
         if isinstance(value, Mapping):
             for key, inner in value.items():

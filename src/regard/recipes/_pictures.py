@@ -70,7 +70,7 @@ def alignments(path: Path, runs: Mapping[str, Path], sentence: str, columns: int
         _, drawn = alignment(Run.load(out), sentence)
         queries, keys = drawn.labels()
         axis.set_axis_on()
-        axis.imshow(drawn.weights_BHLM[0, 0].numpy(), cmap="Blues", vmin=0, interpolation="nearest", aspect="auto")
+        axis.imshow(drawn.weights_BHLM[0, 0].numpy(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
         axis.set_xticks(range(len(keys)), keys, rotation=90, fontsize=6, parse_math=False)
         axis.set_yticks(range(len(queries)), queries, fontsize=6, parse_math=False)
         axis.set_title(name, fontsize=9, parse_math=False)

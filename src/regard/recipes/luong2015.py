@@ -113,5 +113,5 @@ recipe = Recipe(
         loses("reverse", "concat", "general"),
         loses("numbers", "general without feeding", "general"),
     ),
-    pictures=(looks, *(partial(learning, among=task) for task in TASKS)),
+    pictures=(looks, *(partial(learning, among=task) for task in DATA)),
 )
