@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from regard.recipes import RECIPES
+from regard.recipes import RECIPES, Recipe
 
 PAGE = Path(__file__).parent / "results.md"
 HEAD = """# Results
@@ -16,14 +16,15 @@ that fails stays here as failed.
 """
 
 
-def section(found: dict[str, object], question: str) -> list[str]:
+def section(found: dict[str, object], recipe: Recipe) -> list[str]:
     claims = found["claims"]
     assert isinstance(claims, list)
     rows = [f"| {'holds' if c['held'] else '**fails**'} | {c['says']} | {c['shows']} |" for c in claims]
     seeds, seconds = found["seeds"], found["seconds"]
     assert isinstance(seeds, list)
-    told = f"`regard run {found['recipe']}`, {len(seeds)} seeds, {seconds:.0f} s in all; {found['machine']}."
-    return [f"## {found['recipe']}: {question}", "", told, "", "| | claim | seen |", "| --- | --- | --- |", *rows, ""]
+    told = f"`regard run {recipe.facts.name}`, {len(seeds)} seeds, {seconds:.0f} s in all; {found['machine']}."
+    paper = f"After {recipe.facts.title}, {recipe.facts.year}, {recipe.facts.paper}."
+    return [f"## {recipe.facts.name}: {recipe.question}", "", f"{paper} {told}", "", "| | claim | seen |", "| --- | --- | --- |", *rows, ""]
 
 
 def main(runs: Path) -> None:
@@ -31,7 +32,7 @@ def main(runs: Path) -> None:
     for recipe in RECIPES:
         path = runs / recipe.facts.name / "results.json"
         if path.exists():
-            lines += section(json.loads(path.read_text(encoding="utf-8")), recipe.question)
+            lines += section(json.loads(path.read_text(encoding="utf-8")), recipe)
         else:
             lines += [f"## {recipe.facts.name}: {recipe.question}", "", "Not run yet.", ""]
     PAGE.write_text("\n".join(lines), encoding="utf-8")

@@ -1,19 +1,27 @@
 """Recipes: what a run writes, claims that fail stay visible, and the short ones hold."""
 
 import json
+from dataclasses import dataclass, replace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from regard.cli import main
-from regard.errors import UnknownName
-from regard.recipes import RECIPES, Claim, Figures, Recipe, RecipeFacts, Spread, memory2020, run
+from regard.data import BOS, EOS
+from regard.errors import NotSupported, UnknownName
+from regard.recipes import RECIPES, Again, Claim, Figures, Recipe, RecipeFacts, Spread, memory2020, run
+from regard.recipes._pictures import alignments, learning, series
+from regard.recipes._trained import Judged, Trained
+from regard.tasks import Run, TranslationConfig, likelihood
+from regard.train import Budget, Every, TrainConfig
+from regard.train.weights import load_weights
 
 
-def small(*claims: Claim) -> Recipe:
+def small(*claims: Claim, **variants) -> Recipe:
     facts = RecipeFacts(name="small", year=2017, title="<b>bold</b>", paper="none", takes="no time")
-    return Recipe(
-        facts=facts, question="?", variants={"a": lambda seed, out: {"x": 1.0 + seed}, "b": lambda seed, out: {"x": 0.0}}, claims=claims
-    )
+    variants = variants or {"a": lambda seed, out: {"x": 1.0 + seed}, "b": lambda seed, out: {"x": 0.0}}
+    return Recipe(facts=facts, question="?", variants=variants, claims=claims)
 
 
 def test_a_failed_claim_is_reported_as_failed(tmp_path):
@@ -37,9 +45,116 @@ def test_spread_and_unknown_figures():
             figures[key]
 
 
-def test_the_global_random_state_is_left_alone(tmp_path):
-    import torch
+def test_differences_are_taken_seed_by_seed():
+    assert (Spread([1.0, 5.0, 3.0]) - Spread([0.0, 4.0, 2.5])).values == [1.0, 1.0, 0.5]
 
+
+@dataclass(frozen=True)
+class Writes:
+    """Leaves its number in a file, and reads it as the figure."""
+
+    number: float
+    same: str = "as all"
+
+    def __call__(self, seed, out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "number").write_text(str(self.number + seed))
+        return {"x": self.number + seed, "y, 1–6 words": 2.0, "y, 7–12 words": 3.0}
+
+
+@dataclass(frozen=True)
+class Doubles:
+    def __call__(self, seed, out):
+        return {"x": 2 * float((out / "number").read_text())}
+
+
+def test_one_variant_judged_again_is_made_once(tmp_path):
+    recipe = small(a=Writes(5.0), b=Writes(7.0), twice=Again("a", Doubles()))
+    figures = run(recipe, tmp_path, say=lambda text: None).figures
+    assert figures["twice", "x"].values == [10.0, 12.0, 14.0] and not (tmp_path / "twice").exists()
+    with pytest.raises(UnknownName, match="before 'twice'"):
+        small(twice=Again("a", Doubles()), a=Writes(5.0))
+
+
+def test_the_report_says_what_was_compared_and_how_to_do_it_again(tmp_path):
+    run(small(a=Writes(5.0), b=Writes(7.0), twice=Again("a", Doubles())), tmp_path, seeds=(3, 4), say=lambda text: None)
+    page = (tmp_path / "report.html").read_text()
+    assert "regard run small --seeds 3 4" in page and "same = as all" in page
+    assert "<th>a<td class=text>number = 5.0" in page and "<th>twice<td class=text>number = 5.0, of = a" in page
+    assert "<h3>y</h3>" in page and "<th>1–6 words<th>7–12 words" in page  # a table of their own, without the variant that has none
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["variants"]["b"] == {"number": "7.0", "same": "as all"} and found["seeds"] == [3, 4]
+
+
+def test_series_are_read_from_the_names_of_figures():
+    figures = Figures({"a": [{"BLEU": 9.0, "BLEU, 1–6 words": 1.0, "BLEU, 7–12 words": 2.0, "BLEU, beam": 5.0}], "b": [{"BLEU": 3.0}]})
+    assert {name: {at: one.mean for at, one in points.items()} for name, points in series(figures, "BLEU").items()} == {
+        "a": {6: 1.0, 12: 2.0}
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A translator that has hardly learned, with the weights of its last two evaluations."""
+    data = TranslationConfig(data="reverse:2-5,count=400", tokens="words", vocab=50, budget=256, judged=4)
+    train = TrainConfig(budget=Budget(steps=8), every=Every(log=4, evaluate=4), average=2)
+    settings = {"embedding": 8, "width": 8, "depth": 1, "attention": "dot"}
+    variant = Trained(config=data, train=train, model="luong", settings=settings, judge=Judged(pairs=12, step=3, weights="last"))
+    out = tmp_path_factory.mktemp("trained")
+    return variant, variant(0, out), out
+
+
+def test_training_is_judged_by_the_weights_asked_for(trained):
+    variant, figures, out = trained
+    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert figures["steps"] == last == 8 and figures["validation nats, step 4"] > figures["validation nats, step 8"]
+    found, pairs = Run.load(out), variant.config.read().test[:12]
+    kept = load_file(next((out / "state").glob("step-*8")) / "ring.safetensors")
+    names = [key.removeprefix("0:") for key in kept if key.startswith("0:")]
+    for weights, values in (
+        ("last", {name: kept[f"1:{name}"] for name in names}),
+        ("average", {name: (kept[f"0:{name}"] + kept[f"1:{name}"]) / 2 for name in names}),
+    ):
+        load_weights(found.model, values)
+        nats, right = likelihood(found.model, found.tokenizers, pairs)
+        judged = replace(variant.judge, weights=weights)(0, out)
+        assert judged["nats a token"] == pytest.approx(nats, abs=1e-6) and judged["token accuracy"] == right
+    assert figures["nats a token"] != judged["nats a token"]
+
+
+def test_likelihood_is_that_of_the_tokens_one_by_one(trained):
+    variant, _, out = trained
+    found, pairs = Run.load(out), variant.config.read().test[:3]
+    total, count = 0.0, 0
+    for source, target in pairs:
+        source_M, target_L = (
+            torch.tensor([[*(side.encode(text)), EOS]])
+            for side, text in ((found.tokenizers.source, source), (found.tokenizers.target, target))
+        )
+        state, before = found.model.begin(source_M, torch.tensor([source_M.shape[1]])), torch.tensor([BOS])
+        for token in target_L[0]:
+            total -= found.model.step(before, state).logits_BN.log_softmax(-1)[0, token].item()
+            before, count = token[None], count + 1
+    assert likelihood(found.model, found.tokenizers, pairs)[0] == pytest.approx(total / count, abs=1e-5)
+
+
+def test_weights_that_were_not_kept_are_refused_by_name(trained, tmp_path):
+    variant, _, _ = trained
+    shorter = replace(variant, train=replace(variant.train, average=0), judge=replace(variant.judge, weights="average"))
+    with pytest.raises(NotSupported, match="average"):
+        shorter(0, tmp_path)
+
+
+def test_curves_and_alignments_are_drawn(trained, tmp_path):
+    _, figures, out = trained
+    for path in (
+        learning(Figures({"a": [figures]}), tmp_path),
+        alignments(tmp_path / "looks.png", {"a": out, "b": out}, "3 1 4", columns=3),
+    ):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_global_random_state_is_left_alone(tmp_path):
     before = torch.get_rng_state()
     run(small(), tmp_path, say=lambda text: None)
     assert torch.get_rng_state().equal(before)

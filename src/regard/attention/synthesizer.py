@@ -82,7 +82,7 @@ class _Synthesizer(Attention):
         return softmax_where(logits_BHLM, pattern_rows(pattern, rows, L, M).mask(len(rows), M, device))
 
     def start(self, batch: int, pattern: Pattern = causal) -> Cache:
-        return Cache(batch, pattern.reach())
+        return Cache(batch)  # keeps every key, whatever the pattern: weights are asked for by place, and there are at most `length`
 
     def check(
         self,

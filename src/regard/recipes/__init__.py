@@ -2,8 +2,10 @@
 
 from . import bahdanau2014 as bahdanau2014
 from . import complexity2017 as complexity2017
+from . import luong2015 as luong2015
 from . import memory2020 as memory2020
 from . import transformer2017 as transformer2017
+from ._base import Again as Again
 from ._base import Claim as Claim
 from ._base import Figures as Figures
 from ._base import Outcome as Outcome

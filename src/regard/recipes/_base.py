@@ -10,7 +10,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,17 @@ class Variant(Protocol):
 
     def __call__(self, seed: int, out: Path) -> Mapping[str, float]:
         """Do the work of one seed, in `out` if files are needed, and return the figures."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """What an earlier variant made, judged in another way: other weights, another search. `judge` gets the folder that `of` left."""
+
+    of: str
+    judge: Variant
+
+    def __call__(self, seed: int, out: Path) -> Mapping[str, float]:
+        return self.judge(seed, out)
 
 
 class Spread:
@@ -44,6 +55,10 @@ class Spread:
     def high(self) -> float:
         return max(self.values)
 
+    def __sub__(self, other: Spread) -> Spread:
+        """The differences seed by seed: what two variants share with a seed cancels."""
+        return Spread([a - b for a, b in zip(self.values, other.values, strict=True)])
+
     def __str__(self) -> str:
         return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})" if len(self.values) > 1 else f"{self.mean:.3g}"
 
@@ -51,8 +66,8 @@ class Spread:
 class Figures:
     """All figures of a run: `figures["variant", "figure"]` is a Spread over the seeds."""
 
-    def __init__(self, seen: Mapping[str, list[Mapping[str, float]]]):
-        self.seen = seen
+    def __init__(self, seen: Mapping[str, list[Mapping[str, float]]], seeds: tuple[int, ...] = ()):
+        self.seen, self.seeds = seen, seeds
 
     def __getitem__(self, key: tuple[str, str]) -> Spread:
         variant, figure = key
@@ -94,6 +109,14 @@ class Recipe:
     seeds: tuple[int, ...] = (0, 1, 2)
     pictures: tuple[Callable[[Figures, Path], Path], ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        made: list[str] = []
+        for name, variant in self.variants.items():
+            if isinstance(variant, Again) and variant.of not in made:
+                raise UnknownName(f"variant that comes before {name!r}", variant.of, made)
+            if not isinstance(variant, Again):
+                made.append(name)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -130,16 +153,44 @@ def run(recipe: Recipe, out: Path, seeds: tuple[int, ...] | None = None, say: Ca
             begun = time.monotonic()
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                seen.setdefault(name, []).append(variant(seed, out / _plain(name) / str(seed)))
+                maker = variant.of if isinstance(variant, Again) else name
+                seen.setdefault(name, []).append(variant(seed, folder(out, maker, seed)))
             say(f"{name}, seed {seed}: {_few(seen[name][-1])} ({time.monotonic() - begun:.1f} s)")
-    figures = Figures(seen)
+    figures = Figures(seen, seeds)
     verdicts = tuple(Verdict(claim.says, claim.holds(figures), claim.shows(figures)) for claim in recipe.claims)
     outcome = Outcome(figures, verdicts, time.monotonic() - start, out)
-    _write(recipe, outcome, seeds)
+    _write(recipe, outcome)
     write_report(recipe, outcome, [picture(figures, out) for picture in recipe.pictures])
     for verdict in verdicts:
         say(f"{'holds' if verdict.held else 'FAILS'}: {verdict.says}: {verdict.shows}")
     return outcome
+
+
+def folder(out: Path, name: str, seed: int) -> Path:
+    """Where a variant leaves what it makes for a seed."""
+    return out / "".join(letter if letter.isalnum() else "_" for letter in name) / str(seed)
+
+
+def settings(recipe: Recipe, name: str) -> dict[str, str]:
+    """What a variant was set to, nested ones as `outer.inner`; of variants that are not dataclasses nothing is known."""
+    variant: Any = recipe.variants[name]
+    found = settings(recipe, variant.of) if isinstance(variant, Again) else {}
+
+    def walk(value: Any, at: str) -> None:
+        if is_dataclass(value):
+            if at:
+                found[at] = type(value).__name__
+            value = {f.name: getattr(value, f.name) for f in fields(value)}
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                if key != "seed":  # the run's, not the variant's
+                    walk(inner, f"{at}.{key}" if at else str(key))
+        elif not callable(value):
+            found[at] = str(value)
+
+    if is_dataclass(variant):
+        walk(variant, "")
+    return found
 
 
 def machine() -> str:
@@ -149,21 +200,20 @@ def machine() -> str:
     return f"{cpu_model()}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
 
 
-def _write(recipe: Recipe, outcome: Outcome, seeds: tuple[int, ...]) -> None:
+def _write(recipe: Recipe, outcome: Outcome) -> None:
     found: dict[str, Any] = {
         "format_version": 1,
         "recipe": recipe.facts.name,
+        "question": recipe.question,
+        "paper": f"{recipe.facts.title}, {recipe.facts.year}, {recipe.facts.paper}",
         "machine": machine(),
         "seconds": round(outcome.seconds, 1),
-        "seeds": list(seeds),
+        "seeds": list(outcome.figures.seeds),
+        "variants": {name: settings(recipe, name) for name in recipe.variants},
         "figures": {name: [dict(one) for one in each] for name, each in outcome.figures.seen.items()},
         "claims": [{"says": v.says, "held": v.held, "shows": v.shows} for v in outcome.verdicts],
     }
     (outcome.out / "results.json").write_text(json.dumps(found, indent=2, ensure_ascii=False), encoding="utf-8")
-
-
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 def _few(figures: Mapping[str, float]) -> str:

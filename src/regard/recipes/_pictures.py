@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ._base import Spread
+from ..tasks import Run, alignment
+from ._base import Figures, Spread
+
+Curves = Mapping[str, Mapping[int, Spread]]
 
 
-def lines(path: Path, curves: Mapping[str, Mapping[int, Spread]], *, x: str, y: str, title: str, logarithmic: str = "") -> Path:
+def series(figures: Figures, head: str) -> dict[str, dict[int, Spread]]:
+    """The figures "head, … 12 …" of each variant that has some, by the last number in their names."""
+    found = {
+        name: {
+            int(re.findall(r"\d+", figure)[-1]): figures[name, figure]
+            for figure in each[0]
+            if re.match(rf"{re.escape(head)}, .*\d", figure)
+        }
+        for name, each in figures.seen.items()
+    }
+    return {name: points for name, points in found.items() if points}
+
+
+def learning(figures: Figures, out: Path, among: str = "") -> Path:
+    """Nats a token on validation pairs, by step: of all variants, or of those whose names begin so."""
+    curves = {name: points for name, points in series(figures, "validation nats").items() if name.startswith(among)}
+    path = out / f"learning{'_' * bool(among)}{among}.png"
+    return lines(path, curves, x="step", y="nats a token", title=f"Learning, on validation pairs{': ' * bool(among)}{among}")
+
+
+def lines(path: Path, curves: Curves, *, x: str, y: str, title: str, logarithmic: str = "") -> Path:
     """One line a variant, a point a setting, a band from the worst seed to the best."""
     from matplotlib.figure import Figure  # only when a picture is asked for
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axis = figure.subplots()
-    for name, points in curves.items():
-        at = sorted(points)
-        (line,) = axis.plot(at, [points[p].mean for p in at], marker="o", markersize=4, label=name)
+    for n, (name, points) in enumerate(curves.items()):
+        at, dashes = sorted(points), ("-", "--", ":")[n // 10 % 3]  # there are ten colours
+        (line,) = axis.plot(at, [points[p].mean for p in at], dashes, marker="o", markersize=4, label=name)
         axis.fill_between(at, [points[p].low for p in at], [points[p].high for p in at], color=line.get_color(), alpha=0.15, linewidth=0)
     axis.set(xlabel=x, ylabel=y, title=title)
     if "x" in logarithmic:
@@ -26,8 +50,29 @@ def lines(path: Path, curves: Mapping[str, Mapping[int, Spread]], *, x: str, y: 
     if "y" in logarithmic:
         axis.set_yscale("log")
     axis.grid(alpha=0.25)
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, fontsize=8 if len(curves) > 6 else None)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def alignments(path: Path, runs: Mapping[str, Path], sentence: str, columns: int) -> Path:
+    """Where each trained run looked while it wrote its own translation of the sentence: a small matrix each, targets down."""
+    from matplotlib.figure import Figure
+
+    height = -(-len(runs) // columns)
+    figure = Figure(figsize=(2.6 * columns, 2.9 * height), layout="constrained")
+    axes = figure.subplots(height, columns, squeeze=False).ravel()
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, (name, out) in zip(axes, runs.items(), strict=False):
+        _, drawn = alignment(Run.load(out), sentence)
+        queries, keys = drawn.labels()
+        axis.set_axis_on()
+        axis.imshow(drawn.weights_BHLM[0, 0].numpy(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+        axis.set_xticks(range(len(keys)), keys, rotation=90, fontsize=6, parse_math=False)
+        axis.set_yticks(range(len(queries)), queries, fontsize=6, parse_math=False)
+        axis.set_title(name, fontsize=9, parse_math=False)
     figure.savefig(path, dpi=150)
     return path

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..tasks import TranslationConfig
 from ..train import AdamW, Budget, Every, InverseSquareRoot, TrainConfig
-from ._base import Claim, Figures, Recipe, RecipeFacts
-from ._pictures import lines
-from ._trained import Trained
+from ._base import Claim, Figures, Recipe, RecipeFacts, folder
+from ._pictures import alignments, learning, lines, series
+from ._trained import Judged, Trained
 
 DATA = TranslationConfig(data="numbers:en-de_parts,list=3,count=12000", tokens="words", vocab=200, budget=2048, joint=False)
 TEST = "numbers:en-de_parts,list=6,count=4000,seed=1"
@@ -24,28 +24,22 @@ TRAIN = TrainConfig(
     budget=Budget(steps=600),
     optimizer=AdamW(betas=(0.9, 0.98)),
     schedule=InverseSquareRoot(peak=3e-3, warmup=100),
-    every=Every(log=50, evaluate=300),
+    every=Every(log=50, evaluate=150),
 )
 
 
 def variant(model: str, **settings: Any) -> Trained:
-    return Trained(config=DATA, train=TRAIN, model=model, settings=settings, test=TEST, judged=600)
-
-
-def groups(figures: Figures) -> dict[str, dict[int, Any]]:
-    """BLEU by the longest source of each group."""
-    return {
-        name: {
-            int(figure.removeprefix("BLEU, ").removesuffix(" words").split("–")[1]): figures[name, figure]
-            for figure in each[0]
-            if figure.startswith("BLEU, ") and figure.endswith(" words")
-        }
-        for name, each in figures.seen.items()
-    }
+    return Trained(config=DATA, train=TRAIN, model=model, settings=settings, judge=Judged(test=TEST, pairs=600))
 
 
 def curves(figures: Figures, out: Path) -> Path:
-    return lines(out / "by_length.png", groups(figures), x="source words, up to", y="BLEU", title="Quality by length of the sentence")
+    points = series(figures, "BLEU")
+    return lines(out / "by_length.png", points, x="source words, up to", y="BLEU", title="Quality by length of the sentence")
+
+
+def looks(figures: Figures, out: Path) -> Path:
+    runs = {"RNNsearch": folder(out, "RNNsearch", figures.seeds[0])}
+    return alignments(out / "alignment.png", runs, "four thousand, three hundred and twenty-one; fifty-six", columns=1)
 
 
 SHORT, LONG = "exact match, 1–6 words", "exact match, 13–18 words"
@@ -75,5 +69,5 @@ recipe = Recipe(
             lambda f: f"{f['RNNsearch', LONG]} against {f['thought vector', LONG]}",
         ),
     ),
-    pictures=(curves,),
+    pictures=(curves, learning, looks),
 )

@@ -9,6 +9,7 @@ if the nearest stored value is the right one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,11 +27,11 @@ def accuracy(read: Tensor, v_NV: Tensor, right: Tensor) -> float:
     return (read @ v_NV.T).argmax(-1).eq(right).float().mean().item()
 
 
+@dataclass(frozen=True)
 class Store:
     """Pairs stored and read: by softmax attention with inverse temperature `beta`, or by the sum Σ v kᵀ if it is None."""
 
-    def __init__(self, beta: float | None):
-        self.beta = beta
+    beta: float | None
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         figures = {}

@@ -5,6 +5,7 @@ from .translation import Score as Score
 from .translation import TranslationConfig as TranslationConfig
 from .translation import TranslationTask as TranslationTask
 from .translation import alignment as alignment
+from .translation import likelihood as likelihood
 from .translation import score as score
 from .translation import train_translator as train_translator
 from .translation import translations as translations

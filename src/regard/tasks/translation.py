@@ -59,8 +59,7 @@ class TranslationTask:
         self.config, self.tokenizers, self.valid = config, tokenizers, pairs.valid
         self.corpus = Corpus.of(pairs.train, tokenizers)
         self.order = Batches(self.corpus, config.budget, seed=seed, long="alone")
-        unseen = Corpus.of(pairs.valid[:1000], tokenizers)
-        self.unseen = [collate(unseen, index) for index in Batches(unseen, config.budget, shuffle=False, long="alone").plan(0)]
+        self.unseen = _in_order(pairs.valid[:1000], tokenizers, config.budget)
 
     def batches(self, epoch: int) -> Sequence[Any]:
         return self.order.plan(epoch)
@@ -75,17 +74,10 @@ class TranslationTask:
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, Translator)
-        parts = [summed_loss(model, batch, 0.0) for batch in self.unseen]
-        count = sum(n for _, _, n in parts)
+        nats, right = _likelihood(model, self.unseen)
         judged = self.valid[: self.config.judged]
         found = score([t for t, *_ in translations(model, self.tokenizers, [s for s, _ in judged], GREEDY)], [t for _, t in judged])
-        return {
-            "nats": sum(float(total) for total, _, _ in parts) / count,
-            "right": sum(float(right) for _, right, _ in parts) / count,
-            "bleu": found.bleu,
-            "chrf": found.chrf,
-            "exact": found.exact,
-        }
+        return {"nats": nats, "right": right, "bleu": found.bleu, "chrf": found.chrf, "exact": found.exact}
 
 
 def summed_loss(model: Translator, batch: PairBatch, smoothing: float) -> tuple[Tensor, Tensor, int]:
@@ -95,6 +87,23 @@ def summed_loss(model: Translator, batch: PairBatch, smoothing: float) -> tuple[
     real_BL = torch.arange(wanted_BL.shape[1], device=wanted_BL.device) < batch.target_n_B[:, None]
     total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_BL[real_BL], smoothing)
     return total, right, int(batch.target_n_B.sum())
+
+
+def _in_order(pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers, budget: int) -> list[PairBatch]:
+    corpus = Corpus.of(pairs, tokenizers)
+    return [collate(corpus, index) for index in Batches(corpus, budget, shuffle=False, long="alone").plan(0)]
+
+
+def _likelihood(model: Translator, batches: Sequence[PairBatch]) -> tuple[float, float]:
+    parts = [summed_loss(model, batch, 0.0) for batch in batches]
+    count = sum(n for _, _, n in parts)
+    return sum(float(total) for total, _, _ in parts) / count, sum(float(right) for _, right, _ in parts) / count
+
+
+@torch.no_grad()
+def likelihood(model: Translator, tokenizers: Tokenizers, pairs: Sequence[tuple[str, str]], budget: int = 2048) -> tuple[float, float]:
+    """Nats a target token, and how often the right token is the likeliest, each time after the right ones before it; no smoothing."""
+    return _likelihood(model, _in_order(pairs, tokenizers, budget))
 
 
 def train_translator(
