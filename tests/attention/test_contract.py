@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import MECHANISMS, Attention, Running
+from regard.attention import MECHANISMS, Attention, Cache, Running
 from regard.attention._base import average
 from regard.errors import (
     BiasNotSupported,
@@ -355,7 +355,15 @@ class TestStreaming:
             attention, (q, k, v), state = self.started(mechanism, pattern)
             if mechanism.facts.random:
                 pytest.skip("steps are drawn anew")
-            with capture(attention, layers=-1, dtype=torch.float64) as maps:
+            state.keep_keys()
+            if not isinstance(state, Cache | Running):  # it holds something else than keys, and says so
+                with (
+                    capture(attention, layers=mechanism.__name__),
+                    pytest.raises(CaptureNotSupported, match="does not keep its keys one by one"),
+                ):
+                    attention(q[:, :3], k[:, :3], v[:, :3], pattern, state=state)
+                return
+            with capture(attention, layers=mechanism.__name__, dtype=torch.float64) as maps:
                 for t in range(0, 30, 3):
                     attention(*(x[:, t : t + 3] for x in (q, k, v)), pattern, state=state)
                 assert len(maps.all) == 10
@@ -376,7 +384,7 @@ class TestStreaming:
         attention(q[:, :3], k[:, :3], v[:, :3], causal, state=state)
         if not isinstance(state, Running):
             pytest.skip("keeps its keys")
-        with capture(attention, layers=-1), pytest.raises(CaptureNotSupported, match=r"3 tokens.*begin anew.*keep_keys"):
+        with capture(attention, layers=mechanism.__name__), pytest.raises(CaptureNotSupported, match=r"3 tokens.*begin anew.*keep_keys"):
             attention(q[:, 3:5], k[:, 3:5], v[:, 3:5], causal, state=state)
         assert state.length == 3, "refused before it moved"
 

@@ -88,7 +88,7 @@ def test_a_reset_row_sees_only_what_came_after():
 
 def test_what_it_cannot_do_is_named():
     attention, (q, k, v) = made(3), qkv()
-    with pytest.raises(PatternNotSupported, match="under `causal`, not `full`"):
+    with pytest.raises(PatternNotSupported, match="not `full`"):
         attention(q, k, v, full, state=attention.start(B))
     with pytest.raises(StateNotSupported, match="from a Cache"):
         attention(q, k, v, causal, state=SoftmaxAttention().start(B))

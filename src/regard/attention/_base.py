@@ -82,6 +82,13 @@ class Attention(nn.Module):
         """A fresh state for going step by step under `pattern`."""
         raise StateNotSupported(f"{type(self).__name__} cannot go step by step: every query needs all keys at once; SoftmaxAttention can")
 
+    def start_over_memory(self, batch: int) -> State | None:
+        """What to remember while queries come one by one and all keys are there from the beginning: mostly nothing, None."""
+        if not self.facts.streaming and self.rows_apart:
+            return None  # it cannot go on from a past, but here there is none
+        state = self.start(batch, full)
+        return None if state.grows else state
+
     def weights_of(
         self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None
     ) -> Tensor:
@@ -129,7 +136,7 @@ class Attention(nn.Module):
             raise ShapeError(f"{me}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {_shapes(given)}")
         if facts.patterns != "any" and not self._knows(pattern):
             raise PatternNotSupported(f"{me} knows {self._known()}, not `{pattern}`; SoftmaxAttention takes any pattern")
-        if not facts.cross and L != M and state is None:
+        if not facts.cross and L != M and state is None and not isinstance(pattern, placed):  # it says where the queries stand
             raise ShapeError(
                 f"{me} looks within one sequence, so it needs as many queries as keys, got {_shapes(given)}; SoftmaxAttention takes both"
             )
@@ -190,6 +197,8 @@ def _shapes(given: tuple[Tensor, ...], dtypes: bool = False) -> str:
 
 def factors(pattern: Pattern) -> list[Pattern]:
     """The rules that must all allow a pair."""
+    if isinstance(pattern, placed):
+        return factors(pattern.rule)
     return [*factors(pattern.left), *factors(pattern.right)] if isinstance(pattern, Both) else [pattern]
 
 

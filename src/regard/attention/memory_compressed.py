@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import Bias, attend
 from ..patterns import Both, Causal, Full, Pattern, causal, full, lengths, placed
-from ._base import Attention, Facts, softmax_where
+from ._base import Attention, Facts, factors, softmax_where
 from ._scored import fits, uniform
 from ._state import Cache, State
 
@@ -130,14 +130,21 @@ class MemoryCompressedAttention(Attention):
             raise StateNotSupported(
                 f"MemoryCompressedAttention goes on from a Compressed, not from a {type(state).__name__}; begin with attention.start(batch)"
             )
-        if not isinstance(pattern, Causal):
+        if not _is_causal(pattern):
             raise PatternNotSupported(
-                f"MemoryCompressedAttention goes step by step under `causal`, not `{pattern}`; SoftmaxAttention takes any"
+                f"MemoryCompressedAttention goes step by step under `causal` and `causal & lengths`, not `{pattern}`; SoftmaxAttention takes any"
             )
         at_L = torch.arange(state.length, state.length + q_BLHK.shape[1], device=q_BLHK.device)
-        k_BMHK, v_BMHV = state.append(k_BMHK, v_BMHV, self.stride)
+        over: Pattern = full
+        for rule in factors(pattern):
+            if isinstance(rule, lengths):  # padding enters no block, and blocks of padding only are not seen
+                n_B = rule.keys.to(at_L.device)
+                padding_BL = at_L >= n_B[:, None]
+                k_BMHK, v_BMHV = (x.masked_fill(padding_BL[..., None, None], 0) for x in (k_BMHK, v_BMHV))
+                over = over & lengths(-(-n_B // self.stride))
+        k_BMHK, v_BMHV = state.whole_blocks(k_BMHK, v_BMHV, self.stride)
         k_BUHK, v_BUHV, since = state.slots.append(*self._compress(k_BMHK, v_BMHV), full)
-        return attend(q_BLHK, k_BUHK, v_BUHV, since & self._past(at_L, k_BUHK.shape[1]))
+        return attend(q_BLHK, k_BUHK, v_BUHV, since & self._past(at_L, k_BUHK.shape[1]) & over)
 
     def _past(self, at_L: Tensor, slots: int) -> Pattern:
         """Queries at these positions see the blocks whose last key is not after them."""
@@ -161,8 +168,8 @@ class Compressed(State):
         self._k: Tensor | None = None
         self._v: Tensor | None = None
 
-    def append(self, k_BMHK: Tensor, v_BMHV: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-        """Take in new keys and values; return those that now make whole blocks."""
+    def whole_blocks(self, k_BMHK: Tensor, v_BMHV: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+        """Add new keys and values to those that wait; return those that now make whole blocks."""
         self._check(len(k_BMHK))
         self.length += k_BMHK.shape[1]
         if self._k is not None and self._v is not None:

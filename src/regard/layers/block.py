@@ -148,8 +148,8 @@ class Block(nn.Module):
             if self.cross is None:
                 raise ShapeError("this block has no part that looks at a memory; make it with cross=MultiHead(…)")
             parts["memory"] = self.cross.remember(memory_BMD, n_B=memory_n_B)
-            counting = self.cross.start(batch, full)
-            if not counting.grows:  # most mechanisms have nothing to remember while the memory stays; some count their queries
+            counting = self.cross.attention.start_over_memory(batch)
+            if counting is not None:
                 parts["looking"] = counting
         return States(batch, parts)
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..attention import Attention, State
 from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported, UnknownName
 from ..kernels import Bias
-from ..patterns import Pattern, full
+from ..patterns import Pattern, full, placed
 from .labels import Labels, lines
 from .maps import Map, Maps
 
@@ -170,6 +170,9 @@ class _Watch:
                 )
             k_BMHK, columns = held
             pattern, bias, before = state.over(pattern, L), state.bias_over(bias, L), state.length - L
+            if not isinstance(pattern, placed):  # say where the queries stand among the keys: at the end
+                stand = torch.arange(k_BMHK.shape[1], device=k_BMHK.device)
+                pattern = placed(pattern.fit(L, len(stand)), stand[len(stand) - L :], stand)
             extra_BMHE = state.extras() if extra_BMHE is not None else None
         M = k_BMHK.shape[1]
         heads = _choose(self.heads, q_BLHK.shape[2], "heads", name)

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ..attention import MECHANISMS, Attention, State
 from ..errors import BadConfig, DtypeError, ShapeError, UnknownName
 from ..layers import Packing
-from ..patterns import full
 
 
 class Step(NamedTuple):
@@ -172,9 +171,3 @@ def mechanism(name: str) -> type[Attention]:
     if name not in known:
         raise UnknownName("mechanism", name, known)
     return known[name]
-
-
-def counting(attention: Attention, batch: int) -> State | None:
-    """The state of a mechanism that counts its queries over a memory that stays; None for those with nothing to remember."""
-    state = attention.start(batch, full)
-    return None if state.grows else state

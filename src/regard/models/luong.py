@@ -18,7 +18,7 @@ from ..layers import Dropout
 from ..layers.multihead import weights_now
 from ..patterns import Pattern, lengths
 from ._recurrent import CELLS, GATES, Encoder, Hidden, Stack, halved, named
-from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, counting, mechanism
+from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, mechanism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Luong(Translator):
         if self.feed is None:
             h_BLW, _ = self.decoder(x_BLE, hidden)
             return self.dropout(self._look(h_BLW, memory_BMW, seen, None))  # type: ignore[no-any-return]
-        looking, made_BW, all_BLW = counting(self.attention, len(source_BM)), torch.zeros_like(hidden[0][:, -1]), []
+        looking, made_BW, all_BLW = self.attention.start_over_memory(len(source_BM)), torch.zeros_like(hidden[0][:, -1]), []
         for gates_BG in self.decoder.entrance(x_BLE).unbind(1):
             h_BW, hidden = self.decoder.step(gates_BG + self.feed(made_BW), hidden)
             made_BW = self._look(h_BW[:, None], memory_BMW, seen, looking)[:, 0]
@@ -103,7 +103,7 @@ class Luong(Translator):
         self.check(source_BM, source_n_B)
         memory_BMW, hidden = self.encoder(source_BM, source_n_B)
         now = {"made": torch.zeros_like(hidden[0][:, -1])} | named(hidden)
-        return Decoding(now, {"memory": memory_BMW, "n": source_n_B}, counting(self.attention, len(source_BM)))
+        return Decoding(now, {"memory": memory_BMW, "n": source_n_B}, self.attention.start_over_memory(len(source_BM)))
 
     def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
         assert isinstance(state, Decoding)

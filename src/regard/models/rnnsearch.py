@@ -19,7 +19,7 @@ from ..layers import Dropout
 from ..layers.multihead import weights_now
 from ..patterns import Pattern, lengths
 from ._recurrent import Encoder
-from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, counting, mechanism
+from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, mechanism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class RNNsearch(Translator):
         self.check(source_BM, source_n_B, target_BL)
         h_BMD, key_BMA, s_BW = self._encode(source_BM, source_n_B)
         e_BLE = self.dropout(self.token(target_BL))
-        seen, looking = lengths(source_n_B), counting(self.attention, len(source_BM))
+        seen, looking = lengths(source_n_B), self.attention.start_over_memory(len(source_BM))
         states, contexts = [s_BW], []
         for gates_BG in self.from_token(e_BLE).unbind(1):
             s_BW, context_BD, _ = self._advance(gates_BG, s_BW, key_BMA, h_BMD, seen, looking)
@@ -106,7 +106,7 @@ class RNNsearch(Translator):
         self.check(source_BM, source_n_B)
         h_BMD, key_BMA, s_BW = self._encode(source_BM, source_n_B)
         fixed = {"annotations": h_BMD, "keys": key_BMA, "n": source_n_B}
-        return Decoding({"s": s_BW}, fixed, counting(self.attention, len(source_BM)))
+        return Decoding({"s": s_BW}, fixed, self.attention.start_over_memory(len(source_BM)))
 
     def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
         assert isinstance(state, Decoding)
