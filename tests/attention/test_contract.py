@@ -311,6 +311,28 @@ class TestMasks:
             assert low.dtype == torch.bfloat16
             torch.testing.assert_close(low.float(), exact_out, atol=0.1, rtol=0.1)
 
+    def test_mixed_precision_is_near_and_sums_are_not_rounded(self, mechanism):
+        """Under autocast q, k and v come in bfloat16, as linear layers give them."""
+        if mechanism.facts.random:
+            pytest.skip("another rounding is another draw")
+        attention = build(mechanism, dtype=torch.float32)
+        inputs = [x.detach().bfloat16() for x in tensors(mechanism, M, M, dtype=torch.float32)]
+        for pattern in patterns(mechanism, M, M)[:2]:
+            exact_out = run(attention, *(x.float() for x in inputs), pattern)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                mixed = run(attention, *inputs, pattern)
+            torch.testing.assert_close(mixed.float(), exact_out, atol=0.1, rtol=0.1)
+        if not mechanism.facts.streaming or mechanism.facts.fixed_memory:
+            return
+        state = attention.start(B)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            attention(*inputs, causal, state=state)
+        if isinstance(state, Running):
+            whole = attention.start(B)
+            attention(*(x.float() for x in inputs), causal, state=whole)
+            for name, x in state.sums.items():
+                torch.testing.assert_close(x, whole.sums[name], atol=1e-4, rtol=1e-4)
+
 
 def streams(mechanism: type[Attention]) -> list[Pattern]:
     own = [causal, causal & window(4), local_causal(3) | causal & tokens(0, 1)]

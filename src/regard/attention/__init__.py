@@ -10,6 +10,7 @@ from .additive import AdditiveAttention as AdditiveAttention
 from .concat import ConcatAttention as ConcatAttention
 from .cosine import CosineAttention as CosineAttention
 from .dot import DotAttention as DotAttention
+from .efficient import EfficientAttention as EfficientAttention
 from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
@@ -18,6 +19,9 @@ from .linear import LinearAttention as LinearAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .location import LocationAttention as LocationAttention
+from .performer import Performer as Performer
+from .rfa import GatedRandomFeatureAttention as GatedRandomFeatureAttention
+from .rfa import RandomFeatureAttention as RandomFeatureAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
 
 # The list everything else reads (tests, command line, tables), derived from the imports above: a new mechanism is one line there.

@@ -44,7 +44,8 @@ def scan(
         size = 1 << (size - 1).bit_length()  # a power of two can be halved to the end
     elif log_decay is not None:
         log_decay = log_decay.unsqueeze(-1)
-    return Scan.apply(q_BLHF, k_BLHF, v_BLHV, log_decay, state_BHFV, size)  # type: ignore[no-any-return, no-untyped-call]
+    with torch.autocast(q_BLHF.device.type, enabled=False):  # sums in half precision would drift
+        return Scan.apply(q_BLHF, k_BLHF, v_BLHV, log_decay, state_BHFV, size)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def scan_definition(
