@@ -42,7 +42,7 @@ class Joined(Attention):
 
     def __init__(self, inner: Attention):
         super().__init__()
-        self.inner, self.facts = inner, inner.facts  # type: ignore[misc]
+        self.inner, self.facts = inner, inner.facts
 
     def weights(self, q_BLHK, k_BMHK, pattern=full, bias=None):
         return self.inner.weights(q_BLHK, k_BMHK[..., :K], pattern, bias, extra_BMHE=k_BMHK[..., K:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import reduce, wraps
 from typing import ParamSpec
 
 import torch
@@ -130,14 +130,13 @@ def is_causal(pattern: Pattern) -> bool:
 
 def keys_seen(pattern: Pattern, k_BMHK: Tensor, past: Running | None = None) -> Tensor | None:
     """Which keys may be seen at all, (1 or B, M), whatever `causal` says of each query; None if all of them."""
+    rules = [rule for rule in factors(pattern) if not isinstance(rule, Full | Causal)]
+    if not rules:
+        return None
     first, M, device = 0 if past is None else past.length, k_BMHK.shape[1], k_BMHK.device
-    j, zero = torch.arange(first, first + M, device=device), torch.zeros((), dtype=torch.long, device=device)
-    seen = None
-    for rule in factors(pattern):
-        if not isinstance(rule, Full | Causal):
-            here = rule.allows(torch.arange(rule.batch, device=device)[:, None], zero, zero, j)
-            seen = here if seen is None else seen & here
-    return seen
+    j, none = torch.arange(first, first + M, device=device), torch.zeros((), dtype=torch.long, device=device)
+    each = (rule.allows(torch.arange(rule.batch, device=device)[:, None], none, none, j) for rule in rules)
+    return reduce(torch.logical_and, each)
 
 
 def hide(k_BMHF: Tensor, seen_BM: Tensor | None, value: float = 0.0) -> Tensor:
