@@ -155,12 +155,12 @@ def sums(
 ) -> tuple[Tensor, Tensor]:
     """Σ_j (q_i·k_j) v_j over all keys, or those up to the query, and the sum of all k_j v_jᵀ; on top of what `state_BHFV` sums up."""
     L, M = q_BLHF.shape[1], k_BMHF.shape[1]
-    if state_BHFV is not None and L > M:
-        raise ShapeError(f"step by step every query comes with a key of its own, got {L} queries and {M} keys")
     if not causal:
         state = torch.einsum("bmhf,bmhv->bhfv", k_BMHF, v_BMHV)
         state = state if state_BHFV is None else state_BHFV + state
         return torch.einsum("blhf,bhfv->blhv", q_BLHF, state), state
+    if state_BHFV is not None and L > M:
+        raise ShapeError(f"step by step and causal every query comes with a key of its own, got {L} queries and {M} keys")
     # queries before the first key see nothing, and keys before the first query need none
     out_BMHV, state = scan(ending(q_BLHF, M), k_BMHF, v_BMHV, log_decay, state_BHFV)
     return ending(out_BMHV, L), state
