@@ -42,7 +42,7 @@ class Joined(Attention):
 
     def __init__(self, inner: Attention):
         super().__init__()
-        self.inner, self.facts = inner, inner.facts  # type: ignore[misc]
+        self.inner, self.facts = inner, inner.facts
 
     def weights(self, q_BLHK, k_BMHK, pattern=full, bias=None):
         return self.inner.weights(q_BLHK, k_BMHK[..., :K], pattern, bias, extra_BMHE=k_BMHK[..., K:])
@@ -310,6 +310,28 @@ class TestMasks:
             low = run(rounded, *inputs, pattern)
             assert low.dtype == torch.bfloat16
             torch.testing.assert_close(low.float(), exact_out, atol=0.1, rtol=0.1)
+
+    def test_mixed_precision_is_near_and_sums_are_not_rounded(self, mechanism):
+        """Under autocast q, k and v come in bfloat16, as linear layers give them."""
+        if mechanism.facts.random:
+            pytest.skip("another rounding is another draw")
+        attention = build(mechanism, dtype=torch.float32)
+        inputs = [x.detach().bfloat16() for x in tensors(mechanism, M, M, dtype=torch.float32)]
+        for pattern in patterns(mechanism, M, M)[:2]:
+            exact_out = run(attention, *(x.float() for x in inputs), pattern)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                mixed = run(attention, *inputs, pattern)
+            torch.testing.assert_close(mixed.float(), exact_out, atol=0.1, rtol=0.1)
+        if not mechanism.facts.streaming or mechanism.facts.fixed_memory:
+            return
+        state = attention.start(B)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            attention(*inputs, causal, state=state)
+        if isinstance(state, Running):
+            whole = attention.start(B)
+            attention(*(x.float() for x in inputs), causal, state=whole)
+            for name, x in state.sums.items():
+                torch.testing.assert_close(x, whole.sums[name], atol=1e-4, rtol=1e-4)
 
 
 def streams(mechanism: type[Attention]) -> list[Pattern]:

@@ -29,6 +29,18 @@ def test_chunks_equal_steps(length, start, decay):
     torch.testing.assert_close(*(torch.autograd.grad(r, wanted, cotangents) for r in results), atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("decay", [None, 1, F], ids=["sum", "decay", "decay a feature"])
+@pytest.mark.parametrize("length", [8, 64, 128])
+def test_one_sequence_in_strides_of_others(length, decay):
+    """Where nothing has to be moved, nothing may be taken to lie side by side."""
+    q, k, v, g = torch.randn(4, 1, length, F, H, dtype=torch.float64).mT.requires_grad_().unbind()
+    g = None if decay is None else -(g[..., 0] if decay == 1 else g).square()
+    results = [f(q, k, v, g) for f in (scan, scan_definition)]
+    torch.testing.assert_close(*results, atol=1e-10, rtol=1e-10)
+    grads = [torch.autograd.grad(out.square().sum(), (q, k, v), retain_graph=True) for out, _ in results]
+    torch.testing.assert_close(*grads, atol=1e-10, rtol=1e-10)
+
+
 @pytest.mark.parametrize("decay", [1, 4])
 def test_chunk_size_does_not_matter(decay):
     q, k, v = (torch.randn(B, 100, H, 4, dtype=torch.float64) for _ in range(3))

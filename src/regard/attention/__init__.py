@@ -10,6 +10,7 @@ from .additive import AdditiveAttention as AdditiveAttention
 from .concat import ConcatAttention as ConcatAttention
 from .cosine import CosineAttention as CosineAttention
 from .dot import DotAttention as DotAttention
+from .efficient import EfficientAttention as EfficientAttention
 from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
@@ -21,6 +22,9 @@ from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .location import LocationAttention as LocationAttention
 from .memory_compressed import MemoryCompressedAttention as MemoryCompressedAttention
 from .nystrom import NystromAttention as NystromAttention
+from .performer import Performer as Performer
+from .rfa import GatedRandomFeatureAttention as GatedRandomFeatureAttention
+from .rfa import RandomFeatureAttention as RandomFeatureAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
 from .synthesizer import DenseSynthesizer as DenseSynthesizer
 from .synthesizer import FactorisedDenseSynthesizer as FactorisedDenseSynthesizer

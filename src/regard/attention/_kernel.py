@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce, wraps
+from typing import ParamSpec
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -10,9 +14,25 @@ from ..errors import ShapeError
 from ..kernels import Bias, scan
 from ..patterns import Causal, Full, Pattern, causal, full
 from ._base import Attention, factors, pattern_rows, share_heads
+from ._scored import fits
 from ._state import Running, State, running
 
 PATTERNS = ("full", "causal", "lengths", "since")  # a key is seen by all queries or by none, but for those before it
+
+
+P = ParamSpec("P")
+
+
+def unmixed(forward: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Without autocast inside, whose products would be rounded to half precision: sums of many tokens do not stand that."""
+
+    @wraps(forward)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        q_BLHK = args[1] if len(args) > 1 else kwargs["q_BLHK"]
+        with torch.autocast(q_BLHK.device.type, enabled=False):  # type: ignore[attr-defined]
+            return forward(*args, **kwargs)
+
+    return call
 
 
 class Kernel(Attention):
@@ -25,6 +45,9 @@ class Kernel(Attention):
     holes: `features` is φ, `divide` the quotient.
     """
 
+    heads: int | None = None  # what the features were made for; None fits any
+    width: int | None = None
+
     def features(self, x_BLHK: Tensor) -> Tensor:
         """φ(x), of queries and of keys, x_BLHF, in float32 or wider."""
         raise NotImplementedError
@@ -32,6 +55,18 @@ class Kernel(Attention):
     def divide(self, over: Tensor, under: Tensor) -> Tensor:
         """The quotient; zero where nothing may be seen, and `under` is zero. Positive features never give zero elsewhere."""
         return over / under.masked_fill(under == 0, 1)
+
+    def check(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        v_BMHV: Tensor | None,
+        pattern: Pattern,
+        bias: Tensor | Bias | None = None,
+        state: State | None = None,
+    ) -> None:
+        super().check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        fits(self, q_BLHK, self.heads, self.width)
 
     def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
         return self.weights_of(torch.arange(q_BLHK.shape[1], device=q_BLHK.device), q_BLHK, k_BMHK, pattern, bias)
@@ -46,6 +81,7 @@ class Kernel(Attention):
         products_BHLM = torch.einsum("blhf,bmhf->bhlm", q_BLHF, k_BMHF) * mask_BHLM
         return self.divide(products_BHLM, products_BHLM.sum(-1, keepdim=True)).to(q_BLHK.dtype)
 
+    @unmixed
     def forward(
         self,
         q_BLHK: Tensor,
@@ -56,18 +92,36 @@ class Kernel(Attention):
         state: State | None = None,
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        past, H = None if state is None else running(state), q_BLHK.shape[2]
-        q_BLHF, k_BMHF = self.features(q_BLHK), self.features(share_heads(k_BMHK, H))
+        past = None if state is None else running(state)
+        q_BLHF, k_BMHF = self.features(q_BLHK), self.features(share_heads(k_BMHK, q_BLHK.shape[2]))
         k_BMHF = hide(k_BMHF, keys_seen(pattern, k_BMHK, past))
-        v_BMHV1 = pad(share_heads(v_BMHV, H).to(k_BMHF.dtype), (0, 1), value=1.0)  # a column of ones sums up the features alone
-        before = None if past is None else past.sum("kv", (H, k_BMHF.shape[-1], v_BMHV1.shape[-1]), k_BMHF)
-        out_BLHV1, after = sums(q_BLHF, k_BMHF, v_BMHV1, is_causal(pattern), before)
+        out_BLHV, after = self.average(q_BLHF, k_BMHF, v_BMHV, is_causal(pattern), past)
         if past is not None:
             past.move(k_BMHK, kv=after)
-        return self.divide(out_BLHV1[..., :-1], out_BLHV1[..., -1:]).to(v_BMHV.dtype)
+        return out_BLHV
+
+    def average(
+        self, q_BLHF: Tensor, k_BMHF: Tensor, v_BMHV: Tensor, causal: bool, past: Running | None, log_decay: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """out_BLHV, and the sums after the last key; `log_decay` says how much of the sums a key leaves, a head or a feature."""
+        H, F = q_BLHF.shape[2:]
+        v_BMHV1 = pad(share_heads(v_BMHV, H).to(k_BMHF.dtype), (0, 1), value=1.0)  # a column of ones sums up the features alone
+        before = None if past is None else past.sum("kv", (H, F, v_BMHV1.shape[-1]), k_BMHF)
+        out_BLHV1, after = sums(q_BLHF, k_BMHF, v_BMHV1, causal, before, log_decay)
+        return self.divide(out_BLHV1[..., :-1], out_BLHV1[..., -1:]).to(v_BMHV.dtype), after
 
     def start(self, batch: int, pattern: Pattern = causal) -> Running:
         return Running(batch)
+
+
+def precise(x: Tensor) -> Tensor:
+    """In float32 or wider: sums along a sequence lose too much below."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def generator_of(seed: int | None) -> torch.Generator:
+    """From the seed, or from one that PyTorch's own generator gives."""
+    return torch.Generator().manual_seed(int(torch.randint(2**31, ())) if seed is None else seed)
 
 
 def is_causal(pattern: Pattern) -> bool:
@@ -76,19 +130,24 @@ def is_causal(pattern: Pattern) -> bool:
 
 def keys_seen(pattern: Pattern, k_BMHK: Tensor, past: Running | None = None) -> Tensor | None:
     """Which keys may be seen at all, (1 or B, M), whatever `causal` says of each query; None if all of them."""
+    rules = [rule for rule in factors(pattern) if not isinstance(rule, Full | Causal)]
+    if not rules:
+        return None
     first, M, device = 0 if past is None else past.length, k_BMHK.shape[1], k_BMHK.device
-    j, zero = torch.arange(first, first + M, device=device), torch.zeros((), dtype=torch.long, device=device)
-    seen = None
-    for rule in factors(pattern):
-        if not isinstance(rule, Full | Causal):
-            here = rule.allows(torch.arange(rule.batch, device=device)[:, None], zero, zero, j)
-            seen = here if seen is None else seen & here
-    return seen
+    j, none = torch.arange(first, first + M, device=device), torch.zeros((), dtype=torch.long, device=device)
+    each = (rule.allows(torch.arange(rule.batch, device=device)[:, None], none, none, j) for rule in rules)
+    return reduce(torch.logical_and, each)
 
 
-def hide(k_BMHF: Tensor, seen_BM: Tensor | None) -> Tensor:
-    """Features of keys that may not be seen are zero."""
-    return k_BMHF if seen_BM is None else k_BMHF.masked_fill(~seen_BM[..., None, None], 0)
+def hide(k_BMHF: Tensor, seen_BM: Tensor | None, value: float = 0.0) -> Tensor:
+    """Features of keys that may not be seen are zero, or `value`."""
+    return k_BMHF if seen_BM is None else k_BMHF.masked_fill(~seen_BM[..., None, None], value)
+
+
+def ending(x_BLHF: Tensor, length: int) -> Tensor:
+    """The last `length` tokens; zeros before the first where there are fewer. Positions are aligned at the end."""
+    more = length - x_BLHF.shape[1]
+    return pad(x_BLHF, (0, 0, 0, 0, more, 0)) if more else x_BLHF
 
 
 def sums(
@@ -96,13 +155,12 @@ def sums(
 ) -> tuple[Tensor, Tensor]:
     """Σ_j (q_i·k_j) v_j over all keys, or those up to the query, and the sum of all k_j v_jᵀ; on top of what `state_BHFV` sums up."""
     L, M = q_BLHF.shape[1], k_BMHF.shape[1]
-    if state_BHFV is not None and L > M:
-        raise ShapeError(f"step by step every query comes with a key of its own, got {L} queries and {M} keys")
     if not causal:
         state = torch.einsum("bmhf,bmhv->bhfv", k_BMHF, v_BMHV)
         state = state if state_BHFV is None else state_BHFV + state
         return torch.einsum("blhf,bhfv->blhv", q_BLHF, state), state
-    # positions are aligned at the end: queries before the first key see nothing, keys before the first query need none
-    q_BMHF = q_BLHF[:, L - M :] if L > M else pad(q_BLHF, (0, 0, 0, 0, M - L, 0))
-    out_BMHV, state = scan(q_BMHF, k_BMHF, v_BMHV, log_decay, state_BHFV)
-    return (pad(out_BMHV, (0, 0, 0, 0, L - M, 0)) if L > M else out_BMHV[:, M - L :]), state
+    if state_BHFV is not None and L > M:
+        raise ShapeError(f"step by step and causal every query comes with a key of its own, got {L} queries and {M} keys")
+    # queries before the first key see nothing, and keys before the first query need none
+    out_BMHV, state = scan(ending(q_BLHF, M), k_BMHF, v_BMHV, log_decay, state_BHFV)
+    return ending(out_BMHV, L), state

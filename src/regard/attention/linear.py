@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._base import Facts
-from ._kernel import PATTERNS, Kernel
+from ._kernel import PATTERNS, Kernel, precise
 
 LEAST = -20.0  # where the exponential is cut off: products of two features stay far above the smallest float32
 
@@ -40,5 +40,5 @@ class LinearAttention(Kernel):
     )
 
     def features(self, x_BLHK: Tensor) -> Tensor:
-        x = x_BLHK.to(torch.promote_types(x_BLHK.dtype, torch.float32))
+        x = precise(x_BLHK)
         return torch.where(x > 0, x + 1, x.clamp(LEAST, 0).exp())

@@ -44,7 +44,8 @@ def scan(
         size = 1 << (size - 1).bit_length()  # a power of two can be halved to the end
     elif log_decay is not None:
         log_decay = log_decay.unsqueeze(-1)
-    return Scan.apply(q_BLHF, k_BLHF, v_BLHV, log_decay, state_BHFV, size)  # type: ignore[no-any-return, no-untyped-call]
+    with torch.autocast(q_BLHF.device.type, enabled=False):  # sums in half precision would drift
+        return Scan.apply(q_BLHF, k_BLHF, v_BLHV, log_decay, state_BHFV, size)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def scan_definition(
@@ -201,7 +202,7 @@ def _chunks(x_BLHF: Tensor, size: int) -> Tensor:
     if L % size:
         x_BLHF = pad(x_BLHF, (0, 0, 0, 0, 0, count * size - L))
     x = x_BLHF.reshape(B, count, size, H, F).permute(1, 0, 3, 2, 4)
-    return x.to(_precise(x_BLHF), memory_format=torch.contiguous_format).reshape(count * B * H, size, F)
+    return x.to(_precise(x_BLHF)).contiguous().view(count * B * H, size, F)
 
 
 def _whole(x: Tensor, like_BLHF: Tensor) -> Tensor:
