@@ -15,6 +15,7 @@ from .hard import Choice as Choice
 from .hard import HardAttention as HardAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
+from .local import LocalPredictiveGeneralAttention as LocalPredictiveGeneralAttention
 from .location import LocationAttention as LocationAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
 
