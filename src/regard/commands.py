@@ -70,7 +70,7 @@ class Train:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """of products on the way forward; auto: bfloat16 if this machine is sure and faster with it"""
     compile: bool = False
-    """train with torch.compile: slow to start, then faster"""
+    """train with torch.compile: minutes to start; for large models on batches of few shapes"""
     tensorboard: bool = False
     """write curves for TensorBoard too"""
     seed: int = 0

@@ -204,7 +204,10 @@ def test_local_predictive_general_is_both_of_its_parts():
     both, general = make(LocalPredictiveGeneralAttention, heads=H, width=K, radius=M, sigma=1e9), make(GeneralAttention, heads=H, width=K)
     general.w_HKK.data.copy_(both.score_HKK)
     close(both(q, k, v), general(q, k, v))
-    both, local = make(LocalPredictiveGeneralAttention, heads=H, width=K, radius=2), make(LocalPredictiveAttention, heads=H, width=K, radius=2)
+    both, local = (
+        make(LocalPredictiveGeneralAttention, heads=H, width=K, radius=2),
+        make(LocalPredictiveAttention, heads=H, width=K, radius=2),
+    )
     local.w_HKK.data.copy_(both.w_HKK)
     local.u_HK.data.copy_(both.u_HK)
     both.score_HKK.data.copy_(torch.eye(K))
@@ -337,7 +340,9 @@ def test_a_state_of_steps_reorders_and_resets(cls: type[Attention]):
         attention(q, k, v, state=DotAttention().start(B))
 
 
-@pytest.mark.parametrize("cls", [LocationAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention], ids=lambda cls: cls.facts.name)
+@pytest.mark.parametrize(
+    "cls", [LocationAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention], ids=lambda cls: cls.facts.name
+)
 @pytest.mark.parametrize("pattern", [causal, causal & window(2)], ids=str)
 def test_positions_count_from_where_a_row_was_reset(cls: type[Attention], pattern):
     attention, (q, k, v) = make(cls), data(queries=20, keys=20)

@@ -182,7 +182,9 @@ def test_rnnsearch_by_hand(after, output):
             close(weights[row, t, :length], a)
 
 
-@pytest.mark.parametrize("score", ["dot", "general", "concat", "location", "local_monotonic", "local_predictive", "local_predictive_general"])
+@pytest.mark.parametrize(
+    "score", ["dot", "general", "concat", "location", "local_monotonic", "local_predictive", "local_predictive_general"]
+)
 @pytest.mark.parametrize("feeding", [False, True])
 def test_luong_by_hand(score, feeding):
     D = 1

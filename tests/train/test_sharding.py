@@ -29,7 +29,9 @@ def runs(tmp_path_factory):
         before = launch(2, [str(HERE / "together.py"), str(out / "mixed"), "plain:full:4", str(out / "plain"), "stopped:full"], threads=1)
         run(out / "mixed", resume=True, **told(["8"]))
         kinds = {"mixed": "plain:full", "spoiled": "spoiled:full", **{kind: f"{kind}:full" for kind in KINDS}}
-        after = launch(2, [str(HERE / "together.py"), *(word for name, kind in kinds.items() for word in (str(out / name), kind))], threads=1)
+        after = launch(
+            2, [str(HERE / "together.py"), *(word for name, kind in kinds.items() for word in (str(out / name), kind))], threads=1
+        )
     return {"codes": (before, after), "out": out}
 
 

@@ -38,7 +38,7 @@ def run(out, task=None, resume=False, config=TOGETHER, net=Net):
 
 
 def told(words):
-    """"full", "deep", "lamb", "4": shards, a deep net, an optimiser, steps → what `run` takes."""
+    """ "full", "deep", "lamb", "4": shards, a deep net, an optimiser, steps → what `run` takes."""
     changes, net = {}, Net
     for word in words:
         if word == "full":

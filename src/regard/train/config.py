@@ -85,7 +85,9 @@ class TrainConfig:
         if wrong:
             raise BadConfig("; ".join(wrong))
         if self.sharding == "full" and isinstance(self.optimizer, Adafactor):
-            raise BadConfig("Adafactor's rows and columns do not go with sharding full, which cuts them apart; take AdamW, or sharding none")
+            raise BadConfig(
+                "Adafactor's rows and columns do not go with sharding full, which cuts them apart; take AdamW, or sharding none"
+            )
         if self.sharding == "full" and self.compile:
             raise BadConfig("compile does not go with sharding full, whose parts meet between layers; give up one of the two")
 

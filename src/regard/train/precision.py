@@ -6,7 +6,8 @@ out in a process of its own, and its answer decides here.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -34,9 +35,19 @@ def choose(wanted: Precision, device: torch.device, before: str = "") -> tuple[s
     return "float32", f"precision: float32 (bfloat16 {found.note})"
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[None]:
+@contextmanager
+def autocast(precision: str, device: torch.device) -> Iterator[None]:
     """Inside, matrix products are in this precision; float32 leaves everything as it is."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    if precision != "bfloat16":
+        yield
+        return
+    try:
+        with torch.autocast(device.type, torch.bfloat16):
+            yield
+    except RuntimeError as error:
+        if "could not create a primitive" in str(error):  # an LSTM on a processor that only imitates bfloat16
+            raise NotSupported(f"a layer of this model has no bfloat16 form on this machine; take precision float32 ({error})") from error
+        raise
 
 
 def _found(device: torch.device) -> kernels.Bf16:
