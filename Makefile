@@ -31,7 +31,7 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 	$(BIN)/python -m pytest -m 'not slow' -x
 
 torture: $(STAMP)  ## kill training runs 60 times with SIGKILL, resume them, compare the hashes; some minutes
-	PYTHONPATH=tests/train OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
 
 bench: $(STAMP)  ## the benchmarks; writes benchmarks/RESULTS.md
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'

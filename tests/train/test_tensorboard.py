@@ -48,7 +48,7 @@ def test_curves_are_the_log(tmp_path):
     for event, name in (("train", "loss"), ("train", "norm"), ("train", "lr"), ("evaluation", "error")):
         said = [(line["step"], pytest.approx(line[name], rel=1e-6)) for line in lines(tmp_path, event)]
         assert found[f"{event}/{name}"] == said
-    assert [step for step, _ in found["train/loss"]] == list(range(2, 22, 2)) + [21]
+    assert [step for step, _ in found["train/loss"]] == [*range(2, 22, 2), 21]
 
 
 def test_what_is_not_a_number_is_left_out(tmp_path):

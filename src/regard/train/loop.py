@@ -58,7 +58,8 @@ def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume:
     """Train the model on the task, with all that happens written to the folder `out`.
 
     Writes model.safetensors, metrics.jsonl and state/. With `resume` it goes on from the last checkpoint in `out`, or begins if there is
-    none. SIGINT and SIGTERM let it finish the step and save; then it raises Interrupted.
+    none. SIGINT and SIGTERM let it finish the step and save; then it raises Interrupted. With shards the model is empty while its copy
+    trains, and after any other error it stays so.
     """
     out = Path(out)
     with distributed.joined(), Signals() as signals, progress_for(config.budget, progress, distributed.rank() == 0) as shown:
@@ -84,8 +85,6 @@ class _Loop:
         objective = sharding.sharded(task, model) if self.cut else distributed.Objective(task, model)
         self.objective: nn.Module = objective
         self.trained: nn.Module = objective.model
-        if self.cut:
-            sharding.empty(model)
         self.state = State(self.trained, config)
         self.log: Log | None = None
         self.asked: int | None = None  # a signal that some process got, agreed on by all
@@ -128,6 +127,9 @@ class _Loop:
 
     def run(self) -> Result:
         self.model.train()
+        self.trained.train()
+        if self.cut:
+            sharding.empty(self.model)
         ended_by = ""
         while not (ended_by := self._ended()):
             self._epoch()
@@ -173,7 +175,8 @@ class _Loop:
         if self.late or self.asked or (position.step % every.save == 0 if every.save else at_edge):
             self.save()
         if self.asked:
-            self._give(weights_of(self.trained))
+            if self.cut:
+                self._give(weights_of(self.trained))
             distributed.barrier()  # nobody leaves before the checkpoint is on the disk
             raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}: resume to go on")
 
