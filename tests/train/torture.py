@@ -134,11 +134,11 @@ def main(kills, seed, folder):
         else:
             missed.append(f"{way}, process {victim}, {place}")
     number, left = len(chosen), kills - len(chosen)
-    while left > 0:  # one run after the other, each killed until it gets through
-        way, out = dice.choice(list(WAYS)), folder / f"{number:03d}"
+    while left > 0:  # one run after the other, each killed up to three times
+        way, out = list(WAYS)[number % len(WAYS)], folder / f"{number:03d}"
         number += 1
         hits = 0
-        while left > 0 and killed(way, out, victim=dice.randrange(WAYS[way][0]), after=dice.uniform(0, seconds[way])):
+        while left > 0 and hits < 3 and killed(way, out, victim=dice.randrange(WAYS[way][0]), after=dice.uniform(0, seconds[way])):
             hits, left = hits + 1, left - 1
         if hits:
             compare(way, CLOCK, out, hits)
