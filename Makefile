@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KILLS ?= 60
 
-.PHONY: help demo test check bench claims docs-table clean
+.PHONY: help demo test check torture bench claims docs-table clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,tensorboard]'
 	@touch $@
 
 demo: $(STAMP)  ## two translators trained and looked at, in about two minutes
@@ -28,6 +29,9 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 	$(BIN)/ruff check --fix .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m 'not slow' -x
+
+torture: $(STAMP)  ## kill training runs 60 times with SIGKILL, resume them, compare the hashes; some minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
 
 bench: $(STAMP)  ## the benchmarks; writes benchmarks/RESULTS.md
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'

@@ -43,6 +43,8 @@ class Train:
     """how text is cut"""
     vocab: int = 8000
     """tokens to learn, at most"""
+    bpe_dropout: float = 0.0
+    """leave out each merge of bpe with this probability, other ones each epoch; 0.1 helps where data are few"""
     budget: int = 2048
     """tokens a batch"""
     minutes: float | None = None
@@ -63,6 +65,14 @@ class Train:
     """batches a step, over all processes together"""
     nproc_per_node: int = 1
     """processes on this machine; torchrun … -m regard train … works too"""
+    sharding: Literal["none", "full"] = "none"
+    """full: each process keeps a part of the weights and of the optimizer, not all of them"""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """of products on the way forward; auto: bfloat16 if this machine is sure and faster with it"""
+    compile: bool = False
+    """train with torch.compile: minutes to start; for large models on batches of few shapes"""
+    tensorboard: bool = False
+    """write curves for TensorBoard too"""
     seed: int = 0
     """of weights, data order and dropout"""
     resume: bool = False
@@ -81,7 +91,7 @@ class Train:
         nothing = self.minutes is None and self.epochs is None and self.steps is None
         config = TranslationConfig(
             data=self.data, valid=self.valid, test=self.test, tokens=self.tokens, vocab=self.vocab, budget=self.budget,
-            smoothing=self.smoothing, bad=self.bad,
+            smoothing=self.smoothing, bad=self.bad, bpe_dropout=self.bpe_dropout,
         )  # fmt: skip
         how = training.TrainConfig(
             budget=training.Budget(steps=3000 if nothing else self.steps, epochs=self.epochs, minutes=self.minutes),
@@ -90,6 +100,10 @@ class Train:
             average=self.average,
             accumulate=max(self.accumulate, int(os.environ.get("WORLD_SIZE", "1"))),  # no process may be without a batch
             seed=self.seed,
+            sharding=self.sharding,
+            precision=self.precision,
+            compile=self.compile,
+            tensorboard=self.tensorboard,
         )
         done = train_translator(self.out, config, how, self.model, _settings(self.set), resume=self.resume, progress=not self.quiet)
         if os.environ.get("RANK", "0") != "0":

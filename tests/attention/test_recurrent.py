@@ -16,6 +16,7 @@ from regard.attention import (
     HardAttention,
     LocalMonotonicAttention,
     LocalPredictiveAttention,
+    LocalPredictiveGeneralAttention,
     LocationAttention,
     SoftmaxAttention,
     _scored,
@@ -197,6 +198,22 @@ def test_local_predictive_without_fading_is_dot():
     close(make(LocalPredictiveAttention, heads=H, width=K, radius=M, sigma=1e9)(q, k, v), make(DotAttention)(q, k, v))
 
 
+def test_local_predictive_general_is_both_of_its_parts():
+    """Wide and without fading it is general attention; with the unit matrix it is the local one."""
+    q, k, v = data()
+    both, general = make(LocalPredictiveGeneralAttention, heads=H, width=K, radius=M, sigma=1e9), make(GeneralAttention, heads=H, width=K)
+    general.w_HKK.data.copy_(both.score_HKK)
+    close(both(q, k, v), general(q, k, v))
+    both, local = (
+        make(LocalPredictiveGeneralAttention, heads=H, width=K, radius=2),
+        make(LocalPredictiveAttention, heads=H, width=K, radius=2),
+    )
+    local.w_HKK.data.copy_(both.w_HKK)
+    local.u_HK.data.copy_(both.u_HK)
+    both.score_HKK.data.copy_(torch.eye(K))
+    close(both(q, k, v), local(q, k, v))
+
+
 def test_local_predictive_learns_its_centre():
     attention, (q, k, v) = make(LocalPredictiveAttention, heads=H, width=K, radius=3), data()
     gradients = torch.autograd.grad(attention(q, k, v).sum(), [attention.w_HKK, attention.u_HK])
@@ -207,7 +224,7 @@ def test_local_predictive_learns_its_centre():
 
 ALL = [
     GaussianWindow, AdditiveAttention, CosineAttention, HardAttention, DotAttention, GeneralAttention, ConcatAttention,
-    LocationAttention, LocalMonotonicAttention, LocalPredictiveAttention,
+    LocationAttention, LocalMonotonicAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention,
 ]  # fmt: skip
 named = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.facts.name)
 
@@ -323,7 +340,9 @@ def test_a_state_of_steps_reorders_and_resets(cls: type[Attention]):
         attention(q, k, v, state=DotAttention().start(B))
 
 
-@pytest.mark.parametrize("cls", [LocationAttention, LocalPredictiveAttention], ids=lambda cls: cls.facts.name)
+@pytest.mark.parametrize(
+    "cls", [LocationAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention], ids=lambda cls: cls.facts.name
+)
 @pytest.mark.parametrize("pattern", [causal, causal & window(2)], ids=str)
 def test_positions_count_from_where_a_row_was_reset(cls: type[Attention], pattern):
     attention, (q, k, v) = make(cls), data(queries=20, keys=20)

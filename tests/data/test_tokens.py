@@ -1,9 +1,12 @@
 """Text to ids and back: what each kind keeps, that training is repeatable, and that no file is trusted."""
 
 import json
+import math
+import random
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from regard.data import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers
-from regard.data._bpe import BYTES
+from regard.data._bpe import BYTES, with_dropout
 from regard.data.tokens import SPECIAL
 from regard.errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
 
@@ -164,6 +167,31 @@ def test_dropout_of_nothing_is_the_usual_cut_and_of_all_is_bytes():
     assert len({tuple(bpe.encode(LINES[0], 0.3, seed)) for seed in range(8)}) > 4
     together = bpe.encode_all([LINES[0]] * 8, 0.3)
     assert len({tuple(ids) for ids in together}) > 4  # copies of a sentence are cut in different ways
+
+
+def test_dropout_has_the_distribution_of_its_definition():
+    """All ways of leaving out merges, weighed: at each step every pair is left out or not, then the first by rank is joined."""
+    ranks, p = {("a", "b"): 0, ("b", "c"): 1, ("ab", "ab"): 2, ("c", "a"): 3, ("ab", "c"): 4}, 0.4
+
+    def ends(symbols):
+        pairs = [(ranks[pair], at) for at, pair in enumerate(pairwise(symbols)) if pair in ranks]
+        found = Counter()
+        for kept in product((False, True), repeat=len(pairs)):
+            weight = math.prod(1 - p if one else p for one in kept)
+            left = [pair for pair, one in zip(pairs, kept, strict=True) if one]
+            if not left:
+                found[symbols] += weight
+                continue
+            at = min(left)[1]
+            for end, share in ends((*symbols[:at], symbols[at] + symbols[at + 1], *symbols[at + 2 :])).items():
+                found[end] += weight * share
+        return found
+
+    expected, draws = ends(tuple("ababca")), 20_000
+    seen = Counter(tuple(with_dropout("ababca", ranks, p, random.Random(n))) for n in range(draws))
+    assert seen.keys() <= expected.keys() and len(expected) > 8
+    for end, share in expected.items():
+        assert abs(seen[end] - draws * share) < 4.5 * (draws * share * (1 - share)) ** 0.5 + 1
 
 
 def test_words_are_counted():

@@ -35,6 +35,19 @@ def test_is_what_pytorch_says(chunks, smoothing, bias):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+def test_autocast_rounds_its_inputs():
+    features_TD, weight_ND, bias_N, target_T = inputs(torch.float32)
+    leaves = [features_TD, weight_ND, bias_N]
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, _ = smoothed_cross_entropy(features_TD.bfloat16(), weight_ND, bias_N, target_T, 0.1)  # mixed types, as layers give them
+    theirs, _ = smoothed_cross_entropy(*(x.bfloat16() for x in leaves), target_T, 0.1)
+    assert ours.dtype == torch.float32 and ours.equal(theirs)
+    for one, two in zip(torch.autograd.grad(ours, leaves), torch.autograd.grad(theirs, leaves), strict=True):
+        assert one.dtype == torch.float32 and one.equal(two)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert smoothed_cross_entropy(*(x.double() for x in leaves), target_T)[0].dtype == torch.float64
+
+
 def test_by_hand():  # logits 0 and ln 3: probabilities 1/4 and 3/4
     features_TD, weight_ND = torch.tensor([[1.0]]), torch.tensor([[0.0], [1.0986123]])
     total, right = smoothed_cross_entropy(features_TD, weight_ND, None, torch.tensor([0]), 0.0)

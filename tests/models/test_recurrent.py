@@ -182,7 +182,9 @@ def test_rnnsearch_by_hand(after, output):
             close(weights[row, t, :length], a)
 
 
-@pytest.mark.parametrize("score", ["dot", "general", "concat", "location", "local_monotonic", "local_predictive"])
+@pytest.mark.parametrize(
+    "score", ["dot", "general", "concat", "location", "local_monotonic", "local_predictive", "local_predictive_general"]
+)
 @pytest.mark.parametrize("feeding", [False, True])
 def test_luong_by_hand(score, feeding):
     D = 1
@@ -208,6 +210,8 @@ def test_luong_by_hand(score, feeding):
             at, fade, seen = torch.arange(length), 1.0, torch.ones(length, dtype=torch.bool)
             if score == "general":
                 scores = (h @ attention.w_HKK[0]) @ memory.T
+            elif score == "local_predictive_general":
+                scores = (h @ attention.score_HKK[0]) @ memory.T
             elif score == "concat":
                 both = torch.cat([attention.w_q_HKA[0], attention.w_k_HKA[0]])  # W over [h; h̄]
                 scores = torch.stack([attention.u_HA[0] @ torch.tanh(torch.cat([h, m]) @ both) for m in memory])
@@ -217,7 +221,7 @@ def test_luong_by_hand(score, feeding):
                 scores = memory @ h
             if score == "local_monotonic":
                 seen = (at - min(t, length - 1)).abs() <= D
-            if score == "local_predictive":
+            if score.startswith("local_predictive"):  # from h itself, whatever the score does with it
                 place = length * torch.sigmoid(attention.u_HK[0] @ torch.tanh(h @ attention.w_HKK[0]))
                 seen, fade = (at - place).abs() <= D, torch.exp(-((at - place) ** 2) / (2 * (D / 2) ** 2))
             context = (scores.masked_fill(~seen, -torch.inf).softmax(0) * fade) @ memory
@@ -231,6 +235,7 @@ def test_settings_reach_their_parts():
     assert isinstance(Luong(replace(config, attention="concat")).attention, ConcatAttention)
     local = Luong(replace(config, attention="local_predictive")).attention
     assert (local.radius, local.sigma) == (3, 1.5)
+    assert Luong(replace(config, attention="local_predictive_general")).attention.radius == 3
     assert Luong(replace(config, attention="local_monotonic")).attention.radius == 3
 
 

@@ -46,13 +46,13 @@ VARIANTS = DEFAULTS | {
     "luong rnn": replace(luong, cell="rnn"),
     **{
         f"luong {name}{'' if feeding else ' parallel'}": replace(luong, attention=name, feeding=feeding)
-        for name in ("dot", "general", "concat", "location", "local_monotonic", "local_predictive")
+        for name in ("dot", "general", "concat", "location", "local_monotonic", "local_predictive", "local_predictive_general")
         for feeding in (True, False)
     },
     "transformer post": replace(transformer, placement="post", tied="none", position="learned"),
     "transformer shared": replace(transformer, source_vocab=TARGET, tied="all", position="none"),
 }
-UNNORMALISED = {"luong local_predictive", "luong local_predictive parallel"}
+UNNORMALISED = {f"luong {name}{how}" for name in ("local_predictive", "local_predictive_general") for how in ("", " parallel")}
 every = pytest.mark.parametrize("name", VARIANTS)
 
 

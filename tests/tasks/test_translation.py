@@ -7,6 +7,7 @@ import torch
 
 from regard.cli import main
 from regard.data import Parallel, Tokenizers
+from regard.errors import BadConfig
 from regard.models import build
 from regard.tasks import Run, TranslationConfig, TranslationTask, score, translations
 
@@ -71,8 +72,43 @@ def test_resume_goes_on_and_begins_nothing_twice(folder, tmp_path, capsys):
     assert "9 steps" in capsys.readouterr().out
 
 
+def test_words_are_cut_anew_each_epoch_and_the_same_after_a_resume(tmp_path):
+    """Steps 5 and 9 are in the middle of epochs."""
+    more = [*TRAIN, "--bpe-dropout", "0.3", "--average", "0"]
+    assert main([*more, "--out", str(tmp_path / "once"), "--steps", "9"]) == 0
+    assert main([*more, "--out", str(tmp_path / "twice"), "--steps", "5"]) == 0
+    assert main([*more, "--out", str(tmp_path / "twice"), "--steps", "9", "--resume"]) == 0
+    once, twice = (Run.load(tmp_path / name) for name in ("once", "twice"))
+    assert all(a.equal(b) for a, b in zip(once.model.parameters(), twice.model.parameters(), strict=True))
+    config = TranslationConfig(data="numbers:en-de,below=200", bpe_dropout=0.3, budget=512)
+    pairs = config.read()
+    tasks = [TranslationTask(pairs, once.tokenizers, config, seed) for seed in (0, 0, 1)]
+
+    def cut(task, epoch):
+        """The pairs of an epoch as tokens, in the order of the corpus; and its batches hold them all."""
+        items = task.batches(epoch)
+        for item in items:
+            batch = task.batch(item)
+            assert max(batch.source_BM.shape[1], batch.target_BL.shape[1] - 1) * len(batch) <= 512
+        assert sum(map(len, items)) == len(pairs.train)
+        return task.corpus.source.values.tolist()
+
+    first = cut(tasks[0], 0)
+    assert cut(tasks[0], 1) != first == cut(tasks[1], 0) != cut(tasks[2], 0)
+    assert [b.source_BM.tolist() for b in tasks[0].unseen] == [
+        b.source_BM.tolist() for b in TranslationTask(pairs, once.tokenizers, TranslationConfig(data="x", budget=512)).unseen
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"bpe_dropout": 1.0}, {"bpe_dropout": 0.1, "tokens": "words"}])
+def test_dropout_of_what_has_no_merges(changes):
+    with pytest.raises(BadConfig, match="bpe_dropout"):
+        TranslationConfig(**changes)
+
+
 @pytest.mark.slow
-def test_two_processes_give_what_one_gives(tmp_path):
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_two_processes_give_what_one_gives(tmp_path, sharding):
     """The same number of batches a step: the same model, up to the order in which sums are made."""
     import subprocess
     import sys
@@ -80,7 +116,7 @@ def test_two_processes_give_what_one_gives(tmp_path):
     weights = []
     for processes in (1, 2):
         out = tmp_path / str(processes)
-        argv = [*TRAIN, "--out", str(out), "--steps", "4", "--accumulate", "2", "--nproc-per-node", str(processes)]
+        argv = [*TRAIN, "--out", str(out), "--steps", "4", "--accumulate", "2", "--nproc-per-node", str(processes), "--sharding", sharding]
         done = subprocess.run([sys.executable, "-m", "regard", *argv], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("4 steps") == 1

@@ -1,14 +1,16 @@
 """One process of several: trains the tiny task and, being the first, leaves a file of what came of it."""
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
 
 import torch
 from tiny import Net, Tiny
+from torch import nn
 
 from regard.errors import Interrupted
-from regard.train import AdamW, Budget, Constant, Every, TrainConfig, fit
+from regard.train import OPTIMIZERS, AdamW, Budget, Constant, Every, TrainConfig, fit
 from regard.train.distributed import joined
 
 TOGETHER = TrainConfig(
@@ -16,9 +18,38 @@ TOGETHER = TrainConfig(
 )
 
 
-def run(out, task=None, resume=False, config=TOGETHER):
-    net = Net(dtype=torch.float64)
+class Deep(Net):
+    """Two layers before the rest, which shards put together one at a time."""
+
+    def __init__(self, dtype):
+        super().__init__(dtype=dtype)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(5, 1, 3, dropout=0.2, batch_first=True, dtype=dtype) for _ in range(2))
+
+    def forward(self, x):
+        x = x.unsqueeze(0)
+        for layer in self.layers:
+            x = layer(x)
+        return super().forward(x.squeeze(0))
+
+
+def run(out, task=None, resume=False, config=TOGETHER, net=Net):
+    net = net(dtype=torch.float64)
     return net, fit(net, task or Tiny(dtype=torch.float64), config, out, resume=resume, progress=False)
+
+
+def told(words):
+    """ "full", "deep", "lamb", "4": shards, a deep net, an optimiser, steps → what `run` takes."""
+    changes, net = {}, Net
+    for word in words:
+        if word == "full":
+            changes["sharding"] = word
+        elif word == "deep":
+            net = Deep
+        elif word in OPTIMIZERS:
+            changes["optimizer"] = OPTIMIZERS[word]()
+        else:
+            changes["budget"] = Budget(steps=int(word))
+    return {"config": dataclasses.replace(TOGETHER, **changes), "net": net}
 
 
 class Spoiled(Tiny):
@@ -51,13 +82,23 @@ class Broken(Tiny):
         return super().loss(model, batch)
 
 
+def first(net):
+    """What the first process holds: all must hold it."""
+    tensors = [tensor.clone() for tensor in net.state_dict().values()]
+    for tensor in tensors:
+        torch.distributed.broadcast(tensor, 0)
+    return tensors
+
+
 KINDS = {"plain": Tiny, "spoiled": Spoiled, "stopped": Stopped, "broken": Broken}
 
 if __name__ == "__main__":  # folder, kind, folder, kind, …: one after the other, because starting takes longer than training
     torch.set_num_threads(1)
     with joined():
         for out, kind in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+            kind, *words = kind.split(":")
             try:
-                run(Path(out), KINDS[kind](dtype=torch.float64), resume=True)
+                net, _ = run(Path(out), KINDS[kind](dtype=torch.float64), resume=True, **told(words))
+                assert all(x.equal(y) for x, y in zip(net.state_dict().values(), first(net), strict=True))
             except Interrupted as stop:
                 sys.exit(stop.code)

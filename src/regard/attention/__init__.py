@@ -19,6 +19,7 @@ from .linear import LinearAttention as LinearAttention
 from .linformer import LinformerAttention as LinformerAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
+from .local import LocalPredictiveGeneralAttention as LocalPredictiveGeneralAttention
 from .location import LocationAttention as LocationAttention
 from .memory_compressed import MemoryCompressedAttention as MemoryCompressedAttention
 from .nystrom import NystromAttention as NystromAttention

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import ShapeError
 from ..kernels import Bias
@@ -16,7 +16,7 @@ from ._state import Cache, Standing, State, remembered, standing
 
 
 class _Local(Attention):
-    """Dot scores within `radius` keys of a centre. The holes: `centre`, and `fade` by distance from it.
+    """Products within `radius` keys of a centre. The holes: `centre`, `fade` by distance from it, and what keys are `compared` with.
 
     The fast way gathers the 2·radius + 1 keys and values around each centre: time and memory know no M.
     """
@@ -39,6 +39,10 @@ class _Local(Attention):
         """A factor on the weights, by distance from the centre."""
         return torch.ones_like(away_BHLW)
 
+    def compared(self, q_BLHK: Tensor) -> Tensor:
+        """What stands beside the key in the product: the query itself."""
+        return q_BLHK
+
     def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
         return self.weights_of(torch.arange(q_BLHK.shape[1], device=q_BLHK.device), q_BLHK, k_BMHK, pattern, bias)
 
@@ -51,7 +55,7 @@ class _Local(Attention):
         here, q_BLHK = pattern_rows(pattern, rows, L, M), q_BLHK[:, rows]
         centre_BHL = self.centre(q_BLHK, rows[None], rows.new_zeros(1), *_ends(here, len(rows), M, device))
         away_BHLM = torch.arange(M, device=device) - centre_BHL.unsqueeze(-1)
-        scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, share_heads(k_BMHK, H))
+        scores_BHLM = torch.einsum("blhk,bmhk->bhlm", self.compared(q_BLHK), share_heads(k_BMHK, H))
         scores_BHLM = scores_BHLM + bias_of(bias_rows(bias, rows, L, M), len(rows), M, device)
         seen_BHLM = here.mask(len(rows), M, device) & (away_BHLM.abs() <= self.radius)
         return softmax_where(scores_BHLM, seen_BHLM) * self.fade(away_BHLM).to(q_BLHK.dtype)
@@ -72,7 +76,7 @@ class _Local(Attention):
             away_BHCW = at_BHCW - centre_BHC.unsqueeze(-1)
             seen_BHCW = _allowed(here, at_BHCW, M) & (away_BHCW.abs() <= self.radius)
             index_BHCW = (row_B1 * M + at_BHCW) * G + head_H1
-            scores_BHCW = torch.einsum("bchk,bhcwk->bhcw", q_BCHK, k_BMHK.reshape(-1, K)[index_BHCW])
+            scores_BHCW = torch.einsum("bchk,bhcwk->bhcw", self.compared(q_BCHK), k_BMHK.reshape(-1, K)[index_BHCW])
             if bias is not None:
                 added = bias_of(bias_rows(bias, rows, L, M), C, M, device)
                 scores_BHCW = scores_BHCW + torch.as_tensor(added).expand(B, H, C, M).gather(-1, at_BHCW)
@@ -141,35 +145,8 @@ class LocalMonotonicAttention(_Local):
         return Standing(batch)
 
 
-class LocalPredictiveAttention(_Local):
-    r"""The query predicts where to look, and the look fades with the distance from there (local-p).
-
-    $$o_t = \sum_{|s - p_t| \le D} \mathrm{softmax}_s\big(q_t^\top k_s + b_{ts}\big)\,
-      e^{-(s - p_t)^2 / 2\sigma^2}\, v_s, \qquad p_t = S\cdot\mathrm{sigmoid}\big(u^\top \tanh(W q_t)\big)$$
-
-    Cost:    time O(L·(K² + D·K)), memory O(D·K) a chunk of rows: neither grows with M (patterns other than `full` cost
-             L·M bits).
-    Use it:  for long inputs where one region matters at a time and the query can know where.
-    Avoid it: for inputs longer than in training: p_t is a share of the length, and shares do not carry over.
-    Limits:  heads and key size are fixed when it is made. The weights sum to less than one. p_t learns through the fading
-             alone; which keys are inside the window has no gradient.
-    Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
-             arXiv:1508.04025, section 3.2.
-    We differ: s counts from 0. S is the query's own number of keys, one more than the last it may see, so padding changes
-             nothing and under `causal` S is how many have come. p_t is not rounded. The score is the plain dot product.
-    """
-
-    facts = Facts(
-        name="local_predictive",
-        year=2015,
-        title="Effective approaches to attention-based neural machine translation",
-        paper="arXiv:1508.04025",
-        formula="softmax(q·k) exp(−(s − p)² / 2σ²) v,  p = S·σ(u·tanh(Wq)),  |s − p| ≤ D",
-        time="L·(K² + D·K)",
-        memory="D·K",
-        normalised=False,
-        positional=True,
-    )
+class _Predictive(_Local):
+    """A centre that the query predicts, and a look that fades with the distance from it."""
 
     def __init__(self, *, width: int, heads: int = 1, radius: int = 10, sigma: float | None = None):
         super().__init__(radius=radius)
@@ -215,6 +192,73 @@ class LocalPredictiveAttention(_Local):
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, width={self.width}, radius={self.radius}, sigma={self.sigma}"
+
+
+class LocalPredictiveAttention(_Predictive):
+    r"""The query predicts where to look, and the look fades with the distance from there (local-p).
+
+    $$o_t = \sum_{|s - p_t| \le D} \mathrm{softmax}_s\big(q_t^\top k_s + b_{ts}\big)\,
+      e^{-(s - p_t)^2 / 2\sigma^2}\, v_s, \qquad p_t = S\cdot\mathrm{sigmoid}\big(u^\top \tanh(W q_t)\big)$$
+
+    Cost:    time O(L·(K² + D·K)), memory O(D·K) a chunk of rows: neither grows with M (patterns other than `full` cost
+             L·M bits).
+    Use it:  for long inputs where one region matters at a time and the query can know where.
+    Avoid it: for inputs longer than in training: p_t is a share of the length, and shares do not carry over.
+    Limits:  heads and key size are fixed when it is made. The weights sum to less than one. p_t learns through the fading
+             alone; which keys are inside the window has no gradient.
+    Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
+             arXiv:1508.04025, section 3.2.
+    We differ: s counts from 0. S is the query's own number of keys, one more than the last it may see, so padding changes
+             nothing and under `causal` S is how many have come. p_t is not rounded. The score is the plain dot product.
+    """
+
+    facts = Facts(
+        name="local_predictive",
+        year=2015,
+        title="Effective approaches to attention-based neural machine translation",
+        paper="arXiv:1508.04025",
+        formula="softmax(q·k) exp(−(s − p)² / 2σ²) v,  p = S·σ(u·tanh(Wq)),  |s − p| ≤ D",
+        time="L·(K² + D·K)",
+        memory="D·K",
+        normalised=False,
+        positional=True,
+    )
+
+
+class LocalPredictiveGeneralAttention(_Predictive):
+    r"""The query predicts where to look, and a matrix learns what it looks for there (local-p with the general score).
+
+    $$o_t = \sum_{|s - p_t| \le D} \mathrm{softmax}_s\big(q_t^\top W_a k_s + b_{ts}\big)\,
+      e^{-(s - p_t)^2 / 2\sigma^2}\, v_s, \qquad p_t = S\cdot\mathrm{sigmoid}\big(u^\top \tanh(W q_t)\big)$$
+
+    Cost:    time O(L·(K² + D·K)), memory O(D·K) a chunk of rows: neither grows with M (patterns other than `full` cost
+             L·M bits).
+    Use it:  where LocalPredictiveAttention serves, and queries and keys come from different networks: the paper's best.
+    Avoid it: after projections of q and k, which already are such a matrix.
+    Limits:  those of LocalPredictiveAttention.
+    Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
+             arXiv:1508.04025, sections 3.1 and 3.2, table 4.
+    We differ: as LocalPredictiveAttention. W_a begins at random with standard deviation 1/K, as in GeneralAttention.
+    """
+
+    facts = Facts(
+        name="local_predictive_general",
+        year=2015,
+        title="Effective approaches to attention-based neural machine translation",
+        paper="arXiv:1508.04025",
+        formula="softmax(q·W_a k) exp(−(s − p)² / 2σ²) v,  p = S·σ(u·tanh(Wq)),  |s − p| ≤ D",
+        time="L·(K² + D·K)",
+        memory="D·K",
+        normalised=False,
+        positional=True,
+    )
+
+    def __init__(self, *, width: int, heads: int = 1, radius: int = 10, sigma: float | None = None):
+        super().__init__(width=width, heads=heads, radius=radius, sigma=sigma)
+        self.score_HKK = nn.Parameter(torch.randn(heads, width, width) / width)
+
+    def compared(self, q_BLHK: Tensor) -> Tensor:
+        return torch.einsum("blha,hak->blhk", q_BLHK, self.score_HKK)
 
 
 def _ends(pattern: Pattern, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -53,15 +53,22 @@ def trained(lines: Iterable[str], size: int, least: int) -> tuple[list[str], lis
 
 def with_dropout(text: str, ranks: Mapping[Merge, int], dropout: float, generator: random.Random) -> list[str]:
     """The tokens when at each step each possible merge is left out with probability `dropout`."""
-    tokens = []
+    tokens, never = [], len(ranks)
     for word, _ in _words.pre_tokenize_str(text):
         symbols = list(word)
-        while len(symbols) > 1:
-            possible = ((ranks.get(pair), at) for at, pair in enumerate(pairwise(symbols)))
-            left = [(rank, at) for rank, at in possible if rank is not None and generator.random() >= dropout]
-            if not left:
+        pairs = [ranks.get(pair, never) for pair in pairwise(symbols)]  # at each gap the rank of its merge
+        while pairs:
+            # the first by rank that is not left out: the others need not be asked
+            left = pairs
+            while (rank := min(left)) < never and generator.random() < dropout:
+                left = left.copy()
+                left[left.index(rank)] = never
+            if rank == never:
                 break
-            at = min(left)[1]
+            at = left.index(rank)
             symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
+            del pairs[at]
+            for gap in range(max(at - 1, 0), min(at + 1, len(pairs))):  # on both sides of the new symbol
+                pairs[gap] = ranks.get((symbols[gap], symbols[gap + 1]), never)
         tokens += symbols
     return tokens

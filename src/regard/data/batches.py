@@ -78,6 +78,10 @@ class Batches:
         """The whole epoch: which pairs each batch holds, in order, for all processes together."""
         return self._made(epoch)[1]
 
+    def corpus(self, epoch: int) -> Corpus:
+        """The pairs that the numbers in the epoch's plan mean."""
+        return self._made(epoch)[0]
+
     def count(self, epoch: int) -> int:
         """How many batches the epoch has."""
         return len(self.plan(epoch))

@@ -29,8 +29,14 @@ def smoothed_cross_entropy(
     """The sum of the losses of all T rows, and how many rows have their largest logit at the target.
 
     Leave padding out before the call: every row counts. Sums and gradients are made in float32 where the inputs are shorter.
-    The gradient may be taken once; a gradient of the gradient is an error.
+    The gradient may be taken once; a gradient of the gradient is an error. Under autocast the inputs are rounded as a linear map's are.
     """
+    device = features_TD.device.type
+    if torch.is_autocast_enabled(device) and features_TD.dtype != torch.float64:
+        short = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            bias_N = None if bias_N is None else bias_N.to(short)
+            return smoothed_cross_entropy(features_TD.to(short), weight_ND.to(short), bias_N, target_T, smoothing)
     _check(features_TD, weight_ND, bias_N, target_T, smoothing)
     total, right = _Fused.apply(features_TD, weight_ND, bias_N, target_T, smoothing, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return total, right

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAttention, State
+from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention, State
 from ..layers import Dropout
 from ..layers.multihead import weights_now
 from ..patterns import Pattern, lengths
@@ -27,7 +27,8 @@ class LuongConfig(TranslatorConfig):
     width: int = 256  # of the decoder; each direction of a bidirectional encoder has half of it
     depth: int = 2
     cell: str = "lstm"  # rnn, gru or lstm
-    attention: str = "general"  # dot, general, concat, location, local_monotonic, local_predictive: the paper's; or another
+    # dot, general, concat, location, local_monotonic, local_predictive, local_predictive_general: the paper's; or another
+    attention: str = "general"
     feeding: bool = True
     bidirectional: bool = False
     reverse_source: bool = True
@@ -53,7 +54,7 @@ class Luong(Translator):
     Cost:    time O(L·M·W + (M + L)·W²); with feeding the target goes a step after the other, without in parallel.
     Use it:  to compare scores and windows under equal conditions.
     Avoid it: local_monotonic where the order of words changes; location for sources longer than in training.
-    Limits:  keys are not projected once: concat does that at each step of feeding. The local ones score by the dot product.
+    Limits:  keys are not projected once: concat does that at each step of feeding. local_monotonic scores by the dot product.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025.
     We differ: with a reversed source the states are put back in order before they are looked at, so positions are the
@@ -134,6 +135,6 @@ def _attention(c: LuongConfig) -> Attention:
     kind = mechanism(c.attention)
     if kind is LocalMonotonicAttention:
         return LocalMonotonicAttention(radius=c.radius)
-    if kind is LocalPredictiveAttention:
-        return LocalPredictiveAttention(width=c.width, radius=c.radius)
+    if kind in (LocalPredictiveAttention, LocalPredictiveGeneralAttention):
+        return kind(width=c.width, radius=c.radius)
     return kind.sized(heads=1, width=c.width, length=c.length)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..data import EOS, Batches, Corpus, PairBatch, Parallel, Tokenizers, collate, read
 from ..decode import Beam, Hypothesis, Sampling, translate
-from ..errors import NotSupported
+from ..errors import BadConfig, NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..look import Map
 from ..look.maps import MEAN
@@ -43,6 +43,11 @@ class TranslationConfig:
     smoothing: float = 0.1
     judged: int = 200  # validation sentences that are translated at each evaluation
     bad: Literal["stop", "skip"] = "stop"  # what to do with a bad line
+    bpe_dropout: float = 0.0  # each merge is left out with this probability: every epoch cuts the words anew; 0.1 in the paper
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bpe_dropout < 1 or (self.bpe_dropout and self.tokens != "bpe"):
+            raise BadConfig(f"bpe_dropout is {self.bpe_dropout} with {self.tokens} tokens; expected 0 or more, below 1, and bpe")
 
     def read(self) -> Parallel:
         return read(self.data, valid=self.valid, test=self.test, bad=self.bad)
@@ -57,11 +62,15 @@ class TranslationTask:
         if not pairs.train or not pairs.valid:
             raise NotSupported(f"{config.data}: {pairs}; training needs pairs in both")
         self.config, self.tokenizers, self.valid = config, tokenizers, pairs.valid
-        self.corpus = Corpus.of(pairs.train, tokenizers)
-        self.order = Batches(self.corpus, config.budget, seed=seed, long="alone")
+
+        def cut(epoch: int) -> Corpus:  # by seed, epoch and sentence alone: resumed, or in another process, it is the same
+            return Corpus.of(pairs.train, tokenizers, config.bpe_dropout, (seed << 20) + epoch)
+
+        self.order = Batches(cut if config.bpe_dropout else cut(0), config.budget, seed=seed, long="alone")
         self.unseen = _in_order(pairs.valid[:1000], tokenizers, config.budget)
 
     def batches(self, epoch: int) -> Sequence[Any]:
+        self.corpus = self.order.corpus(epoch)
         return self.order.plan(epoch)
 
     def batch(self, item: Any) -> PairBatch:

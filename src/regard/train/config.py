@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..errors import BadConfig, UnknownName
-from .optim import OPTIMIZERS, AdamW, OptimizerConfig
+from .optim import OPTIMIZERS, Adafactor, AdamW, OptimizerConfig
 from .schedule import SCHEDULES, InverseSquareRoot, Schedule
+
+Sharding = Literal["none", "full"]
+Precision = Literal["float32", "bfloat16", "auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,10 @@ class TrainConfig:
     average: int = 0  # mean of the weights of the last so many evaluations, tried at the end; 0 is none
     patience: int = 0  # stop after so many evaluations without a better one; 0 is never
     keep: int = 2  # checkpoints on disk
+    sharding: Sharding = "none"  # several processes: each has all weights, or "full": each has a part of them (`sharding.py`)
+    precision: Precision = "float32"  # of products on the way forward; weights are float32. "auto": bfloat16 where safe and faster
+    compile: bool = False  # the loss by torch.compile
+    tensorboard: bool = False  # curves for TensorBoard beside metrics.jsonl
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -70,11 +77,19 @@ class TrainConfig:
                 ("average", self.average >= 0, "0 or more"),
                 ("patience", self.patience >= 0, "0 or more"),
                 ("keep", self.keep >= 1, "at least 1"),
+                ("sharding", self.sharding in get_args(Sharding), " or ".join(get_args(Sharding))),
+                ("precision", self.precision in get_args(Precision), " or ".join(get_args(Precision))),
             )
             if not fits
         ]
         if wrong:
             raise BadConfig("; ".join(wrong))
+        if self.sharding == "full" and isinstance(self.optimizer, Adafactor):
+            raise BadConfig(
+                "Adafactor's rows and columns do not go with sharding full, which cuts them apart; take AdamW, or sharding none"
+            )
+        if self.sharding == "full" and self.compile:
+            raise BadConfig("compile does not go with sharding full, whose parts meet between layers; give up one of the two")
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers and names."""

@@ -89,19 +89,34 @@ class Objective(nn.Module):
         self.model = model
         self._task = task
 
-    def forward(self, batch: Any) -> Loss:
-        return self._task.loss(self.model, batch)
+    def forward(self, batch: Any) -> tuple[Tensor, Loss]:
+        loss = self._task.loss(self.model, batch)
+        return loss.total, loss  # the tensor for itself too: the wrappers look for tensors, and not inside other values
 
 
-def parallel(objective: Objective, accumulate: int) -> Objective | DistributedDataParallel:
-    """The objective itself for one process; else one whose backward pass adds the gradients of all processes while it runs."""
+def parallel(objective: nn.Module, accumulate: int) -> nn.Module:
+    """The objective itself for one process or with shards; else one whose backward pass adds the gradients of all processes while it runs."""
     if world() == 1:
         return objective
     if accumulate < world():
         raise BadConfig(f"{world()} processes cannot share a step of {accumulate} batch(es); set accumulate to {world()} or a multiple")
+    if hasattr(objective, "set_requires_gradient_sync"):  # `sharding` has taken care of it
+        return objective
     wrapped = DistributedDataParallel(objective)
     wrapped.register_comm_hook(None, lambda state, bucket: _add(bucket.buffer()))
     return wrapped
+
+
+@contextmanager
+def adding(objective: nn.Module, now: bool) -> Iterator[None]:
+    """A backward pass inside adds up with those of the other processes now, or waits for a later one that does."""
+    if hasattr(objective, "set_requires_gradient_sync"):
+        objective.set_requires_gradient_sync(now)  # type: ignore[operator]  # of FSDPModule, whose import takes half a second
+    if isinstance(objective, DistributedDataParallel) and not now:
+        with objective.no_sync():
+            yield
+    else:
+        yield
 
 
 def _add(gradients: Tensor) -> torch.futures.Future[Tensor]:

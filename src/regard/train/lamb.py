@@ -17,6 +17,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from .sharding import is_cut
+
 
 class LambOptimizer(torch.optim.Optimizer):
     """A group may say `ratio=False`; then its tensors take plain Adam steps with decoupled decay."""
@@ -65,6 +67,12 @@ class LambOptimizer(torch.optim.Optimizer):
         update.add_(weight, alpha=group["weight_decay"])
         ratio = 1.0
         if group["ratio"]:
-            size, length = float(weight.norm()), float(update.norm())
+            size, length = _norm(weight), _norm(update)
             ratio = size / length if size > 0 and length > 0 else 1.0
         weight.sub_(update, alpha=group["lr"] * ratio)
+
+
+def _norm(x: Tensor) -> float:
+    """Of the whole tensor, also where other processes hold a part of it."""
+    norm = x.norm()
+    return float(norm.full_tensor() if is_cut(norm) else norm)

@@ -5,18 +5,31 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .checkpoint import cannot
 
 
-class Log:
-    """Lines are flushed as they come. A checkpoint remembers how long the file was; going on from it cuts what came after."""
+class Sink(Protocol):
+    """Whoever wants to hear the same."""
 
-    def __init__(self, path: Path, length: int = 0):
-        self._path = path
+    def write(self, event: str, values: Mapping[str, Any]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Log:
+    """Lines are flushed as they come. A checkpoint remembers how long the file was; going on from it cuts what came after.
+
+    The sinks are told every line, and asked to flush whenever a checkpoint is about to be made.
+    """
+
+    def __init__(self, path: Path, length: int = 0, sinks: Sequence[Sink] = ()):
+        self._path, self._sinks = path, sinks
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)  # a line is one write: it is in the file or it is not
@@ -29,15 +42,21 @@ class Log:
         line = {"event": event, **{key: _plain(value) for key, value in values.items()}}
         try:
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            for sink in self._sinks:
+                sink.write(event, values)
         except OSError as error:
             raise cannot(self._path, error) from error
 
     def length(self) -> int:
         """How many bytes are safely on the disk."""
+        for sink in self._sinks:
+            sink.flush()
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
         self._file.close()
 
 

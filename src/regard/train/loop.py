@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, SIGTERM
@@ -22,11 +22,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import BadConfig, Diverged, Interrupted, RunExists
 from . import checkpoint as checkpoints
-from . import distributed
+from . import distributed, precision, sharding
 from ._rng import seed_all
 from ._signals import Signals
 from .config import TrainConfig
@@ -34,6 +33,7 @@ from .log import Log
 from .progress import Progress, progress_for
 from .state import State, Window
 from .task import Task
+from .tensorboard import TensorBoard, writer
 from .weights import Weights, copied, lent, load_weights, weights_of
 
 SKIPS_IN_A_ROW = 20  # then something is broken, and waiting will not mend it
@@ -58,7 +58,8 @@ def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume:
     """Train the model on the task, with all that happens written to the folder `out`.
 
     Writes model.safetensors, metrics.jsonl and state/. With `resume` it goes on from the last checkpoint in `out`, or begins if there is
-    none. SIGINT and SIGTERM let it finish the step and save; then it raises Interrupted.
+    none. SIGINT and SIGTERM let it finish the step and save; then it raises Interrupted. With shards the model is empty while its copy
+    trains, and after any other error it stays so.
     """
     out = Path(out)
     with distributed.joined(), Signals() as signals, progress_for(config.budget, progress, distributed.rank() == 0) as shown:
@@ -76,11 +77,19 @@ class _Loop:
         self.model, self.task, self.config, self.out = model, task, config, out
         self.signals, self.shown = signals, shown
         self.first = distributed.rank() == 0
-        self.state = State(model, config)
+        if config.tensorboard:
+            writer()  # asked of all processes: one that fails alone would leave the others waiting
         self.device = next(model.parameters()).device
+        self.cut = config.sharding == "full" and distributed.world() > 1
+        # the loss of the model itself, or of a copy cut over the processes: then the model is empty but for evaluations, and at the end
+        objective = sharding.sharded(task, model) if self.cut else distributed.Objective(task, model)
+        self.objective: nn.Module = objective
+        self.trained: nn.Module = objective.model
+        self.state = State(self.trained, config)
         self.log: Log | None = None
         self.asked: int | None = None  # a signal that some process got, agreed on by all
-        self.out_of_time = False
+        self.out_of_time = self.late = False  # by the clock of the first, told to all: the budget is used up; a checkpoint is due
+        self.saved_at = time.monotonic()
         self.batches = 1  # in this epoch
 
     # -- begin and end -------------------------------------------------------------------------------------------------
@@ -94,19 +103,33 @@ class _Loop:
         step = self.state.position.step
         if distributed.sums([step])[0] != step * distributed.world():
             raise BadConfig(f"the processes see different checkpoints in {folder}; put it where all of them can read it")
-        self.objective = distributed.parallel(distributed.Objective(self.task, self.model), self.config.accumulate)
+        self._choose_precision()
+        if self.config.compile:
+            self.objective.compile(dynamic=True)
+        self.objective = distributed.parallel(self.objective, self.config.accumulate)
         if self.first:
-            self.log = Log(self.out / "metrics.jsonl", length)
+            curves = [TensorBoard(self.out / "tensorboard", step)] if self.config.tensorboard else []
+            self.log = Log(self.out / "metrics.jsonl", length, curves)
             for reason in found.skipped if found else ():
                 self.shown.say(f"passed over: {reason}")
             if found:
                 self.shown.say(f"going on from step {step}")
-            else:
-                self.save()  # a disk that cannot be written to should say so now, not in an hour
-        self.saved_at = time.monotonic()
+        if not found:
+            self.save()  # a disk that cannot be written to should say so now, not in an hour
+
+    def _choose_precision(self) -> None:
+        position = self.state.position
+        mine, said = precision.choose(self.config.precision, self.device, position.precision)
+        all_can = distributed.sums([mine == "bfloat16"])[0] == distributed.world()  # two processes may have measured differently
+        position.precision = "bfloat16" if all_can else "float32"
+        if said:
+            self.shown.say(said)
 
     def run(self) -> Result:
         self.model.train()
+        self.trained.train()
+        if self.cut:
+            sharding.empty(self.model)
         ended_by = ""
         while not (ended_by := self._ended()):
             self._epoch()
@@ -149,10 +172,11 @@ class _Loop:
             self._write_window()
         if position.step % every.evaluate == 0 if every.evaluate else at_edge:
             self._evaluate()
-        late = time.monotonic() - self.saved_at >= every.minutes * 60
-        if late or self.asked or (position.step % every.save == 0 if every.save else at_edge):
+        if self.late or self.asked or (position.step % every.save == 0 if every.save else at_edge):
             self.save()
         if self.asked:
+            if self.cut:
+                self._give(weights_of(self.trained))
             distributed.barrier()  # nobody leaves before the checkpoint is on the disk
             raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}: resume to go on")
 
@@ -164,7 +188,7 @@ class _Loop:
         if position.evaluated != position.step:
             self._evaluate()
         self.save()
-        last = self.state.ema.mean if self.state.ema else copied(weights_of(self.model))
+        last = self.state.ema.mean if self.state.ema else copied(weights_of(self.trained))
         candidates: dict[str, tuple[Weights, dict[str, float]]] = {"last": (last, position.metrics)}
         if self.state.best and position.best_step != position.step:
             candidates["best"] = self.state.best, {**self._figures(self.state.best)}
@@ -176,7 +200,7 @@ class _Loop:
             if metric.better(figures[metric.name], candidates[chosen][1][metric.name]):
                 chosen = name
         weights, metrics = candidates[chosen]
-        load_weights(self.model, weights)
+        self._give(weights)
         if self.log:
             self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **metrics})
             checkpoints.save_weights(self.out / "model.safetensors", weights_of(self.model))
@@ -194,8 +218,11 @@ class _Loop:
         total, count, extra = self._gradients(group)
         position.step += 1
         position.tokens += count
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(gradients)) / max(count, 1)
+        gradients = [sharding.local(p.grad) for p in self.trained.parameters() if p.grad is not None]
+        length = float(torch.nn.utils.get_total_norm(gradients))
+        if self.cut:
+            length = math.sqrt(distributed.sums([length * length], self.device)[0])
+        norm = length / max(count, 1)
         # every process has the same sums here, so all of them decide alike
         if reason := self._refuses(total, count, norm):
             self._skip(reason, total / max(count, 1), norm)
@@ -208,7 +235,7 @@ class _Loop:
         optimizer.step()
         position.in_a_row = 0
         if self.state.ema:
-            self.state.ema.update(self.model, position.step - position.skipped)
+            self.state.ema.update(self.trained, position.step - position.skipped)
         window = position.window
         window.total, window.count, window.steps, window.norm = (
             window.total + total,
@@ -226,20 +253,22 @@ class _Loop:
         mine = distributed.share(group, distributed.rank(), distributed.world())
         for n, (place, item, counts) in enumerate(mine):
             seed_all(self.config.seed, position.epoch, position.index + place)
-            waits = isinstance(self.objective, DistributedDataParallel) and n < len(mine) - 1
-            with self.objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
-                loss = self.objective(self.task.batch(item))
-                (loss.total if counts else loss.total * 0).backward()
+            batch = self.task.batch(item)
+            with distributed.adding(self.objective, now=n == len(mine) - 1):
+                with precision.autocast(position.precision, self.device):
+                    summed, loss = self.objective(batch)
+                (summed if counts else summed * 0).backward()
             total += counts * float(loss.total.detach())
             count += counts * loss.count
             for name, number in loss.extra.items():
                 extra[name] = extra.get(name, 0.0) + counts * float(number)
         asked, limit = self.signals.asked, self.config.budget.minutes
-        late = self.first and limit is not None and position.seconds >= limit * 60
-        numbers = [total, count, asked == SIGINT, asked == SIGTERM, late, *extra.values()]
-        total, tokens, interrupts, ends, late_ones, *extras = distributed.sums(numbers, self.device)
+        over = self.first and limit is not None and position.seconds >= limit * 60
+        late = self.first and time.monotonic() - self.saved_at >= self.config.every.minutes * 60
+        numbers = [total, count, asked == SIGINT, asked == SIGTERM, over, late, *extra.values()]
+        total, tokens, interrupts, ends, overs, lates, *extras = distributed.sums(numbers, self.device)
         self.asked = SIGTERM if ends else SIGINT if interrupts else None
-        self.out_of_time = bool(late_ones)
+        self.out_of_time, self.late = bool(overs), bool(lates)
         return total, int(tokens), dict(zip(extra, extras, strict=True))
 
     def _refuses(self, total: float, count: int, norm: float) -> str:
@@ -275,27 +304,42 @@ class _Loop:
         """What `evaluate` says of these weights: asked by the first process, told to all."""
         metric, value = self.task.metric, 0.0
         metrics: dict[str, float] = {}
+        with self._having(weights):
+            if self.first:
+                seed_all(self.config.seed, "evaluation")
+                with torch.no_grad():
+                    self.model.eval()
+                    metrics = {name: float(number) for name, number in self.task.evaluate(self.model).items()}
+                    self.model.train()
         if self.first:
-            seed_all(self.config.seed, "evaluation")
-            with lent(self.model, weights), torch.no_grad():
-                self.model.eval()
-                metrics = {name: float(number) for name, number in self.task.evaluate(self.model).items()}
-                self.model.train()
             if metric.name not in metrics:
                 raise BadConfig(f"{metric.name!r} decides, but evaluate gave only {', '.join(metrics) or 'nothing'}")
             value = metrics[metric.name]
         return {**metrics, metric.name: distributed.sums([value], self.device)[0]}
 
+    def _having(self, weights: Weights | None) -> AbstractContextManager[None]:
+        """Inside, the model has these weights, or the present ones: in the first process, and where nothing is cut in all."""
+        if self.cut:
+            return sharding.filled(self.model, weights or weights_of(self.trained), keep=self.first)
+        return lent(self.model, weights if self.first else None)
+
+    def _give(self, weights: Weights) -> None:
+        """The caller's model gets these weights, to keep."""
+        if self.cut:
+            sharding.fill(self.model, sharding.gathered(weights))
+        else:
+            load_weights(self.model, weights)
+
     def _evaluate(self) -> None:
         state, position, metric = self.state, self.state.position, self.task.metric
         shadow = state.ema.mean if state.ema else None
         position.metrics, position.evaluated = self._figures(shadow), position.step
-        state.ring.push(self.model)
+        state.ring.push(self.trained)
         value = position.metrics[metric.name]
         position.stale += 1
         if metric.better(value, position.best):
             position.best, position.best_step, position.stale = value, position.step, 0
-            state.best = copied(shadow or weights_of(self.model))
+            state.best = copied(shadow or weights_of(self.trained))
         if self.log:
             self.log.write("evaluation", {"step": position.step, "epoch": position.epoch, **position.metrics})
             figures = "  ".join(f"{name} {number:.4g}" for name, number in position.metrics.items())
@@ -329,7 +373,10 @@ class _Loop:
         return min(1.0, max(used))
 
     def save(self) -> None:
-        """The first process writes; the others have the same state."""
+        """The first process writes; the others have the same state, or give it their parts."""
         self.saved_at = time.monotonic()
+        if not (self.log or self.cut):
+            return
+        whole = self.state.checkpoint(self.log.length() if self.log else 0, keep=self.first)
         if self.log:
-            checkpoints.save(self.out / "state", self.state.checkpoint(self.log.length()), self.config.keep)
+            checkpoints.save(self.out / "state", whole, self.config.keep)

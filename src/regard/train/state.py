@@ -13,6 +13,7 @@ from ..errors import BadConfig, BadFile
 from ._rng import rng_state, set_rng_state
 from .checkpoint import Checkpoint
 from .config import TrainConfig
+from .sharding import alike, gathered
 from .weights import Ema, Ring, Weights, load_weights, weights_of
 
 
@@ -44,6 +45,7 @@ class Position:
     best_step: int = 0
     stale: int = 0  # evaluations since the best
     evaluated: int = -1  # step of the last evaluation
+    precision: str = ""  # what "auto" has decided
     metrics: dict[str, float] = field(default_factory=dict)  # of that evaluation
     window: Window = field(default_factory=Window)
 
@@ -63,12 +65,16 @@ class State:
         self.best: Weights = {}
         self.position = Position()
 
-    def checkpoint(self, log_length: int) -> Checkpoint:
-        """All of it by name. What the tensors are is decided here; how they reach the disk is not."""
+    def checkpoint(self, log_length: int, keep: bool = True) -> Checkpoint:
+        """All of it by name. What the tensors are is decided here; how they reach the disk is not.
+
+        Tensors are whole: if processes hold parts, all must ask together, and those that do not `keep` get none.
+        """
         tensors = {"model": weights_of(self.model), "optimizer": _flat(self.optimizer, self.model)}
         for name, group in (("ema", self.ema.mean if self.ema else {}), ("ring", self.ring.flat()), ("best", self.best)):
             if group:
                 tensors[name] = group
+        tensors = {name: gathered(group, keep) for name, group in tensors.items()}
         values = {
             "loop": dataclasses.asdict(self.position),
             "rng": rng_state(),
@@ -95,9 +101,9 @@ class State:
             _unflat(self.optimizer, self.model, checkpoint.tensors["optimizer"])
             if self.ema:
                 # a run that had no running mean begins one from the weights it has
-                self.ema.mean = checkpoint.tensors.get("ema") or self.ema.__class__(self.model, self.config.ema).mean
-            self.ring.fill(checkpoint.tensors.get("ring", {}))
-            self.best = checkpoint.tensors.get("best", {})
+                self.ema.mean = self._placed(checkpoint, "ema") or self.ema.__class__(self.model, self.config.ema).mean
+            self.ring.fill(self._placed(checkpoint, "ring"))
+            self.best = self._placed(checkpoint, "best")
             self.position = Position.from_json(checkpoint.values["loop"])
             set_rng_state(checkpoint.values["rng"])
             return int(checkpoint.values["log"]["length"])
@@ -105,6 +111,11 @@ class State:
             if isinstance(error, BadConfig | BadFile):
                 raise
             raise BadFile(f"the checkpoint of step {checkpoint.step} lacks something this version needs: {error!r}") from error
+
+    def _placed(self, checkpoint: Checkpoint, group: str) -> Weights:
+        """Weights as the model's own are: on its device, and cut as they are. A name may carry a number, "0:name"."""
+        own = weights_of(self.model)
+        return {name: alike(tensor, own[name.rpartition(":")[2]]) for name, tensor in checkpoint.tensors.get(group, {}).items()}
 
 
 def _flat(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
@@ -124,7 +135,8 @@ def _unflat(optimizer: torch.optim.Optimizer, model: nn.Module, flat: dict[str, 
     states: dict[str, dict[str, Tensor]] = {}
     for key, tensor in flat.items():
         what, name = key.split(":", 1)
-        states.setdefault(name, {})[what] = tensor
+        own = parameters[name]
+        states.setdefault(name, {})[what] = alike(tensor, own) if tensor.shape == own.shape else tensor
     numbers = {parameter: n for n, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {numbers[parameters[name]]: values for name, values in states.items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

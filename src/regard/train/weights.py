@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadFile
+from .sharding import alike
 
 Weights = dict[str, Tensor]
 
@@ -42,7 +43,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: str = 
         said = "; ".join(f"{what}: {', '.join(names[:4])}{' …' if len(names) > 4 else ''}" for what, names in parts if names)
         raise BadFile(f"{origin} do not fit {type(model).__name__}: {said}; build the model from the configuration they were trained with")
     for name, tensor in own.items():
-        tensor.copy_(weights[name])
+        tensor.copy_(alike(weights[name], tensor))
 
 
 @contextmanager

@@ -1,0 +1,32 @@
+"""torch.compile: the same numbers up to rounding, the same names in every file, and a caller's model that is left as it was."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_loop import config, lines
+from tiny import Net, Tiny
+
+from regard.train import Budget, fit
+from regard.train import checkpoint as checkpoints
+from regard.train.weights import weights_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")]
+
+
+def test_compiled_is_the_same_run(tmp_path):
+    f64 = {"dtype": torch.float64}
+    plain, compiled = Net(dropout=0.0, **f64), Net(dropout=0.0, **f64)
+    short = {"budget": Budget(steps=8)}
+    fit(plain, Tiny(**f64), config(**short), tmp_path / "a", progress=False)
+    torch._dynamo.utils.counters.clear()
+    fit(compiled, Tiny(**f64), config(**short, compile=True), tmp_path / "b", progress=False)
+    assert torch._dynamo.utils.counters["frames"]["ok"] > 0  # it did happen
+    for name, x in weights_of(plain).items():
+        torch.testing.assert_close(weights_of(compiled)[name], x, rtol=1e-10, atol=1e-12)
+    losses = [[line["loss"] for line in lines(tmp_path / name, "train")] for name in "ab"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    assert type(compiled) is Net and compiled.state_dict().keys() == plain.state_dict().keys()
+    assert load_file(tmp_path / "b" / "model.safetensors").keys() == weights_of(plain).keys()
+    both = [checkpoints.load_latest(tmp_path / name / "state") for name in "ab"]
+    assert both[0].tensors["optimizer"].keys() == both[1].tensors["optimizer"].keys()
+    fit(Net(dropout=0.0, **f64), Tiny(**f64), config(), tmp_path / "b", resume=True, progress=False)  # on without it
