@@ -16,7 +16,11 @@ from .hard import HardAttention as HardAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .location import LocationAttention as LocationAttention
+from .lsh import LSHAttention as LSHAttention
+from .routing import RoutingAttention as RoutingAttention
+from .sinkhorn import SinkhornAttention as SinkhornAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
+from .sortcut import SortCutAttention as SortCutAttention
 
 # The list everything else reads (tests, command line, tables), derived from the imports above: a new mechanism is one line there.
 MECHANISMS: tuple[type[Attention], ...] = tuple(
