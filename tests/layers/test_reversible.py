@@ -17,9 +17,7 @@ close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 
 def stack(depth: int, attention=SoftmaxAttention, dropout: float = 0.0, seed: int = 0, chunk: int = L) -> Reversible:
     torch.manual_seed(seed)
-    parts = (
-        (MultiHead(D, H, attention(), shared_qk=True), Chunked(FeedForward(D, W, gelu, dropout=dropout), chunk)) for _ in range(depth)
-    )
+    parts = ((MultiHead(D, H, attention(), shared_qk=True), Chunked(FeedForward(D, W, gelu, dropout=dropout), chunk)) for _ in range(depth))
     return Reversible(ReversibleBlock(D, mixer, think, dropout=dropout) for mixer, think in parts).double()
 
 
@@ -177,5 +175,3 @@ class TestChunked:
     def test_a_size_of_nothing_is_refused(self):
         with pytest.raises(ShapeError, match="size=0"):
             Chunked(nn.Identity(), 0)
-
-

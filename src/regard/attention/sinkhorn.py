@@ -156,7 +156,7 @@ def filled(pattern: Pattern, keys: int, block: int, device: torch.device) -> Ten
 def blocks(x_BLHK: Tensor, block: int) -> Tensor:
     """x_BHUCK, zeros at the end of the last block."""
     x_BLHK = F.pad(x_BLHK, (0, 0, 0, 0, 0, -x_BLHK.shape[1] % block))
-    return x_BLHK.unflatten(1, (x_BLHK.shape[1] // block, block)).permute(0, 3, 1, 2, 4)
+    return x_BLHK.unflatten(1, (x_BLHK.shape[1] // block, block)).permute(0, 3, 1, 2, 4)  # type: ignore[no-any-return]
 
 
 def means(x_BLHK: Tensor, filled_BUC: Tensor) -> Tensor:

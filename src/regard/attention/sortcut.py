@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadConfig
@@ -12,7 +13,7 @@ from ..kernels import Bias, attend
 from ..patterns import Pattern, full, keep
 from ._base import Attention, Facts, share_heads, softmax_where
 from ._scored import fits, uniform
-from ._state import State
+from ._state import Standing, State, standing
 from .sinkhorn import balanced, blocks, filled, gumbel, logarithm, means, mixture, moved, sensible
 
 
@@ -28,8 +29,8 @@ class SortCutAttention(Attention):
     Cost:    time O(L·n·c·K + M·n·K) for n blocks of c, memory O(L·K + n·M/c): linear in the length.
     Use it:  for encoders of long inputs of which a few parts matter: classification, retrieval.
     Avoid it: where each query needs something else, or the order of outputs matters.
-    Limits:  `full` and `lengths`: what is kept depends on all keys, so there is no causal form. No bias, no steps. Heads and
-             key size are fixed when it is made. Where a mixture holds no key (padding, the end of the last block), the rest
+    Limits:  `full` and `lengths`: what is kept depends on all keys, so there is no causal form. No bias. Heads and key size are
+             fixed when it is made. Step by step, all keys and values are given at every call, the queries as they come. Where a mixture holds no key (padding, the end of the last block), the rest
              of it counts by its share of S. `noise=1` adds Gumbel noise while training, drawn from `generator`, or from PyTorch's own.
     Paper:   Tay, Bahri, Yang, Metzler & Juan 2020, "Sparse Sinkhorn attention", arXiv:2002.11296, section 3.4.
     We differ: the paper's network has one output for each place, which fixes the length; here places beyond the n that are
@@ -46,7 +47,7 @@ class SortCutAttention(Attention):
         memory="L·K",
         patterns=("full", "lengths"),
         causal="none",
-        streaming=False,
+        fixed_memory=True,
         positional=True,
         bias=False,
     )
@@ -77,7 +78,7 @@ class SortCutAttention(Attention):
 
     def sort(self, k_BMHK: Tensor, pattern: Pattern = full) -> Tensor:
         """The first rows of S, sort_BHNV: the share of block v in each place that is kept. Rows of places beyond the blocks are zero."""
-        (B, M, _, K), N = k_BMHK.shape, self.kept
+        (M, _, K), N = k_BMHK.shape[1:], self.kept
         k_BMHK = share_heads(k_BMHK, self.heads).to(torch.promote_types(k_BMHK.dtype, torch.float32))
         filled_BUC = filled(pattern, M, self.block, k_BMHK.device)
         real_BU = filled_BUC.any(-1)
@@ -85,7 +86,7 @@ class SortCutAttention(Attention):
         scores_BHNV = torch.einsum("hnk,bvhk->bhnv", self.place_HNK.to(k_BMHK.dtype), means(k_BMHK, filled_BUC)) * K**-0.5
         scores_BHNV = (scores_BHNV + gumbel(self, scores_BHNV, self.noise, self.generator)) / self.temperature
         # one more row stands for all places that are not kept: as many times as there are blocks left for them
-        scores_BHNV = torch.nn.functional.pad(scores_BHNV, (0, 0, 0, 1))
+        scores_BHNV = F.pad(scores_BHNV, (0, 0, 0, 1))
         places_BN = (torch.arange(N, device=k_BMHK.device) < count_B1).long()
         counted_BN = torch.cat([places_BN, (count_B1 - N).clamp(min=0)], 1)[:, None, :, None]
         given_BHNV = (counted_BN > 0) & real_BU[:, None, None]
@@ -109,13 +110,18 @@ class SortCutAttention(Attention):
         state: State | None = None,
     ) -> Tensor:
         self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        H, M = q_BLHK.shape[2], k_BMHK.shape[1]
+        (B, L, H), M = q_BLHK.shape[:3], k_BMHK.shape[1]
+        if state is not None:  # queries know nothing of each other: there is only their number to keep
+            standing(state, B).move(q_BLHK.new_zeros(B), L)
         k_BMHK, v_BMHV = share_heads(k_BMHK, H), share_heads(v_BMHV, H)
         sort_BHNV, filled_BVC = self.sort(k_BMHK, pattern), filled(pattern, M, self.block, k_BMHK.device)
         share_BHNC, *kept = moved(sort_BHNV, filled_BVC, blocks(k_BMHK, self.block), blocks(v_BMHV, self.block))
         k_BPHK, v_BPHV = (x_BHNCK.flatten(2, 3).transpose(1, 2) for x_BHNCK in kept)
         share_BH1P = share_BHNC.flatten(2).unsqueeze(2)
         return attend(q_BLHK, k_BPHK, v_BPHV, keep(share_BH1P > 0), bias=logarithm(share_BH1P).to(q_BLHK.dtype))
+
+    def start(self, batch: int, pattern: Pattern = full) -> Standing:
+        return Standing(batch)
 
     def _check(
         self,

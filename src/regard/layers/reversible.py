@@ -72,7 +72,7 @@ class Reversible(nn.Module):
         if x1_BLD.shape != x2_BLD.shape:
             raise ShapeError(f"Reversible takes two streams of one shape, got {tuple(x1_BLD.shape)} and {tuple(x2_BLD.shape)}")
         parameters = tuple(parameter for parameter in self.parameters() if parameter.requires_grad)
-        return _Stack.apply(self.blocks, pattern, parameters, x1_BLD, x2_BLD, *parameters)  # type: ignore[no-any-return,no-untyped-call]
+        return _Stack.apply(list(self.blocks), pattern, parameters, x1_BLD, x2_BLD, *parameters)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class Chunked(nn.Module):
@@ -104,7 +104,7 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, blocks: nn.ModuleList, pattern: Pattern, parameters: tuple[Tensor, ...], x1: Tensor, x2: Tensor, *_: Tensor
+        ctx: Any, blocks: list[ReversibleBlock], pattern: Pattern, parameters: tuple[Tensor, ...], x1: Tensor, x2: Tensor, *_: Tensor
     ) -> Tensors:
         ctx.blocks, ctx.pattern, ctx.parameters, ctx.dice = blocks, pattern, parameters, []
         ctx.autocast = torch.is_autocast_enabled(x1.device.type), torch.get_autocast_dtype(x1.device.type)
