@@ -7,12 +7,14 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ..errors import BadConfig
 from ..kernels import Bias
 from ..patterns import Pattern, full
 from ._base import Attention, Facts, softmax_where
 from ._places import allowed, real, rows, take
+from ._scored import BUDGET
 from ._state import State
 
 
@@ -25,7 +27,8 @@ class LSHAttention(Attention):
     $s^r_i$ is the place of i when positions are sorted by (bucket, position) in round r; the bucket is
     $\arg\max[q_i R_r; -q_i R_r]$ with a random matrix $R_r$. A position looks at itself only if it may look at nothing else.
 
-    Cost:    time O(R·L·(c·K + log L)) for R rounds and chunks of c; memory O(R·L·c), in training too.
+    Cost:    time O(R·L·(c·K + log L)) for R rounds and chunks of c; memory O(R·L·K) and some chunks' scores, in training too:
+             they are computed again on the way back.
     Use it:  for sequences of many thousand tokens in which a few distant ones matter and are alike; trained with it, more
              rounds may be used afterwards (`attention.rounds = 8`).
     Avoid it: below some thousand tokens, where exact attention is faster; where queries and keys must differ.
@@ -48,7 +51,7 @@ class LSHAttention(Attention):
         paper="arXiv:2001.04451",
         formula="softmax(q·k / ‖k‖) v,  within chunks of like hash",
         time="R·L·(c·K + log L)",
-        memory="R·L·c",
+        memory="R·L·K",
         causal="mask-only",
         cross=False,
         streaming=False,
@@ -115,35 +118,44 @@ class LSHAttention(Attention):
         state: State | None = None,
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        B, L, H, _ = q_BLHK.shape
-        C = min(self.chunk, max(L, 1))
-        bucket_BHRL = self.hash(q_BLHK, pattern)
-        at_BHRL = bucket_BHRL.sort(dim=-1, stable=True).indices  # which position stands at each place
-        place_BHRL = torch.empty_like(at_BHRL).scatter_(-1, at_BHRL, torch.arange(L, device=q_BLHK.device).expand_as(at_BHRL))
+        (B, L, H, _), V, R, C = q_BLHK.shape, v_BMHV.shape[-1], self.rounds, min(self.chunk, max(q_BLHK.shape[1], 1))
+        at_BHRL = self.hash(q_BLHK, pattern).sort(dim=-1, stable=True).indices  # which position stands at each place
+        place_BHRL = torch.empty_like(at_BHRL).scatter_(-1, at_BHRL, torch.arange(L, device=at_BHRL.device).expand_as(at_BHRL))
 
         # T chunks of C places; what fills up the last, and stands before the first, is position L, which is nobody
-        i_BHRTC = F.pad(at_BHRL, (0, -L % C), value=L).unflatten(-1, (-1, C))
+        i_BHRTC = F.pad(at_BHRL, (0, -L % C), value=L).unflatten(-1, (-(-L // C), C))
         j_BHRTS = torch.cat([F.pad(i_BHRTC, (0, 0, 1, 0), value=L)[..., :-1, :], i_BHRTC], -1)
-        seen_BHRTCS = self._seen(i_BHRTC, j_BHRTS, place_BHRL // C, pattern)
+        q_BHRTCK, k_BHRTCK, v_BHRTCV = (take(x, i_BHRTC.clamp(max=L - 1)) for x in (q_BLHK, F.normalize(k_BMHK, dim=-1), v_BMHV))
+        before_K, before_V = (F.pad(x, (0, 0, 0, 0, 1, 0))[..., :-1, :, :] for x in (k_BHRTCK, v_BHRTCV))
+        chunk_BHRL = (place_BHRL // C).int()
 
-        i_BHRTC = i_BHRTC.clamp(max=L - 1)
-        k_BHRTSK, v_BHRTSV = (_and_before(take(x, i_BHRTC)) for x in (F.normalize(k_BMHK, dim=-1), v_BMHV))
-        scores_BHRTCS = take(q_BLHK, i_BHRTC) @ k_BHRTSK.transpose(-1, -2)
-        scores_BHRTCS = scores_BHRTCS.to(torch.promote_types(q_BLHK.dtype, torch.float32)).masked_fill(~seen_BHRTCS, -torch.inf)
+        def look(i: Tensor, j: Tensor, q: Tensor, before_K: Tensor, k: Tensor, before_V: Tensor, v: Tensor) -> Tensor:
+            """Some chunks of every round: what their positions see there, and the log-sum-exp of the scores behind it."""
+            scores_BHRTCS = (q @ torch.cat([before_K, k], -2).transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32))
+            scores_BHRTCS = scores_BHRTCS.masked_fill(~self._seen(i, j, chunk_BHRL, pattern), -torch.inf)
+            top = scores_BHRTCS.detach().amax(-1, keepdim=True)
+            e_BHRTCS = (scores_BHRTCS - top.masked_fill(top == -torch.inf, 0)).exp()
+            total = e_BHRTCS.sum(-1, keepdim=True).masked_fill(top == -torch.inf, 1)
+            out_BHRTCV = (e_BHRTCS.to(v.dtype) @ torch.cat([before_V, v], -2)).to(total.dtype) / total
+            return torch.cat([out_BHRTCV, top + total.log()], -1)
 
-        # one maximum for all rounds of a row, so that their sums simply add up
-        top_BHL = scores_BHRTCS.detach().amax(-1).flatten(-2).gather(-1, place_BHRL).amax(2)
-        top_BHL = top_BHL.masked_fill(top_BHL == -torch.inf, 0)
-        e_BHRTCS = (scores_BHRTCS - take(top_BHL.transpose(1, 2).unsqueeze(-1), i_BHRTC)).exp()
-        total_BHL = e_BHRTCS.sum(-1).flatten(-2).gather(-1, place_BHRL).sum(2)
-        sums_BHRPV = (e_BHRTCS.to(v_BMHV.dtype) @ v_BHRTSV).flatten(-3, -2)
-        first = torch.arange(B * H * self.rounds, device=q_BLHK.device).view(B, H, self.rounds, 1) * sums_BHRPV.shape[-2]
-        sum_BHLV = rows(sums_BHRPV.reshape(-1, v_BMHV.shape[-1]), first + place_BHRL).to(total_BHL.dtype).sum(2)
+        step = max(1, BUDGET // max(1, B * H * R * C * 2 * C))
+        all_parts = (i_BHRTC, j_BHRTS, q_BHRTCK, before_K, k_BHRTCK, before_V, v_BHRTCV)
+        parts = list(zip(*(x.split(step, 3) for x in all_parts), strict=True))  # split once: slices would each have a gradient of full size
+        if torch.is_grad_enabled() and len(parts) > 1:
+            seen = [checkpoint(look, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        else:
+            seen = [look(*part) for part in parts]
+        x_BHRPX = torch.cat(seen, 3).flatten(3, 4)
+        first_BHR1 = torch.arange(B * H * R, device=q_BLHK.device).view(B, H, R, 1) * x_BHRPX.shape[3]
+        out_BHRLV, lse_BHRL1 = rows(x_BHRPX.reshape(-1, V + 1), first_BHR1 + place_BHRL).split((V, 1), -1)
+        lse_BHLR = lse_BHRL1.squeeze(-1).transpose(-1, -2)
+        some_BHLR = lse_BHLR > -torch.inf
+        share_BHLR = softmax_where(lse_BHLR, some_BHLR)
+        out_BHLV = torch.einsum("bhlr,bhrlv->bhlv", share_BHLR, out_BHRLV).to(v_BMHV.dtype)
 
-        empty_BHL = total_BHL == 0
         own = torch.arange(L, device=q_BLHK.device).view(1, 1, L)
-        alone_BHL = empty_BHL & allowed(pattern, own, own, L)
-        out_BHLV = (sum_BHLV / total_BHL.masked_fill(empty_BHL, 1).unsqueeze(-1)).to(v_BMHV.dtype)
+        alone_BHL = allowed(pattern, own, own, L) & ~some_BHLR.any(-1)
         return torch.where(alone_BHL.unsqueeze(-1), v_BMHV.transpose(1, 2), out_BHLV).transpose(1, 2)
 
     def _seen(self, i_BHRTC: Tensor, j_BHRTS: Tensor, chunk_BHRL: Tensor, pattern: Pattern) -> Tensor:
@@ -160,8 +172,3 @@ class LSHAttention(Attention):
 
     def extra_repr(self) -> str:
         return f"rounds={self.rounds}, chunk={self.chunk}, buckets={self.buckets}, seed={self.seed}"
-
-
-def _and_before(x_BHRTCK: Tensor) -> Tensor:
-    """Each chunk behind the one before it, zeros before the first: x_BHRTSK with S = 2C."""
-    return torch.cat([F.pad(x_BHRTCK, (0, 0, 0, 0, 1, 0))[..., :-1, :, :], x_BHRTCK], -2)

@@ -169,8 +169,12 @@ class RoutingAttention(Attention):
         return near_BHCL.masked_fill(padding_BL[:, None, None], -torch.inf)
 
     def _drawn(self, x_BLHK: Tensor, pattern: Pattern) -> Tensor:
-        """The positions each cluster draws, at_BHCW, nearest first; padding last, where there is nothing else."""
-        return self._nearness(x_BLHK, pattern).sort(dim=-1, descending=True, stable=True).indices[..., : self.size]
+        """The positions each cluster draws, at_BHCW, in their order; padding only where there is nothing else."""
+        near_BHCL, size = self._nearness(x_BLHK, pattern), min(self.size, x_BLHK.shape[1])
+        least = near_BHCL.topk(size, sorted=False).values.amin(-1, keepdim=True)
+        above, level = near_BHCL > least, near_BHCL == least
+        drawn_BHCL = above | level & (level.cumsum(-1) <= size - above.sum(-1, keepdim=True))  # the first of equals
+        return drawn_BHCL.nonzero()[:, -1].view(*near_BHCL.shape[:-1], size)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, width={self.width}, clusters={self.clusters}, size={self.size}"

@@ -117,6 +117,8 @@ class SortCutAttention(Attention):
         sort_BHNV, filled_BVC = self.sort(k_BMHK, pattern), filled(pattern, M, self.block, k_BMHK.device)
         share_BHNC, *kept = moved(sort_BHNV, filled_BVC, blocks(k_BMHK, self.block), blocks(v_BMHV, self.block))
         k_BPHK, v_BPHV = (x_BHNCK.flatten(2, 3).transpose(1, 2) for x_BHNCK in kept)
+        if filled_BVC.shape[1] >= self.kept and bool(filled_BVC.all()):  # all shares are one: dense, and so faster
+            return attend(q_BLHK, k_BPHK, v_BPHV)
         share_BH1P = share_BHNC.flatten(2).unsqueeze(2)
         return attend(q_BLHK, k_BPHK, v_BPHV, keep(share_BH1P > 0), bias=logarithm(share_BH1P).to(q_BLHK.dtype))
 
