@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from regard import capture
-from regard.attention import LSHAttention
+from regard.attention import LSHAttention, lsh
 from regard.attention._base import average, softmax_where
 from regard.errors import BadConfig
 from regard.layers import MultiHead, Rotary
@@ -59,6 +59,20 @@ class TestLimits:
         fast, slow = attention(x, x, v, pattern), average(attention.weights(x, x, pattern), v)
         close(fast, slow)
         close(*(torch.autograd.grad(out.square().sum(), (x, v)) for out in (fast, slow)))
+
+    @pytest.mark.parametrize("pattern", [full, causal & lengths([L, 9])], ids=str)
+    def test_the_law_a_few_chunks_at_a_time(self, pattern, monkeypatch):
+        """As long inputs go: groups of chunks, computed again on the way back."""
+        x, v = shared()
+        attention = LSHAttention(rounds=3, chunk=4)
+        slow = average(attention.weights(x, x, pattern), v)
+        for budget in (1, B * H * 3 * 4 * 8 * 2):
+            monkeypatch.setattr(lsh, "BUDGET", budget)
+            fast = attention(x, x, v, pattern)
+            close(fast, slow)
+            close(*(torch.autograd.grad(out.square().sum(), (x, v), retain_graph=True) for out in (fast, slow)))
+            with torch.no_grad():
+                close(attention(x, x, v, pattern), slow)
 
     def test_nearer_to_dense_with_every_round(self):
         centres = torch.randn(16, 32, dtype=torch.float64)
