@@ -21,12 +21,16 @@ from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .local import LocalPredictiveGeneralAttention as LocalPredictiveGeneralAttention
 from .location import LocationAttention as LocationAttention
+from .lsh import LSHAttention as LSHAttention
 from .memory_compressed import MemoryCompressedAttention as MemoryCompressedAttention
 from .nystrom import NystromAttention as NystromAttention
 from .performer import Performer as Performer
 from .rfa import GatedRandomFeatureAttention as GatedRandomFeatureAttention
 from .rfa import RandomFeatureAttention as RandomFeatureAttention
+from .routing import RoutingAttention as RoutingAttention
+from .sinkhorn import SinkhornAttention as SinkhornAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
+from .sortcut import SortCutAttention as SortCutAttention
 from .synthesizer import DenseSynthesizer as DenseSynthesizer
 from .synthesizer import FactorisedDenseSynthesizer as FactorisedDenseSynthesizer
 from .synthesizer import FactorisedRandomSynthesizer as FactorisedRandomSynthesizer

@@ -39,3 +39,6 @@ from .positions import Position as Position
 from .positions import RelativeXL as RelativeXL
 from .positions import Rotary as Rotary
 from .positions import Sinusoidal as Sinusoidal
+from .reversible import Chunked as Chunked
+from .reversible import Reversible as Reversible
+from .reversible import ReversibleBlock as ReversibleBlock

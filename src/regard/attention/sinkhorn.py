@@ -1,0 +1,227 @@
+"""Sparse Sinkhorn attention: blocks of keys are softly sorted, and each block of queries looks at its own and the one it is given."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import BadConfig
+from ..kernels import Bias
+from ..patterns import Causal, Pattern, full
+from ._base import Attention, Facts, _factors, share_heads, softmax_where
+from ._places import real
+from ._state import State
+
+LOW = -1e9  # the logarithm of nothing, finite so that gradients are
+LEAST = 1e-9  # a moved place of which less than this share holds a key counts as empty: its gradient divides by the share
+
+
+class SinkhornAttention(Attention):
+    r"""A matrix S that is nearly a permutation moves blocks of keys and values; queries look at their own block and the moved one.
+
+    $$o_i = \sum_{j \in u} p_{ij} v_j + \sum_{t} p'_{it} v'_{ut}, \qquad (p_i, p'_i) = \mathrm{softmax}\big([q_i^\top k_j;\; q_i^\top k'_{ut}]
+      / \sqrt{K}\big), \qquad k'_{ut} = \sum_v S_{uv} k_{vt}, \; v' \text{ alike}$$
+
+    for i in block u; $k_{vt}$ is key t of block v. S comes from the products of the blocks' mean queries and mean keys,
+    $(\bar q_u^\top \bar k_v / \sqrt{K} + \epsilon) / \tau$, by making columns and rows sum to one in turn.
+
+    Cost:    time O(L·c·K + (L/c)·L·K) for blocks of c, memory O(L·c + (L/c)²).
+    Use it:  where a block's counterpart is another whole block: copies, translations, tables.
+    Avoid it: where single far tokens matter: a moved block is a mixture, and all its keys move together.
+    Limits:  `full`, `causal`, `lengths` and both of these. No bias, no steps. Under `causal` a block is given earlier blocks only;
+             its mean query is that of all positions up to its first one, and columns are summed over the blocks so far:
+             nothing of the future enters. Where a mixture holds no key (padding, the end of the last block), the rest of it
+             counts by its share of S. `noise=1` adds Gumbel noise ε while training, drawn from `generator`, or from PyTorch's own.
+    Paper:   Tay, Bahri, Yang, Metzler & Juan 2020, "Sparse Sinkhorn attention", arXiv:2002.11296, sections 3.1–3.3.
+    We differ: the paper scores blocks by a small network with one output a block, which fixes the length; products of means,
+             as in the public implementations, do not. Rows come last, so that they sum to one exactly.
+    """
+
+    facts = Facts(
+        name="sinkhorn",
+        year=2020,
+        title="Sparse Sinkhorn attention",
+        paper="arXiv:2002.11296",
+        formula="softmax(q·[k; S k] / √K) [v; S v],  S = sinkhorn(q̄·k̄)",
+        time="L·c·K + L²·K/c",
+        memory="L·c + (L/c)²",
+        patterns=("full", "causal", "lengths"),
+        cross=False,
+        streaming=False,
+        positional=True,
+        bias=False,
+    )
+
+    def __init__(
+        self,
+        *,
+        block: int = 64,
+        iterations: int = 8,
+        temperature: float = 0.75,
+        noise: float = 0.0,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        sensible(self, block=block, iterations=iterations, temperature=temperature)
+        self.block, self.iterations, self.temperature, self.noise, self.generator = block, iterations, temperature, noise, generator
+
+    @classmethod
+    def sized(cls, *, heads: int, width: int, length: int) -> Self:
+        return cls(block=min(64, max(4, length // 16)))
+
+    def sort(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full) -> Tensor:
+        """S, sort_BHUV: the share of block v in what block u is given. Rows sum to one, or to zero where nothing may be given."""
+        L, H, K = q_BLHK.shape[1:]
+        q_BLHK, k_BMHK = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q_BLHK, share_heads(k_BMHK, H)))
+        filled_BUC = filled(pattern, L, self.block, q_BLHK.device)
+        real_B1U = filled_BUC.any(-1).unsqueeze(1)
+        if _causal(pattern):
+            so_far = torch.arange(1, L + 1, device=q_BLHK.device).view(L, 1, 1)
+            mean_BUHK = (q_BLHK.cumsum(1) / so_far)[:, :: self.block]
+            U = mean_BUHK.shape[1]
+            earlier_UV = torch.ones(U, U, dtype=torch.bool, device=q_BLHK.device).tril(-1)
+            given_BHUV, counted_BHU1 = real_B1U.unsqueeze(-2) & earlier_UV, None
+        else:
+            mean_BUHK = means(q_BLHK, filled_BUC)
+            given_BHUV, counted_BHU1 = real_B1U.unsqueeze(-2), real_B1U.unsqueeze(-1).to(q_BLHK.dtype)
+        scores_BHUV = torch.einsum("buhk,bvhk->bhuv", mean_BUHK, means(k_BMHK, filled_BUC)) * K**-0.5
+        scores_BHUV = (scores_BHUV + gumbel(self, scores_BHUV, self.noise, self.generator)) / self.temperature
+        return balanced(scores_BHUV, given_BHUV, counted_BHU1, self.iterations)
+
+    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
+        self.check(q_BLHK, k_BMHK, None, pattern, bias)
+        L, H, K = q_BLHK.shape[1:]
+        k_BMHK, at_L = share_heads(k_BMHK, H), torch.arange(L, device=q_BLHK.device)
+        mixed_BHPM, share_BHP = mixture(self.sort(q_BLHK, k_BMHK, pattern).to(q_BLHK.dtype), pattern, L, self.block)
+        own_LM = at_L[:, None] // self.block == at_L // self.block
+        given_LP = at_L[:, None] // self.block == torch.arange(share_BHP.shape[-1], device=q_BLHK.device) // self.block
+        moved_BPHK = torch.einsum("bhpm,bmhk->bphk", mixed_BHPM, k_BMHK)
+        scores_BHLX = torch.einsum("blhk,bxhk->bhlx", q_BLHK, torch.cat([k_BMHK, moved_BPHK], 1)) * K**-0.5
+        scores_BHLX = scores_BHLX + F.pad(logarithm(share_BHP), (L, 0)).unsqueeze(-2)
+        own_BHLM = (pattern.mask(L, L, q_BLHK.device) & own_LM).expand(*scores_BHLX.shape[:3], L)
+        seen_BHLX = torch.cat([own_BHLM, given_LP & (share_BHP > 0).unsqueeze(-2)], -1)
+        weights_BHLX = softmax_where(scores_BHLX, seen_BHLX)
+        return weights_BHLX[..., :L] + weights_BHLX[..., L:] @ mixed_BHPM
+
+    def forward(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        v_BMHV: Tensor,
+        pattern: Pattern = full,
+        bias: Tensor | Bias | None = None,
+        state: State | None = None,
+    ) -> Tensor:
+        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        L, H, K = q_BLHK.shape[1:]
+        k_BMHK, v_BMHV = share_heads(k_BMHK, H), share_heads(v_BMHV, H)
+        filled_BUC = filled(pattern, L, self.block, q_BLHK.device)
+        sort_BHUV = self.sort(q_BLHK, k_BMHK, pattern)
+        own_BHUCC = filled_BUC[:, None, :, None]
+        if _causal(pattern):
+            own_BHUCC = own_BHUCC & torch.ones(self.block, self.block, dtype=torch.bool, device=q_BLHK.device).tril()
+        q_BHUCK, k_BHUCK, v_BHUCV = (blocks(x, self.block) for x in (q_BLHK, k_BMHK, v_BMHV))
+        share_BHUC, moved_BHUCK, moved_BHUCV = moved(sort_BHUV, filled_BUC, k_BHUCK, v_BHUCV)
+        scores_BHUCS = q_BHUCK @ torch.cat([k_BHUCK, moved_BHUCK], -2).transpose(-1, -2) * K**-0.5
+        scores_BHUCS = scores_BHUCS.to(share_BHUC.dtype) + F.pad(logarithm(share_BHUC), (self.block, 0)).unsqueeze(-2)
+        given_BHUCC = (share_BHUC > 0).unsqueeze(-2).expand(*scores_BHUCS.shape[:-1], self.block)
+        weights_BHUCS = softmax_where(scores_BHUCS, torch.cat([own_BHUCC.expand_as(given_BHUCC), given_BHUCC], -1))
+        out_BHUCV = weights_BHUCS.to(v_BMHV.dtype) @ torch.cat([v_BHUCV, moved_BHUCV], -2)
+        return out_BHUCV.flatten(2, 3)[:, :, :L].transpose(1, 2)
+
+    def extra_repr(self) -> str:
+        return f"block={self.block}, iterations={self.iterations}, temperature={self.temperature}, noise={self.noise}"
+
+
+# -- what sorting blocks takes; SortCut has the same parts -------------------------------------------------------------
+
+
+def sensible(mechanism: Attention, *, block: int, iterations: int, temperature: float) -> None:
+    if block < 1 or iterations < 0 or temperature <= 0:
+        raise BadConfig(
+            f"{type(mechanism).__name__} takes blocks of at least 1, at least 0 iterations and a temperature above 0; "
+            f"got block={block}, iterations={iterations}, temperature={temperature}"
+        )
+
+
+def filled(pattern: Pattern, keys: int, block: int, device: torch.device) -> Tensor:
+    """Which places of which blocks hold a key: filled_BUC. Padding and the end of the last block do not."""
+    places = torch.arange(-(-keys // block) * block, device=device).view(-1, block)
+    return places < real(pattern, keys, device).view(-1, 1, 1)
+
+
+def blocks(x_BLHK: Tensor, block: int) -> Tensor:
+    """x_BHUCK, zeros at the end of the last block."""
+    x_BLHK = F.pad(x_BLHK, (0, 0, 0, 0, 0, -x_BLHK.shape[1] % block))
+    return x_BLHK.unflatten(1, (x_BLHK.shape[1] // block, block)).permute(0, 3, 1, 2, 4)  # type: ignore[no-any-return]
+
+
+def means(x_BLHK: Tensor, filled_BUC: Tensor) -> Tensor:
+    """The mean of each block, mean_BUHK; zeros where it is empty."""
+    filled_BUC = filled_BUC.to(x_BLHK.dtype)
+    sum_BUHK = (blocks(x_BLHK, filled_BUC.shape[-1]) * filled_BUC[:, None, ..., None]).sum(3).transpose(1, 2)
+    return sum_BUHK / filled_BUC.sum(-1).clamp(min=1)[..., None, None]
+
+
+def gumbel(mechanism: Attention, like: Tensor, size: float, generator: torch.Generator | None) -> Tensor | float:
+    """Noise while training."""
+    if not (size and mechanism.training):
+        return 0.0
+    device = like.device if generator is None else generator.device
+    draw = torch.rand(like.shape, generator=generator, dtype=torch.float64, device=device).clamp(min=1e-300)
+    return (-size * (-draw.log()).clamp(min=1e-300).log()).to(like)
+
+
+def balanced(scores_BHUV: Tensor, given_BHUV: Tensor, counted_BHU1: Tensor | None, iterations: int) -> Tensor:
+    """Columns and rows made to sum to one in turn, rows last; zeros where not `given`.
+
+    Row u counts `counted` times in its columns; None is the causal form: columns are summed over the rows so far.
+    """
+    scores_BHUV = scores_BHUV.masked_fill(~given_BHUV, LOW)
+    for _ in range(iterations):
+        if counted_BHU1 is None:
+            columns = scores_BHUV.logcumsumexp(-2)
+        else:
+            columns = (scores_BHUV + logarithm(counted_BHU1)).masked_fill(counted_BHU1 == 0, LOW).logsumexp(-2, keepdim=True)
+        scores_BHUV = (scores_BHUV - columns).masked_fill(~given_BHUV, LOW)
+        scores_BHUV = (scores_BHUV - scores_BHUV.logsumexp(-1, keepdim=True)).masked_fill(~given_BHUV, LOW)
+    return softmax_where(scores_BHUV, given_BHUV)
+
+
+def moved(sort_BHUV: Tensor, filled_BVC: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+    """The share of each moved place that holds anything, share_BHUC, and the mixtures of those that do, x_BHUCK of each part."""
+    keep_BVC = filled_BVC.to(sort_BHUV.dtype)
+    share_BHUC = _or_none(torch.einsum("bhuv,bvc->bhuc", sort_BHUV, keep_BVC.expand(len(sort_BHUV), -1, -1)))
+    whole = share_BHUC.masked_fill(share_BHUC == 0, 1).unsqueeze(-1)
+    mixed = []
+    for x_BHVCK in parts:
+        x_BHVX = (x_BHVCK * keep_BVC[:, None, ..., None].to(x_BHVCK.dtype)).flatten(-2)
+        x_BHUCK = (sort_BHUV.to(x_BHVCK.dtype) @ x_BHVX).unflatten(-1, x_BHVCK.shape[-2:])
+        mixed.append((x_BHUCK.to(whole.dtype) / whole).to(x_BHVCK.dtype))
+    return share_BHUC, *mixed
+
+
+def mixture(sort_BHUV: Tensor, pattern: Pattern, keys: int, block: int) -> tuple[Tensor, Tensor]:
+    """What every moved place is made of, by definition: mixed_BHPM, rows of one (or zeros), and the share that S had left for it."""
+    place_P, j = (torch.arange(n, device=sort_BHUV.device) for n in (sort_BHUV.shape[-2] * block, keys))
+    same_PM = place_P[:, None] % block == j % block
+    real_BM = j < real(pattern, keys, j.device)[:, None]
+    mixed_BHPM = sort_BHUV[:, :, place_P // block][..., j // block] * same_PM * real_BM[:, None, None]
+    share_BHP = _or_none(mixed_BHPM.sum(-1))
+    return mixed_BHPM / share_BHP.masked_fill(share_BHP == 0, 1).unsqueeze(-1), share_BHP
+
+
+def logarithm(x: Tensor) -> Tensor:
+    """log x, and zero for zero, with a gradient of zero: what is masked afterwards."""
+    return x.masked_fill(x == 0, 1).log()
+
+
+def _or_none(share: Tensor) -> Tensor:
+    return share.masked_fill(share < LEAST, 0)
+
+
+def _causal(pattern: Pattern) -> bool:
+    return any(isinstance(part, Causal) for part in _factors(pattern))
