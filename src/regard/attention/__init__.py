@@ -6,17 +6,30 @@ from ._state import Cache as Cache
 from ._state import Standing as Standing
 from ._state import State as State
 from .additive import AdditiveAttention as AdditiveAttention
+from .axial import ColumnAttention as ColumnAttention
+from .axial import RowAttention as RowAttention
+from .bigbird import BigBirdAttention as BigBirdAttention
 from .concat import ConcatAttention as ConcatAttention
 from .cosine import CosineAttention as CosineAttention
+from .differential import DifferentialAttention as DifferentialAttention
+from .dilated import DilatedAttention as DilatedAttention
 from .dot import DotAttention as DotAttention
 from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
 from .hard import HardAttention as HardAttention
+from .image_transformer import Image1DAttention as Image1DAttention
+from .image_transformer import Image2DAttention as Image2DAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
+from .local_window import LocalAttention as LocalAttention
 from .location import LocationAttention as LocationAttention
+from .longformer import LongformerAttention as LongformerAttention
 from .softmax import SoftmaxAttention as SoftmaxAttention
+from .sparse_transformer import SparseFixedAttention as SparseFixedAttention
+from .sparse_transformer import SparseStridedAttention as SparseStridedAttention
+from .streaming import StreamingAttention as StreamingAttention
+from .strided import StridedAttention as StridedAttention
 
 # The list everything else reads (tests, command line, tables), derived from the imports above: a new mechanism is one line there.
 MECHANISMS: tuple[type[Attention], ...] = tuple(

@@ -42,6 +42,7 @@ class Facts:
     random: bool = False
     bias: bool = True  # scores may be added to
     grouped: bool = True  # fewer key heads than query heads
+    by_length: bool = False  # where it looks depends on how many keys there are, and padding counts
 
 
 class Attention(nn.Module):
@@ -83,6 +84,10 @@ class Attention(nn.Module):
     ) -> Tensor:
         """The weights of some queries only. Mechanisms whose rows do not depend on each other save the work of the rest."""
         return self.weights(q_BLHK, k_BMHK, pattern, bias)[:, :, rows]
+
+    def within(self, pattern: Pattern) -> Pattern:
+        """Where it looks when it may look where `pattern` says: a mechanism with a pattern of its own narrows it."""
+        return pattern
 
     def check(
         self,
