@@ -343,7 +343,7 @@ def test_wrong_calls_are_named(mechanism):
     ]
     if mechanism.facts.bias:
         calls += [
-            ((q, k, v, full, torch.zeros(M, M)), ShapeError, "broadcast"),
+            ((q, k, v, full, torch.zeros(q.shape[1] + 1, M)), ShapeError, "broadcast"),
             ((q, k, v, full, torch.ones(1, M, dtype=torch.bool)), DtypeError, "keep"),
         ]
     for arguments, error, words in calls:

@@ -368,6 +368,10 @@ def test_any_mechanism_in_each_attention(kind, slot):
 @pytest.mark.parametrize("base", [luong, rnnsearch], ids=["luong", "rnnsearch"])
 def test_any_mechanism_in_recurrent_models(base, kind):
     model, (source, n, target) = made(replace(base, attention=kind.facts.name)), batch()
+    if not kind.facts.cross:
+        with pytest.raises(ShapeError, match=f"{kind.__name__} looks within one sequence"):
+            model(source, n, target)
+        return
     with torch.no_grad():
         whole, state = model(source, n, target), model.begin(source, n)
         for t, token in enumerate(target.unbind(1)):

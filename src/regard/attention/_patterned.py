@@ -72,7 +72,10 @@ class Patterned(SoftmaxAttention):
         return bias is None and state is None and self.sink_H is None and isinstance(pattern, Full | Causal)
 
 
-def in_columns(look: Callable[[Tensor, Tensor, Tensor], Tensor], width: int, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor) -> Tensor:
+Look = Callable[[Tensor, Tensor, Tensor], Tensor]  # from q, k, v to the average
+
+
+def in_columns(look: Look, width: int, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor) -> Tensor:
     """`look(q, k, v)` within each column of a grid `width` wide that is read row by row, the last row perhaps shorter.
 
     A column takes the place of a head: a whole grid goes in one call, without a copy where heads lie together in memory.
@@ -82,8 +85,8 @@ def in_columns(look: Callable[[Tensor, Tensor, Tensor], Tensor], width: int, q_B
     grids = [x.unflatten(1, (-1, width)) for x in grids]  # rows, columns, heads, size
 
     def fold(columns: slice, rows: slice = slice(None)) -> Tensor:
-        parts = [x[:, rows, columns] for x in grids]
-        return look(*(x.flatten(2, 3) for x in parts)).unflatten(2, (parts[0].shape[2], -1))
+        q, k, v = (x[:, rows, columns].flatten(2, 3) for x in grids)
+        return look(q, k, v).unflatten(2, (-1, q_BLHK.shape[2]))  # type: ignore[no-any-return]
 
     rest = length % width
     if not rest:
@@ -93,7 +96,7 @@ def in_columns(look: Callable[[Tensor, Tensor, Tensor], Tensor], width: int, q_B
     return torch.cat([longer, F.pad(shorter, (0, 0, 0, 0, 0, 0, 0, 1))], 2).flatten(1, 2)[:, :length]
 
 
-def by_heads(looks: list[tuple[int, Callable[[Tensor, Tensor, Tensor], Tensor]]], q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor) -> Tensor:
+def by_heads(looks: list[tuple[int, Look]], q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor) -> Tensor:
     """Runs of neighbouring heads, each looked at in its own way: (how many heads, look)."""
     if len(looks) == 1:
         return looks[0][1](q_BLHK, k_BMHK, v_BMHV)

@@ -58,8 +58,8 @@ class RowAttention(Patterned):
         if not self._plain(pattern, bias, state) or q_BLHK.shape[1] % self.width:
             return super().forward(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern)
-        rows = (x.unflatten(1, (-1, self.width)).flatten(0, 1) for x in (q_BLHK, k_BMHK, v_BMHV))
-        return self._average(*rows, pattern).unflatten(0, (len(q_BLHK), -1)).flatten(1, 2)
+        q, k, v = (x.unflatten(1, (-1, self.width)).flatten(0, 1) for x in (q_BLHK, k_BMHK, v_BMHV))  # rows take the place of the batch
+        return self._average(q, k, v, pattern).reshape(*q_BLHK.shape[:3], v.shape[-1])
 
 
 class ColumnAttention(Patterned):

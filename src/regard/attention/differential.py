@@ -34,7 +34,7 @@ class DifferentialAttention(Attention):
     Limits:  heads and key size are fixed when it is made; heads of width 2 at least.
     Paper:   Ye et al. 2024, "Differential transformer", arXiv:2410.05258, section 2.1, eq. 1 to 3.
     We differ: each head has a λ of its own, the paper one a layer. The norm of each head's output, times 1 − λ₀, that follows in the
-             paper is no average of values and so not in here.
+             paper is no average of values and so a layer, `DifferentialHeads`.
     """
 
     facts = Facts(

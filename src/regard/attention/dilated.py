@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import groupby
 from typing import Self, Unpack
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from ..kernels import Bias
 from ..patterns import Pattern, dilated, full, per_head, window
 from ._base import Facts
-from ._patterned import Options, Patterned, by_heads, in_columns
+from ._patterned import Look, Options, Patterned, by_heads, in_columns
 from ._state import State
 
 
@@ -66,8 +65,8 @@ class DilatedAttention(Patterned):
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern)
         near = pattern & window(self.radius)
 
-        def look_by(step: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-            return lambda q, k, v: in_columns(lambda *column: self._average(*column, near), step, q, k, v)
+        def look_by(step: int) -> Look:
+            return lambda q, k, v: in_columns(lambda q, k, v: self._average(q, k, v, near), step, q, k, v)
 
         runs = [(len(list(same)), look_by(step)) for step, same in groupby(self.steps)]
         return by_heads(runs, q_BLHK, k_BMHK, v_BMHV)

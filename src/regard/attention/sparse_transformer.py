@@ -72,7 +72,7 @@ class SparseStridedAttention(Patterned):
             return self._average(q, k, v, pattern & window(self.step))
 
         def far(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return in_columns(lambda *column: self._average(*column, pattern), self.step, q, k, v)
+            return in_columns(lambda q, k, v: self._average(q, k, v, pattern), self.step, q, k, v)
 
         if self.factor == 1:
             return far(q_BLHK, k_BMHK, v_BMHV)
@@ -92,7 +92,8 @@ class SparseStridedAttention(Patterned):
             return torch.cat([out, lse.transpose(1, 2).unsqueeze(-1)], -1)  # both go back to their places together
 
         far = in_columns(column, self.step, q_BLHK, k_BMHK, v_BMHV)
-        return merge([look(q_BLHK, k_BMHK, v_BMHV, pattern & window(self.step)), (far[..., :-1], far[..., -1].transpose(1, 2))])[0]
+        near = look(q_BLHK, k_BMHK, v_BMHV, pattern & window(self.step))
+        return merge([near, (far[..., :-1], far[..., -1].transpose(1, 2))])[0].to(v_BMHV.dtype)  # the log-sum-exp is in float32 at least
 
 
 class SparseFixedAttention(Patterned):
