@@ -24,6 +24,9 @@ def rules(queries: int = L, keys: int = M) -> dict[str, P.Pattern]:
             P.local_causal(4),
             P.block(6),
             P.block_window(4, 1),
+            P.block_memory(6, 4),
+            P.block_memory(3, 1, 2),
+            P.token_blocks(5, 0, -1),
             P.stride(5),
             P.stride(1),
             P.dilated(2, 3),
@@ -36,6 +39,8 @@ def rules(queries: int = L, keys: int = M) -> dict[str, P.Pattern]:
             P.same_row(7),
             P.same_column(7),
             P.grid_window(1, 7),
+            P.grid_memory(2, 3, 1, 2, 7),
+            P.grid_memory(1, 2, 0, 0, 5),
             P.lengths([keys, 11, 0]),
             P.since(torch.tensor([0, 5, 37])),
             P.segments(ids),
@@ -85,6 +90,9 @@ def test_three_forms_agree(name, size):
         "dilated(2, 3)",
         "block(6)",
         "block_window(4, 1)",
+        "block_memory(6, 4, 0)",
+        "block_memory(3, 1, 2)",
+        "token_blocks(5, 0, -1)",
         "tokens(-1, 0, 9)",
         "summary(6, 2)",
     ],
@@ -151,6 +159,10 @@ def test_hand_worked_rules():
     assert rows(P.summary(3, 1), 4) == ["··■·"] * 4
     assert rows(P.grid_window(1, 2), 6)[0] == "■■■■··"
     assert rows(P.same_column(3), 6)[1] == "·■··■·"
+    assert rows(P.block_memory(2, 1), 5) == ["■■···", "■■···", "·■■■·", "·■■■·", "···■■"]
+    assert rows(P.token_blocks(2, -1), 5)[0] == rows(P.token_blocks(2, -1), 6)[0][:5] == "····■"  # the last block, whole or not
+    # a grid of 4 columns, rectangles of 1 × 2: position 4 begins the second row
+    assert rows(P.grid_memory(1, 2, 1, 1, 4), 8)[4] == "■■■·" + "■■■·"
     assert rows(P.edges(torch.tensor([[0, 2], [2, 1]])), 3) == ["··■", "···", "·■·"]
     # causal over 3 new queries behind 2 old keys
     assert rows(P.causal, 3) == ["■··", "■■·", "■■■"]

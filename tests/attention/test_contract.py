@@ -203,7 +203,8 @@ class TestWeights:
         for pattern in patterns(mechanism):
             reseed(attention)
             weights = attention.weights(q, k, pattern)
-            mask = pattern.mask(q.shape[1], M).expand_as(weights)
+            mask = attention.within(pattern).mask(q.shape[1], M).expand_as(weights)
+            assert not (mask & ~pattern.mask(q.shape[1], M)).any(), "a pattern of its own only narrows the caller's"
             assert weights.shape == (B, H, q.shape[1], M)
             assert (weights[~mask] == 0).all(), f"{pattern}"
             if mechanism.facts.normalised:
@@ -262,6 +263,8 @@ class TestMasks:
         for b, size in enumerate(sizes):
             k2[b, size:], v2[b, size:] = 1e3, -1e3
         torch.testing.assert_close(run(attention, q, k2, v2, pattern & lengths(sizes)), padded, rtol=0, atol=0)
+        if mechanism.facts.by_length:
+            return  # what stands in the padding has no influence, but how much there is of it has
         for b, size in enumerate(sizes):
             queries = slice(0, size) if same else slice(None)
             unpadded = run(attention, q[b : b + 1, queries], k[b : b + 1, :size], v[b : b + 1, :size], pattern)
@@ -453,13 +456,13 @@ class TestStreaming:
     def test_gradients_flow_through_steps_until_detached(self, mechanism):
         attention, (q, k, v), state = self.started(mechanism)
         v.requires_grad_()
-        attention(q[:, :5], k[:, :5], v[:, :5], causal, state=state)
-        out = attention(q[:, 5:6], k[:, 5:6], v[:, 5:6], causal, state=state)
+        attention(q[:, :9], k[:, :9], v[:, :9], causal, state=state)  # more than a row of the grids there are
+        out = attention(q[:, 9:10], k[:, 9:10], v[:, 9:10], causal, state=state)
         gradient = torch.autograd.grad(out.sum(), v)[0]
-        assert (gradient[:, :6].abs().sum() > 0) and (mechanism.facts.random or (gradient[:, :5].abs().sum() > 0))
+        assert (gradient[:, :10].abs().sum() > 0) and (mechanism.facts.random or (gradient[:, :9].abs().sum() > 0))
         state.detach()
-        out = attention(q[:, 6:7], k[:, 6:7], v[:, 6:7], causal, state=state)
-        assert (torch.autograd.grad(out.sum(), v)[0][:, :6] == 0).all()
+        out = attention(q[:, 10:11], k[:, 10:11], v[:, 10:11], causal, state=state)
+        assert (torch.autograd.grad(out.sum(), v)[0][:, :10] == 0).all()
 
     def test_wrong_batch_is_named(self, mechanism):
         attention, (q, k, v), state = self.started(mechanism)
@@ -500,6 +503,10 @@ def test_wrong_calls_are_named(mechanism):
     elif widest(mechanism) is causal:
         with pytest.raises(PatternNotSupported, match=f"{mechanism.__name__} knows `causal`.*not `full`"):
             attention(q, k, v)
+    if not mechanism.facts.cross:
+        for call in (lambda: attention(q[:, 1:], k, v, widest(mechanism)), lambda: attention.weights(q[:, 1:], k, widest(mechanism))):
+            with pytest.raises(ShapeError, match=f"{mechanism.__name__} looks within one sequence"):
+                call()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, **ids)

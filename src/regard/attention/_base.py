@@ -42,6 +42,7 @@ class Facts:
     random: bool = False
     bias: bool = True  # scores may be added to
     grouped: bool = True  # fewer key heads than query heads
+    by_length: bool = False  # where it looks depends on how many keys there are, and padding counts
 
 
 class Attention(nn.Module):
@@ -99,6 +100,10 @@ class Attention(nn.Module):
     def rows_apart(self) -> bool:
         """Whether a query's weights are the same whatever other queries there are: such mechanisms have a `weights_of` of their own."""
         return type(self).weights_of is not Attention.weights_of
+
+    def within(self, pattern: Pattern) -> Pattern:
+        """Where it looks when it may look where `pattern` says: a mechanism with a pattern of its own narrows it."""
+        return pattern
 
     def check(
         self,

@@ -43,6 +43,9 @@ class SoftmaxAttention(Attention):
 
     def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
         self.check(q_BLHK, k_BMHK, None, pattern, bias)
+        return self._weights(q_BLHK, k_BMHK, self.within(pattern), bias)
+
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern, bias: Tensor | Bias | None) -> Tensor:
         (L, H, K), M = q_BLHK.shape[1:], k_BMHK.shape[1]
         k_BMHK = share_heads(k_BMHK, H)
         scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) * (K**-0.5 if self.scale is None else self.scale)
@@ -61,21 +64,26 @@ class SoftmaxAttention(Attention):
         state: State | None = None,
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
+        pattern = self.within(pattern)
         if state is not None:
             k_BMHK, v_BMHV, pattern, bias = remembered(state, q_BLHK, k_BMHK, v_BMHV, pattern, bias)
+        return self._average(q_BLHK, k_BMHK, v_BMHV, pattern, bias)
+
+    def _average(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, bias: Tensor | Bias | None = None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         return attend(
             q_BLHK, k_BMHK, v_BMHV, pattern, scale=self.scale, bias=bias, softcap=self.softcap, sink_H=self.sink_H, dropout=dropout
         )
 
     def start(self, batch: int, pattern: Pattern = causal) -> Cache:
-        return Cache(batch, pattern.reach())
+        return Cache(batch, self.within(pattern).reach())
 
     def weights_of(
         self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None
     ) -> Tensor:
         L, M = q_BLHK.shape[1], k_BMHK.shape[1]
-        return self.weights(q_BLHK[:, rows], k_BMHK, pattern_rows(pattern, rows, L, M), bias_rows(bias, rows, L, M))
+        here = pattern_rows(self.within(pattern), rows, L, M)
+        return self._weights(q_BLHK[:, rows], k_BMHK, here, bias_rows(bias, rows, L, M))
 
     def extra_repr(self) -> str:
         said = {"scale": self.scale, "softcap": self.softcap, "dropout": self.dropout or None}

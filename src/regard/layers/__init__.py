@@ -2,8 +2,11 @@
 
 from ._states import Memory as Memory
 from ._states import States as States
+from .axial import Axial as Axial
+from .axial import CausalAxial as CausalAxial
 from .block import Block as Block
 from .block import Residual as Residual
+from .differential import DifferentialHeads as DifferentialHeads
 from .dropout import Dropout as Dropout
 from .embedding import Embedding as Embedding
 from .feedforward import FeedForward as FeedForward
@@ -24,6 +27,7 @@ from .latents import CrossBlock as CrossBlock
 from .latents import InducedBlock as InducedBlock
 from .latents import Latents as Latents
 from .latents import Pooling as Pooling
+from .longformer import LongformerHeads as LongformerHeads
 from .multihead import MultiHead as MultiHead
 from .norms import LayerNorm as LayerNorm
 from .norms import NoNorm as NoNorm

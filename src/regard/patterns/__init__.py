@@ -36,12 +36,15 @@ from ._base import per_head as per_head
 from ._base import spans as spans
 from ._parse import parse as parse
 from .blocks import block as block
+from .blocks import block_memory as block_memory
 from .blocks import block_window as block_window
+from .blocks import grid_memory as grid_memory
 from .blocks import grid_window as grid_window
 from .blocks import listed_blocks as listed_blocks
 from .blocks import random_blocks as random_blocks
 from .blocks import same_column as same_column
 from .blocks import same_row as same_row
+from .blocks import token_blocks as token_blocks
 from .chosen import from_tokens as from_tokens
 from .chosen import summary as summary
 from .chosen import to_tokens as to_tokens

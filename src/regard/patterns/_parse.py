@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import BadPattern, UnknownName
 from ._base import Pattern, full, per_head
-from .blocks import block, block_window, grid_window, random_blocks, same_column, same_row
+from .blocks import block, block_memory, block_window, grid_memory, grid_window, random_blocks, same_column, same_row, token_blocks
 from .chosen import from_tokens, summary, to_tokens, tokens
 from .distance import causal, dilated, local_causal, stride, window
 
@@ -17,7 +17,7 @@ RULES: dict[str, Any] = {
     rule.__name__: rule
     for rule in (
         *(window, local_causal, stride, dilated),
-        *(block, block_window, grid_window, same_row, same_column, random_blocks),
+        *(block, block_window, block_memory, grid_window, grid_memory, same_row, same_column, random_blocks, token_blocks),
         *(tokens, to_tokens, from_tokens, summary),
         per_head,
     )
