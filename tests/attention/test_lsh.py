@@ -199,7 +199,7 @@ def test_in_a_layer():
     with capture(layer) as maps:
         layer(x, pattern=causal)
     torch.testing.assert_close(maps.view().weights_BHLM, layer.weights(x, pattern=causal).float(), atol=1e-6, rtol=1e-6)
-    q, k, v, _ = layer._given(x, None, None)
+    q, k, v, *_ = layer._given(x, None, full, None)
     assert q.equal(k)
     close(layer(x, pattern=causal), layer.out(average(layer.weights(x, pattern=causal), v).flatten(-2)))
 

@@ -43,7 +43,7 @@ def test_one_round_of_transformers(pattern):
     mask = None if "lengths" not in str(pattern) else (torch.arange(L) < torch.tensor([[L], [13]])).long()
     theirs = [reformer(1, "causal" in str(pattern), before) for before in (1, 0)]
     ours = ours_like(theirs[0], 1)
-    q, *_ = ours._given(x, None, None)
+    q, *_ = ours._given(x, None, full, None)
     bucket = ours.attention.hash(q, pattern)
     place = flat(bucket).argsort(dim=-1, stable=True).argsort(-1)  # (B, H, L)
     out = ours(x, pattern=pattern).unflatten(-1, (H, K))
@@ -70,7 +70,7 @@ def test_several_rounds_see_the_union_of_what_theirs_sees(pattern, rounds):
     x = torch.randn(B, L, H * K, dtype=torch.float64, requires_grad=True)
     theirs = [reformer(1, pattern is causal, before) for before in (1, 0)]
     ours = ours_like(theirs[0], rounds)
-    q, k, v, _ = ours._given(x, None, None)
+    q, k, v, *_ = ours._given(x, None, full, None)
     bucket = ours.attention.hash(q)
     seen = torch.zeros(B, H, L, L, dtype=torch.bool)
     for r in range(rounds):
@@ -94,7 +94,7 @@ def test_the_hash_function_of_transformers():
     theirs = reformer(4, False)
     ours = ours_like(theirs, 4)
     x = torch.randn(B, L, H * K, dtype=torch.float64)
-    q, *_ = ours._given(x, None, None)
+    q, *_ = ours._given(x, None, full, None)
     expected = theirs._hash_vectors(q.transpose(1, 2), 4, None).view(B, H, 4, L) % 8
     torch.manual_seed(11)
     turns = iter(torch.randn(H, K, 4, 4, dtype=torch.float64).unbind(2))

@@ -9,8 +9,10 @@ the matrix it really uses, so the law stays exact. It gives the oracle, the pict
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from functools import wraps
+from typing import ClassVar, Literal, ParamSpec, Self
 
 import torch
 from torch import Tensor, nn
@@ -258,3 +260,18 @@ def softmax_where(scores_BHLM: Tensor, mask_BHLM: Tensor, sink_H: Tensor | None 
     if sink is not None:
         z = z + (sink - top).exp()
     return e / z.masked_fill(z == 0, 1)
+
+
+P = ParamSpec("P")
+
+
+def unmixed(method: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Without autocast inside, whose products would be rounded to half precision: sums of many tokens do not stand that, and choices come out otherwise."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+        with torch.autocast(first.device.type, enabled=False):
+            return method(*args, **kwargs)
+
+    return call

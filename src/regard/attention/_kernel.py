@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce, wraps
-from typing import ParamSpec
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -13,26 +11,11 @@ from torch.nn.functional import pad
 from ..errors import ShapeError
 from ..kernels import Bias, scan
 from ..patterns import Causal, Full, Pattern, causal, full
-from ._base import Attention, factors, pattern_rows, share_heads
+from ._base import Attention, factors, pattern_rows, share_heads, unmixed
 from ._scored import fits
 from ._state import Running, State, running
 
 PATTERNS = ("full", "causal", "lengths", "since")  # a key is seen by all queries or by none, but for those before it
-
-
-P = ParamSpec("P")
-
-
-def unmixed(forward: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Without autocast inside, whose products would be rounded to half precision: sums of many tokens do not stand that."""
-
-    @wraps(forward)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        q_BLHK = args[1] if len(args) > 1 else kwargs["q_BLHK"]
-        with torch.autocast(q_BLHK.device.type, enabled=False):  # type: ignore[attr-defined]
-            return forward(*args, **kwargs)
-
-    return call
 
 
 class Kernel(Attention):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..patterns import Pattern, lengths
-from ._base import _factors
+from ._base import factors
 
 
 def rows(x_NK: Tensor, index: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def allowed(pattern: Pattern, i: Tensor, j: Tensor, length: int) -> Tensor:
 def real(pattern: Pattern, length: int, device: torch.device) -> Tensor:
     """How many positions of each batch row are not padding, (B or 1,): what `lengths` says, as a factor of the pattern."""
     n_B = torch.full((1,), length, device=device)
-    for part in _factors(pattern):
+    for part in factors(pattern):
         if isinstance(part, lengths):
             n_B = torch.minimum(n_B, part.keys.to(device))
     return n_B

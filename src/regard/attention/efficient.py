@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..kernels import Bias
 from ..patterns import Pattern, full
-from ._base import Attention, Facts, share_heads, softmax_where
-from ._kernel import keys_seen, precise, unmixed
+from ._base import Attention, Facts, share_heads, softmax_where, unmixed
+from ._kernel import keys_seen, precise
 from ._state import State
 
 

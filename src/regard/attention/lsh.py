@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import BadConfig
 from ..kernels import Bias
 from ..patterns import Pattern, full
-from ._base import Attention, Facts, softmax_where
+from ._base import Attention, Facts, softmax_where, unmixed
 from ._places import allowed, real, rows, take
 from ._scored import BUDGET
 from ._state import State
@@ -76,6 +76,7 @@ class LSHAttention(Attention):
         chunk = min(64, max(4, length // 16))
         return cls(chunk=chunk, buckets=2 * max(1, -(-length // chunk)))  # half a chunk a bucket on average, as in the paper
 
+    @unmixed
     def hash(self, q_BLHK: Tensor, pattern: Pattern = full) -> Tensor:
         """The bucket of each position in each round, bucket_BHRL; padding has one of its own, the last."""
         L, H, K = q_BLHK.shape[1:]

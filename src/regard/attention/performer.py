@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..kernels import Bias
 from ..patterns import Pattern, full
-from ._base import Facts, pattern_rows, share_heads, softmax_where
-from ._kernel import PATTERNS, Kernel, ending, generator_of, hide, is_causal, keys_seen, precise, unmixed
+from ._base import Facts, pattern_rows, share_heads, softmax_where, unmixed
+from ._kernel import PATTERNS, Kernel, ending, generator_of, hide, is_causal, keys_seen, precise
 from ._state import Running, State, running
 
 

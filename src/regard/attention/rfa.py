@@ -11,8 +11,8 @@ from torch.nn.functional import logsigmoid, normalize
 
 from ..kernels import Bias
 from ..patterns import Pattern, full
-from ._base import Facts, pattern_rows, share_heads
-from ._kernel import PATTERNS, Kernel, generator_of, hide, keys_seen, precise, unmixed
+from ._base import Facts, pattern_rows, share_heads, unmixed
+from ._kernel import PATTERNS, Kernel, generator_of, hide, keys_seen, precise
 from ._state import State, running
 
 LEAST = 1e-2  # of the estimated denominator: sines and cosines may estimate a sum of positive terms as zero or less

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import BadConfig
 from ..kernels import Bias
 from ..patterns import Pattern, full
-from ._base import Attention, Facts, share_heads, softmax_where
+from ._base import Attention, Facts, share_heads, softmax_where, unmixed
 from ._places import allowed, real, take
 from ._scored import fits
 from ._state import State
@@ -161,6 +161,7 @@ class RoutingAttention(Attention):
     def _centroids(self) -> Tensor:
         return self.centroid_HCK.to(torch.promote_types(self.centroid_HCK.dtype, torch.float32))
 
+    @unmixed
     def _nearness(self, x_BLHK: Tensor, pattern: Pattern) -> Tensor:
         """near_BHCL, the product of normed vectors and centroids; −inf for padding."""
         L, x_BLHK = x_BLHK.shape[1], _normed(x_BLHK.detach())

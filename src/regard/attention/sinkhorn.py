@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import BadConfig
 from ..kernels import Bias
 from ..patterns import Causal, Pattern, full
-from ._base import Attention, Facts, _factors, share_heads, softmax_where
+from ._base import Attention, Facts, factors, share_heads, softmax_where
 from ._places import real
 from ._state import State
 
@@ -224,4 +224,4 @@ def _or_none(share: Tensor) -> Tensor:
 
 
 def _causal(pattern: Pattern) -> bool:
-    return any(isinstance(part, Causal) for part in _factors(pattern))
+    return any(isinstance(part, Causal) for part in factors(pattern))

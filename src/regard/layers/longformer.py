@@ -22,6 +22,7 @@ from ..errors import ShapeError, StateNotSupported
 from ..patterns import Pattern, causal, from_tokens, full, to_tokens, window
 from ._states import Memory
 from .multihead import MultiHead
+from .packing import Packing
 
 
 class LongformerHeads(MultiHead):
@@ -39,8 +40,16 @@ class LongformerHeads(MultiHead):
         self.global_qkv = nn.Linear(width, sum(self.sizes))
 
     def forward(
-        self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
+        self,
+        x_BLD: Tensor,
+        memory_BMD: Tensor | Memory | None = None,
+        pattern: Pattern = full,
+        state: State | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Tensor:
+        if packing is not None:
+            raise ShapeError("LongformerHeads takes padded rows, not packed ones; pad them: packing.pad(x)")
         L = x_BLD.shape[1]
         q, k, v, at = self._local(x_BLD, memory_BMD, state)
         out_BLHV = self.attention(q, k, v, pattern & self.rule)
@@ -71,8 +80,8 @@ class LongformerHeads(MultiHead):
             raise ShapeError("LongformerHeads looks within one sequence and takes no memory; MultiHead does")
         if state is not None:
             self.start(len(x_BLD))  # raises, and says why
-        q, k, v, _ = self._given(x_BLD, None, None)
-        return q, k, v, torch.tensor([n for n in self.at if n < x_BLD.shape[1]], dtype=torch.long, device=x_BLD.device)
+        given = self._given(x_BLD, None, full, None)
+        return given.q, given.k, given.v, torch.tensor([n for n in self.at if n < x_BLD.shape[1]], dtype=torch.long, device=x_BLD.device)
 
     def _global(self, x_BLD: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the global tokens alone, keys and values of all."""
