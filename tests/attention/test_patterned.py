@@ -177,6 +177,7 @@ def test_a_rolling_cache_is_captured_where_it_stands(name):
         with capture(attention, dtype=torch.float64) as maps:
             attention(*(x[:, t : t + 1] for x in (q, k, v)), causal, state=state)
         held = list(maps.all[0].columns)
+        assert maps.all[0].pattern == str(causal & attention.own)
         torch.testing.assert_close(maps.all[0].weights_BHLM[:, :, 0], whole[:, :, t, held])
         assert maps.all[0].weights_BHLM.sum() == pytest.approx(B * H)
 

@@ -97,7 +97,7 @@ class SparseStridedAttention(Patterned):
 
 
 class SparseFixedAttention(Patterned):
-    r"""The block of the query, and the last `summary` keys of every block, which learn to stand for theirs.
+    r"""The block of the query, and the `last` keys of every block, which learn to stand for theirs.
 
     $$o_i = \sum_{j \in S_i} \mathrm{softmax}_j\big(q_i^\top k_j / \sqrt{K}\big)\, v_j, \qquad
       S_i = \{ j : \lfloor j/s \rfloor = \lfloor i/s \rfloor \} \cup \{ j : j \bmod s \ge s - c \}$$

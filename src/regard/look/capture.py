@@ -160,7 +160,7 @@ class _Watch:
         state: State | None,
         dice: _Dice,
     ) -> Map:
-        L, rule, columns, before = q_BLHK.shape[1], str(pattern), None, 0
+        L, rule, columns, before = q_BLHK.shape[1], str(attention.within(pattern)), None, 0
         if state is not None:
             held = state.keys()
             if held is None:
