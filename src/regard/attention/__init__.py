@@ -5,6 +5,7 @@ from ._base import Facts as Facts
 from ._state import Cache as Cache
 from ._state import Standing as Standing
 from ._state import State as State
+from .adaptive_span import AdaptiveSpanAttention as AdaptiveSpanAttention
 from .additive import AdditiveAttention as AdditiveAttention
 from .concat import ConcatAttention as ConcatAttention
 from .cosine import CosineAttention as CosineAttention

@@ -50,6 +50,24 @@ class PlacedBias(Bias):
         return self.bias.tile(self.queries.to(i.device)[row], self.keys.to(j.device)[j], *tensors)
 
 
+class Sum(Bias):
+    """Two biases, added."""
+
+    def __init__(self, one: Bias, two: Bias):
+        self.one, self.two, self.tensors = one, two, (*one.tensors, *two.tensors)
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        first = len(self.one.tensors)
+        return four(self.one.tile(i, j, *tensors[:first])) + four(self.two.tile(i, j, *tensors[first:]))
+
+
+def add_bias(one: Tensor | Bias | None, two: Tensor | Bias | None, queries: int, keys: int) -> Tensor | Bias | None:
+    """Both, as one bias for this many queries and keys; either may be missing."""
+    if one is None or two is None:
+        return two if one is None else one
+    return Sum(*(Matrix(x, queries, keys) if isinstance(x, Tensor) else x for x in (one, two)))
+
+
 def _cut(x: Tensor, axis: int, index: Tensor) -> Tensor:
     if len(index) and int(index[-1] - index[0]) + 1 == len(index):
         return x.narrow(axis, int(index[0]), len(index))
