@@ -15,7 +15,6 @@ from ._base import Attention, Facts, bias_of, bias_rows, pattern_rows, share_hea
 from ._scored import fits
 from ._state import Cache, State, remembered
 
-STEP = 64  # spans are rounded up to this many keys when work is laid out: plans are kept while spans move a little, heads share them
 
 
 class AdaptiveSpanAttention(Attention):
@@ -99,12 +98,25 @@ class AdaptiveSpanAttention(Attention):
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         fits(self, q_BLHK, self.heads, None)
-        fade: Tensor | Bias | None = _Fade(self.span(), self.ramp)
-        pattern = pattern & self._near(k_BMHK.shape[1] if state is None else state.length + k_BMHK.shape[1])
+        span_H, (L, M) = self.span(), (q_BLHK.shape[1], k_BMHK.shape[1])
+        length = M if state is None else state.length + M
+        fade: Tensor | Bias | None = _Fade(span_H.detach(), self.ramp)
+        slope: Tensor | Bias | None = _Slope(span_H.detach(), self.ramp)
+        near, band = pattern & self._near(length), pattern & self._near(length, slope_only=True)
         if state is not None:
-            k_BMHK, v_BMHV, pattern, bias = remembered(state, q_BLHK, k_BMHK, v_BMHV, pattern, bias)
-            fade = state.bias_over(fade, q_BLHK.shape[1])
-        return attend(q_BLHK, k_BMHK, v_BMHV, pattern, bias=add_bias(fade, bias, q_BLHK.shape[1], k_BMHK.shape[1]))
+            k_BMHK, v_BMHV, near, bias = remembered(state, q_BLHK, k_BMHK, v_BMHV, near, bias)
+            band, fade, slope, M = state.over(band, L), state.bias_over(fade, L), state.bias_over(slope, L), k_BMHK.shape[1]
+        faded = add_bias(fade, bias, L, M)
+        if not (span_H.requires_grad and torch.is_grad_enabled()):
+            return attend(q_BLHK, k_BMHK, v_BMHV, near, bias=faded)
+        out_BLHV, lse_BHL = attend(q_BLHK, k_BMHK, v_BMHV, near, bias=faded, with_lse=True)
+        with torch.no_grad():
+            # ∂m/∂z is 1/R on the slope and 0 elsewhere, so ∂o/∂z = (share of the slope) / R · (average over the slope − o):
+            # one more look at R keys, where a gradient through every tile of the fade takes four times as long in all
+            band_BLHV, band_BHL = attend(q_BLHK, k_BMHK, v_BMHV, band, bias=add_bias(slope, bias, L, M), with_lse=True)
+            share_BLH = (band_BHL - lse_BHL.masked_fill(lse_BHL == -torch.inf, 0)).exp().transpose(1, 2)
+            change_BLHV = (band_BLHV - out_BLHV) * (share_BLH / self.ramp).to(out_BLHV.dtype).unsqueeze(-1)
+        return out_BLHV + change_BLHV * (span_H - span_H.detach()).to(out_BLHV.dtype)[:, None]  # plus zero, with that gradient
 
     def start(self, batch: int, pattern: Pattern = causal) -> Cache:
         reach, known = max(self._reaches()), pattern.reach()
@@ -119,21 +131,49 @@ class AdaptiveSpanAttention(Attention):
         """The largest distance at which each head has weight."""
         return [math.ceil(edge) - 1 for edge in (self.span().detach() + self.ramp).tolist()]
 
-    def _near(self, keys: int) -> Pattern:
-        """Each head's keys, and a few more: which of them count is for the fade to say."""
-        reaches = [-(-reach // STEP) * STEP for reach in self._reaches()]
-        rules = [window(reach) if reach < keys else full for reach in reaches]
+    def _near(self, keys: int, slope_only: bool = False) -> Pattern:
+        """The keys where a head has weight, or only those on its ramp; and a few more, which the fade or the slope leaves out."""
+        rules: list[Pattern] = []
+        for z, reach in zip(self.span().tolist(), self._reaches(), strict=True):
+            furthest, flat = _coarse(reach), _coarse(math.ceil(z) - 1, -1)
+            rule: Pattern = window(furthest) if furthest < keys else full
+            rules.append(rule & ~window(flat) if slope_only and flat > 0 else rule)
         return rules[0] if len(set(rules)) == 1 else per_head(*rules)
+
+
+def _coarse(distance: int, sign: int = 1) -> int:
+    """Rounded up, or down for −1, by an eighth to a quarter: work is laid out anew only when a span has moved that far."""
+    step = max(64, 1 << max(distance.bit_length() - 3, 0))
+    return sign * -(-sign * distance // step) * step
 
 
 class _Fade(Bias):
     """log m_z(|i − j|) of each head, −inf from z + R on."""
 
+    by_distance = True
+
     def __init__(self, span_H: Tensor, ramp: float):
         self.tensors, self.ramp = (span_H,), ramp
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
-        (span_H,) = tensors
-        left_HLM = (span_H[:, None, None] + self.ramp - (i[:, None] - j).abs()) / self.ramp
+        left_HLM = _left(i, j, *tensors, self.ramp)
         tiny = torch.finfo(left_HLM.dtype).tiny
         return left_HLM.clamp(tiny, 1).log().masked_fill(left_HLM <= 0, -torch.inf)
+
+
+class _Slope(Bias):
+    """0 on the ramp, z ≤ δ < z + R, where the weight changes with z; −inf elsewhere."""
+
+    by_distance = True
+
+    def __init__(self, span_H: Tensor, ramp: float):
+        self.tensors, self.ramp = (span_H,), ramp
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        left_HLM = _left(i, j, *tensors, self.ramp)
+        return torch.zeros_like(left_HLM).masked_fill((left_HLM <= 0) | (left_HLM > 1), -torch.inf)
+
+
+def _left(i: Tensor, j: Tensor, span_H: Tensor, ramp: float) -> Tensor:
+    """(R + z − δ) / R"""
+    return (span_H[:, None, None] + ramp - (i[:, None] - j).abs()) / ramp

@@ -14,6 +14,7 @@ class Bias:
     """
 
     tensors: tuple[Tensor, ...] = ()
+    by_distance: bool = False  # it depends on i − j alone: one tile then serves all that lie alike
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
         """The bias of query positions i on key positions j: (H, len(i), len(j)), or the same with a batch axis."""
@@ -55,6 +56,7 @@ class Sum(Bias):
 
     def __init__(self, one: Bias, two: Bias):
         self.one, self.two, self.tensors = one, two, (*one.tensors, *two.tensors)
+        self.by_distance = one.by_distance and two.by_distance
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
         first = len(self.one.tensors)
