@@ -16,7 +16,6 @@ from ._scored import fits
 from ._state import Cache, State, remembered
 
 
-
 class AdaptiveSpanAttention(Attention):
     r"""Softmax attention in which each head fades out at a distance of its own, and learns that distance.
 
@@ -156,7 +155,7 @@ class _Fade(Bias):
         self.tensors, self.ramp = (span_H,), ramp
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
-        left_HLM = _left(i, j, *tensors, self.ramp)
+        left_HLM = _left(i, j, tensors[0], self.ramp)
         tiny = torch.finfo(left_HLM.dtype).tiny
         return left_HLM.clamp(tiny, 1).log().masked_fill(left_HLM <= 0, -torch.inf)
 
@@ -170,7 +169,7 @@ class _Slope(Bias):
         self.tensors, self.ramp = (span_H,), ramp
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
-        left_HLM = _left(i, j, *tensors, self.ramp)
+        left_HLM = _left(i, j, tensors[0], self.ramp)
         return torch.zeros_like(left_HLM).masked_fill((left_HLM <= 0) | (left_HLM > 1), -torch.inf)
 
 
