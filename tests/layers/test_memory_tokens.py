@@ -33,7 +33,9 @@ def test_patterns_drawn():
 
 
 @pytest.mark.parametrize(
-    "rule", [causal, window(2), block(3), stride(2), lengths([6, 2]), keep(torch.rand(B, 1, L, L) < 0.5), segments(torch.arange(L) // 3)], ids=str
+    "rule",
+    [causal, window(2), block(3), stride(2), lengths([6, 2]), keep(torch.rand(B, 1, L, L) < 0.5), segments(torch.arange(L) // 3)],
+    ids=str,
 )
 def test_behind_is_the_rule_further_on(rule):
     shifted = behind(rule, C)

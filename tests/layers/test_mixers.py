@@ -22,7 +22,9 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def dft(size: int) -> torch.Tensor:
     """The definition, one number at a time."""
-    rows = [[complex(math.cos(2 * math.pi * m * n / size), -math.sin(2 * math.pi * m * n / size)) for n in range(size)] for m in range(size)]
+    rows = [
+        [complex(math.cos(2 * math.pi * m * n / size), -math.sin(2 * math.pi * m * n / size)) for n in range(size)] for m in range(size)
+    ]
     return torch.tensor(rows, dtype=torch.complex128)
 
 

@@ -29,7 +29,7 @@ CUTS = [[L], [1] * L, [5, 1, 9, 8], [11, 12]]
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 SCHEMES = {
     "xl": lambda: RelativeXL(D, H),
-    "rotary": lambda: Rotary(D // H),
+    "rotary": lambda: Rotary(),
     "alibi": lambda: ALiBi(H),
     "buckets": lambda: Buckets(H, buckets=8, furthest=20, causal=True),
 }
@@ -157,8 +157,11 @@ class TestRecurrence:
         close(read(layer, x, [1] * L, state, causal & window(3)), layer.heads(x, pattern=causal & window(3)))
 
     def test_with_adaptive_span(self):
-        span = AdaptiveSpanAttention(heads=H, longest=16, ramp=3.0, begin=2.0)
-        layer, x = Recurrence(heads("rotary", attention=span), 5), stream()
+        """A memory as long as the furthest head reaches is enough: z + R of 5 is weight up to a distance of 4."""
+        span = AdaptiveSpanAttention(heads=H, longest=16, ramp=3.0)
+        layer, x = Recurrence(heads("rotary", attention=span), 4), stream()
+        with torch.no_grad():
+            span.share_H.copy_(torch.tensor([0.0, 1.0, 2.0]) / 16)
         close(read(layer, x, CUTS[2]), layer.heads(x, pattern=causal))
 
     def test_maps_are_over_memory_and_segment(self):
@@ -173,7 +176,7 @@ class TestRecurrence:
     def test_wrong_calls_are_named(self):
         with pytest.raises(ShapeError, match="-1"):
             Recurrence(heads(), -1)
-        with pytest.raises(StateNotSupported, match="Recurrence .* Past .* Cache"):
+        with pytest.raises(StateNotSupported, match=r"Recurrence .* Past .* Cache"):
             Recurrence(heads(), 3)(stream(), state=heads().start(B))
         layer = Recurrence(heads(), 3)
         with pytest.raises(ShapeError, match="reorder"):
