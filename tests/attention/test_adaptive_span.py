@@ -105,6 +105,16 @@ def test_streams_hold_no_more_than_the_span(pattern, step):
     assert held.shape[1] <= 2 * 24 + step and (positions.diff() == 1).all()
 
 
+def test_spans_learn_from_steps_as_from_the_whole():
+    attention, (q, k, v) = spanned(2.5, 20.0, 0.0), [x.detach() for x in qkv()]
+    state = attention.start(B)
+    parts = [attention(*(x[:, t : t + 40] for x in (q, k, v)), causal, state=state) for t in range(0, L, 40)]
+    whole, cotangent = attention(q, k, v, causal), torch.randn_like(v)
+    one, two = (torch.autograd.grad(out, attention.share_H, cotangent)[0] for out in (torch.cat(parts, 1), whole))
+    torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)
+    assert two.abs().min() > 0
+
+
 def test_captured_steps_are_rows_of_the_whole():
     layer = MultiHead(6, H, spanned(2.5, 20.0, 0.0)).double()
     x = torch.randn(B, 90, 6, dtype=torch.float64)

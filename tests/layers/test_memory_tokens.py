@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from regard import causal, full, keep, lengths, window
-from regard.errors import ShapeError
+from regard.errors import RegardError, ShapeError
 from regard.layers import Block, FeedForward, MemoryTokens, MultiHead
-from regard.patterns import behind, block, segments, stride
+from regard.patterns import behind, block, parse, segments, stride
 
 B, L, D, C = 2, 7, 12, 3
 
@@ -48,6 +48,14 @@ def test_behind_is_the_rule_further_on(rule):
                 part = mask[..., n * size : (n + 1) * size, m * size : (m + 1) * size].flatten(2)
                 known = blocks[..., n, m].expand(part.shape[:2])
                 assert (part.any(-1) <= (known > 0)).all() and ((known == 2) <= part.all(-1)).all()
+
+
+def test_behind_is_typed_back():
+    for pattern in (MemoryTokens(D, 2).read_only(causal & (window(3) | block(2))), behind(stride(2), 4)):
+        assert parse(str(pattern)) == pattern
+    for wrong in ("behind(3, 4)", "behind(causal)", "behind(4, causal)", "behind(causal, -1)"):
+        with pytest.raises(RegardError):
+            parse(wrong)
 
 
 def test_behind_in_a_stream():

@@ -120,6 +120,7 @@ class behind(Pattern):
 
     def __post_init__(self) -> None:
         at_least(0, front=self.front)
+        _ = self.rule.heads  # a rule, not a number
 
     @property
     def batch(self) -> int:
