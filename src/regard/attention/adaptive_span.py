@@ -22,7 +22,8 @@ class AdaptiveSpanAttention(Attention):
     $$o_i = \sum_j \frac{m_z(|i-j|)\, e^{s_{ij}}}{\sum_n m_z(|i-n|)\, e^{s_{in}}}\, v_j, \qquad
       m_z(\delta) = \mathrm{clamp}\Big(\frac{R + z - \delta}{R},\, 0,\, 1\Big), \qquad s_{ij} = q_i^\top k_j / \sqrt K + b_{ij}$$
 
-    Cost:    time O(L·(z + R)·K) for each head by its own z; memory O(L·K).
+    Cost:    time O(L·(z + R)·K) for each head by its own z, z + R rounded up to 64 keys or a quarter; memory O(L·K). While spans
+             learn, 1.1 to 2.6 times a fixed window as long as the longest (measured at 4,096 tokens, 8 heads).
     Use it:  for long contexts, characters above all: most heads turn out to need little, and a few take it all.
     Avoid it: where one far token decides from the start: beyond z + R there is no weight, and so no gradient to reach further.
     Limits:  looks within one sequence: the queries are the last of the keys. A row whose allowed keys are all beyond its span
@@ -111,7 +112,7 @@ class AdaptiveSpanAttention(Attention):
         out_BLHV, lse_BHL = attend(q_BLHK, k_BMHK, v_BMHV, near, bias=faded, with_lse=True)
         with torch.no_grad():
             # ∂m/∂z is 1/R on the slope and 0 elsewhere, so ∂o/∂z = (share of the slope) / R · (average over the slope − o):
-            # one more look at R keys, where a gradient through every tile of the fade takes four times as long in all
+            # one more look at the ramp. A gradient through every tile of the fade takes 1.3 to 2.3 times as long (4,096 tokens; LOG.md)
             band_BLHV, band_BHL = attend(q_BLHK, k_BMHK, v_BMHV, band, bias=add_bias(slope, bias, L, M), with_lse=True)
             share_BLH = (band_BHL - lse_BHL.masked_fill(lse_BHL == -torch.inf, 0)).exp().transpose(1, 2)
             change_BLHV = (band_BLHV - out_BLHV) * (share_BLH / self.ramp).to(out_BLHV.dtype).unsqueeze(-1)
