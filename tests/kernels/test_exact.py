@@ -8,7 +8,7 @@ from torch import Tensor
 
 import regard.patterns as P
 from regard.attention._base import share_heads, softmax_where
-from regard.kernels import Bias, _tile, attend, exact, merge
+from regard.kernels import Bias, _tile, add_bias, attend, exact, merge
 from regard.kernels._plan import plan, width
 
 B, L, M, H, G, K, V = 3, 150, 333, 4, 2, 7, 11
@@ -134,6 +134,30 @@ def test_learned_bias_object_never_stands_as_a_whole(pattern, form, monkeypatch)
     expected = reference(q, k, v, pattern, bias=whole)
     monkeypatch.delattr(Bias, "whole")
     same(attend(q, k, v, pattern, bias=Slopes(slopes)), expected, (q, k, v, slopes))
+
+
+@pytest.mark.parametrize("pattern", [P.causal & P.window(40), P.per_head(P.window(9), P.causal, P.window(50), P.block(32))], ids=str)
+@pytest.mark.parametrize("extra", [False, True])
+def test_a_bias_by_distance_is_made_once_a_run(pattern, extra, form):
+    """Alone, and added to a matrix, which is not the same for all tiles of a run."""
+
+    class Counted(Slopes):
+        by_distance = True
+        made = 0
+
+        def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+            Counted.made += 1
+            return super().tile(i, j, *tensors)
+
+    q, k, v = (torch.randn(1, 1000, heads, K, dtype=torch.float64, requires_grad=True) for heads in (H, G, G))
+    slopes = torch.rand(H, dtype=torch.float64, requires_grad=True)
+    matrix = torch.randn(H, 1000, 1000, dtype=torch.float64, requires_grad=True) if extra else None
+    bias = add_bias(Counted(slopes), matrix, 1000, 1000)
+    out = attend(q, k, v, pattern, bias=bias)
+    tiles = sum(len(group.tiles) for group in plan(pattern, 1000, 1000, H // G).groups)
+    assert Counted.made == tiles if extra else Counted.made < tiles
+    expected = reference(q, k, v, pattern, bias=Slopes(slopes).whole(1000, 1000, q.device) + (0.0 if matrix is None else matrix))
+    same(out, expected, (q, k, v, slopes, *([] if matrix is None else [matrix])))
 
 
 @given(

@@ -6,6 +6,7 @@ from ._state import Cache as Cache
 from ._state import Running as Running
 from ._state import Standing as Standing
 from ._state import State as State
+from .adaptive_span import AdaptiveSpanAttention as AdaptiveSpanAttention
 from .additive import AdditiveAttention as AdditiveAttention
 from .axial import ColumnAttention as ColumnAttention
 from .axial import RowAttention as RowAttention

@@ -36,7 +36,7 @@ class Facts:
     memory: str  # beside inputs and outputs
     patterns: Literal["any"] | tuple[str, ...] = "any"  # or rules it knows, and their conjunctions; without "full", each with causal
     causal: Literal["strict", "mask-only", "none"] = "strict"  # mask-only: statistics of the future leak in
-    cross: bool = True  # queries and keys may be different sequences
+    cross: bool | Literal["last"] = True  # queries and keys may be different sequences; "last": the queries are the last of the keys
     streaming: bool = True
     fixed_memory: bool = False  # going step by step, k and v are the whole memory each time; the state counts queries only
     normalised: bool = True  # every row that sees anything sums to one

@@ -13,6 +13,7 @@ Each is written in plain PyTorch first. Faster forms may stand behind the same c
 
 from ._bias import Bias as Bias
 from ._bias import PlacedBias as PlacedBias
+from ._bias import add_bias as add_bias
 from ._forms import forms as forms
 from ._probe import Bf16 as Bf16
 from ._probe import bf16 as bf16

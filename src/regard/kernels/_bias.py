@@ -14,6 +14,7 @@ class Bias:
     """
 
     tensors: tuple[Tensor, ...] = ()
+    by_distance: bool = False  # it depends on i − j alone: one tile then serves all that lie alike
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
         """The bias of query positions i on key positions j: (H, len(i), len(j)), or the same with a batch axis."""
@@ -48,6 +49,25 @@ class PlacedBias(Bias):
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
         row = i + (len(self.queries) - len(self.keys))
         return self.bias.tile(self.queries.to(i.device)[row], self.keys.to(j.device)[j], *tensors)
+
+
+class Sum(Bias):
+    """Two biases, added."""
+
+    def __init__(self, one: Bias, two: Bias):
+        self.one, self.two, self.tensors = one, two, (*one.tensors, *two.tensors)
+        self.by_distance = one.by_distance and two.by_distance
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        first = len(self.one.tensors)
+        return four(self.one.tile(i, j, *tensors[:first])) + four(self.two.tile(i, j, *tensors[first:]))
+
+
+def add_bias(one: Tensor | Bias | None, two: Tensor | Bias | None, queries: int, keys: int) -> Tensor | Bias | None:
+    """Both, as one bias for this many queries and keys; either may be missing."""
+    if one is None or two is None:
+        return two if one is None else one
+    return Sum(*(Matrix(x, queries, keys) if isinstance(x, Tensor) else x for x in (one, two)))
 
 
 def _cut(x: Tensor, axis: int, index: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from . import _tile
 from ._bias import Bias, Matrix, four
 from ._gpu import attend_on_gpu
 from ._plan import Group, Plan, Tile, additive, plan
-from ._stack import LONG, RUN, Stack, stacks
+from ._stack import LONG, RUN, Stack, Steps, stacks
 from .merge import merge_into
 
 SMALL = 256 * 256  # up to this many pairs a mask as a whole is cheaper than a plan
@@ -120,8 +120,13 @@ class Work:
         mask = stack.mask(self.plan, group, like.dtype, like.device, batch)
         if self.bias is None:
             return mask
-        bias = stack.join([self.bias_of(group, tile, like.device, tensors).to(like.dtype) for tile in stack.tiles], batch)
+        bias = stack.join([self.bias_of(group, tile, like.device, tensors).to(like.dtype) for tile in self.told_apart(stack)], batch)
         return bias if mask is None else bias + mask
+
+    def told_apart(self, stack: Stack) -> list[Tile]:
+        """The tiles that need a bias of their own: those of a run stand alike, so a bias by distance is the same for all."""
+        assert self.bias is not None
+        return stack.tiles[:1] if self.bias.by_distance and isinstance(stack.columns, Steps) else stack.tiles
 
     def bias_of(self, group: Group, tile: Tile, device: torch.device, tensors: tuple[Tensor, ...]) -> Tensor:
         """The bias of one tile for the batch rows and heads of its group."""
@@ -223,8 +228,10 @@ class Exact(torch.autograd.Function):
                         gt.to(precise), qt.to(precise), kt.to(precise), vt.to(precise), lt, dt, work.of(number), added
                     )
                     if work.learned:
-                        for n, tile in enumerate(stack.tiles):
-                            _add_bias_gradient(work, group, tile, stack.part(ds, n), tensors, d_tensors)
+                        tiles = work.told_apart(stack)
+                        for n, tile in enumerate(tiles):
+                            part = ds if len(tiles) < len(stack.tiles) else stack.part(ds, n)
+                            _add_bias_gradient(work, group, tile, part, tensors, d_tensors)
                 number += 1
                 (stack.put_rows if work.plan.covered else stack.add_rows)(dq_, dqt)
                 stack.add_columns(dk_, dkt)

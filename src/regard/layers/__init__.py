@@ -28,6 +28,11 @@ from .latents import InducedBlock as InducedBlock
 from .latents import Latents as Latents
 from .latents import Pooling as Pooling
 from .longformer import LongformerHeads as LongformerHeads
+from .memory_tokens import MemoryTokens as MemoryTokens
+from .mixers import FourierMixer as FourierMixer
+from .mixers import GatedMixer as GatedMixer
+from .mixers import Mixer as Mixer
+from .mixers import TokenMixer as TokenMixer
 from .multihead import MultiHead as MultiHead
 from .norms import LayerNorm as LayerNorm
 from .norms import NoNorm as NoNorm
@@ -43,6 +48,14 @@ from .positions import Position as Position
 from .positions import RelativeXL as RelativeXL
 from .positions import Rotary as Rotary
 from .positions import Sinusoidal as Sinusoidal
+from .recurrence import CompressedPast as CompressedPast
+from .recurrence import Compression as Compression
+from .recurrence import ConvPool as ConvPool
+from .recurrence import MaxPool as MaxPool
+from .recurrence import MeanPool as MeanPool
+from .recurrence import Past as Past
+from .recurrence import Recurrence as Recurrence
+from .recurrence import compression_loss as compression_loss
 from .reversible import Chunked as Chunked
 from .reversible import Reversible as Reversible
 from .reversible import ReversibleBlock as ReversibleBlock

@@ -6,7 +6,8 @@
 
 A fused kernel never forms the weights, and asking it for them elsewhere means giving it up. Here a hook stands behind each
 mechanism; after the call it asks `attention.weights_of` for the rows and heads wanted, a few rows at a time. Outputs, gradients and
-random numbers of the model are bit for bit what they are without.
+random numbers of the model are bit for bit what they are without. Of a layer that mixes tokens without attention, the matrices it
+mixes them by are kept, marked "input-independent".
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from ..attention import Attention, State
 from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported, UnknownName
 from ..kernels import Bias
+from ..layers import Mixer
 from ..patterns import Pattern, full, placed
 from .labels import Labels, lines
 from .maps import Map, Maps
@@ -66,9 +68,11 @@ def capture(
     """
     if dtype not in (torch.float32, torch.float16, torch.float64):
         raise DtypeError(f"maps are kept as float32, float16 or float64, not {dtype}")
-    known = {_path(name, module): module for name, module in model.named_modules() if isinstance(module, Attention)}
+    known = {_path(name, module): module for name, module in model.named_modules() if isinstance(module, Attention | Mixer)}
     if not known:
-        raise CaptureNotSupported(f"{type(model).__name__} holds no regard.attention.Attention, so there is nothing to look at")
+        raise CaptureNotSupported(
+            f"{type(model).__name__} holds no regard.attention.Attention, nor a Mixer, so there is nothing to look at"
+        )
     watch = _Watch(known, _chooser(layers, list(known)), heads, rows, tokens, dtype, chunk, limit)
     with ExitStack() as undo:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it would cost seconds
@@ -88,7 +92,7 @@ class _Watch:
 
     def __init__(
         self,
-        known: dict[str, Attention],
+        known: dict[str, Attention | Mixer],
         wanted: Callable[[str, int], bool],
         heads: Choice,
         rows: Choice,
@@ -119,16 +123,16 @@ class _Watch:
         def remember(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             if _again() or not self.wanted(name, self.order.setdefault(name, len(self.order))):
                 return
-            attention = self.known[name]
-            if type(attention).weights is Attention.weights:
-                raise self._no_weights(name, attention)
-            state = _said(attention, args, kwargs).get("state")
-            if state is not None:
+            layer = self.known[name]
+            if type(layer).weights in (Attention.weights, Mixer.weights):
+                raise self._no_weights(name, layer)
+            state = _said(layer, args, kwargs).get("state")
+            if isinstance(layer, Attention) and state is not None:
                 try:
                     state.keep_keys()
                 except StateNotSupported as gone:
                     raise CaptureNotSupported(f"{name}: the weights of a step over what was forgotten cannot be had: {gone}") from gone
-            self.dice[name] = _Dice(attention)
+            self.dice[name] = _Dice(layer)
 
         remember._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled inside the capture: break, do not trace
         return remember
@@ -139,6 +143,9 @@ class _Watch:
                 return
             attention, dice = self.known[name], self.dice.pop(name)
             said = _said(attention, args, kwargs)
+            if isinstance(attention, Mixer):
+                self.maps.all.append(self._fixed(name, attention, said["x_BLD"], said["pattern"]))
+                return
             with dice.as_before(), torch.no_grad(), torch.autocast(said["q_BLHK"].device.type, enabled=False):
                 state, bias, extra = said.get("state"), said.get("bias"), said.get("extra_BMHE")
                 self.maps.all.append(
@@ -197,6 +204,32 @@ class _Watch:
             stream=None if state is None else self._stream(state),
             query_labels=self._labels(places, before + L, state is not None),
             key_labels=self._labels(positions, keys, state is not None),
+        )
+
+    @torch.no_grad()
+    def _fixed(self, name: str, mixer: Mixer, x_BLD: Tensor, pattern: Pattern) -> Map:
+        """What a layer does to any input of this length."""
+        B, L = x_BLD.shape[:2]
+        whole_BHLM = mixer.weights(L, pattern)
+        heads, rows = _choose(self.heads, whole_BHLM.shape[1], "heads", name), _choose(self.rows, L, "rows", name)
+        self._afford(name, (B, len(heads), len(rows), L))
+        weights_BHLM = whole_BHLM[:, list(heads)][:, :, list(rows)].to("cpu", self.dtype).expand(B, -1, -1, -1).contiguous()
+        call, places = self.calls.get(name, -1) + 1, tuple(range(L))
+        self.calls[name] = call
+        return Map(
+            layer=name,
+            mechanism=f"{mixer.name} (input-independent)",
+            call=call,
+            run=max(self.run, 0),
+            heads=heads,
+            rows=rows,
+            columns=places,
+            queries=L,
+            weights_BHLM=weights_BHLM,
+            normalised=_normalised(weights_BHLM, x_BLD.dtype),
+            pattern=str(pattern),
+            query_labels=self._labels(rows, L, False),
+            key_labels=self._labels(places, L, False),
         )
 
     def _weights(
@@ -264,10 +297,11 @@ class _Watch:
         self.streams.append(ref(state))
         return len(self.streams) - 1
 
-    def _no_weights(self, name: str, attention: Attention) -> CaptureNotSupported:
-        others = [path for path, module in self.known.items() if type(module).weights is not Attention.weights]
+    def _no_weights(self, name: str, layer: nn.Module) -> CaptureNotSupported:
+        others = [path for path, module in self.known.items() if type(module).weights not in (Attention.weights, Mixer.weights)]
+        why = ": it mixes tokens, but not by one matrix" if isinstance(layer, Mixer) else ""
         return CaptureNotSupported(
-            f"{name}: {type(attention).__name__} has no weights to show; leave it out with layers=. "
+            f"{name}: {type(layer).__name__} has no weights to show{why}; leave it out with layers=. "
             + (f"These have: {', '.join(others)}" if others else "No layer of this model has")
         )
 
@@ -275,8 +309,8 @@ class _Watch:
 class _Dice:
     """The random numbers a call may draw: as they stood before it, so that they can be drawn again."""
 
-    def __init__(self, attention: Attention):
-        own = [thing for part in attention.modules() for thing in vars(part).values() if isinstance(thing, torch.Generator)]
+    def __init__(self, layer: nn.Module):
+        own = [thing for part in layer.modules() for thing in vars(part).values() if isinstance(thing, torch.Generator)]
         on_gpu = torch.cuda.default_generators if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
         self.generators = [torch.default_generator, *on_gpu, *own]
         self.states = [g.get_state() for g in self.generators]

@@ -45,6 +45,7 @@ from .blocks import random_blocks as random_blocks
 from .blocks import same_column as same_column
 from .blocks import same_row as same_row
 from .blocks import token_blocks as token_blocks
+from .chosen import behind as behind
 from .chosen import from_tokens as from_tokens
 from .chosen import summary as summary
 from .chosen import to_tokens as to_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
 from pathlib import Path
@@ -305,12 +306,16 @@ class per_head(Pattern):
         return per_head(*(rule.fit(queries, keys) for rule in self.rules))
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return reduce(torch.Tensor.bitwise_or, ((h == n) & rule.allows(b, h, i, j) for n, rule in enumerate(self.rules)))
+        return reduce(torch.Tensor.bitwise_or, ((h == n) & self.rules[n].allows(b, h, i, j) for n in self._asked(h)))
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        each = [((h == n), rule.bounds(b, h, i, j)) for n, rule in enumerate(self.rules)]
+        each = [((h == n), self.rules[n].bounds(b, h, i, j)) for n in self._asked(h)]
         some, every = (reduce(torch.Tensor.bitwise_or, ((mine & known[x]) for mine, known in each)) for x in (0, 1))
         return Bounds(some, every)
+
+    def _asked(self, h: Tensor) -> Sequence[int]:
+        """The heads in question: a plan asks for one group at a time, a GPU kernel for one that cannot be read."""
+        return range(self.heads) if h.dim() == 0 else torch.unique(h).tolist()
 
     def most(self, length: int) -> int:
         return max(rule.most(length) for rule in self.rules)

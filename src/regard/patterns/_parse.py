@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadPattern, UnknownName
 from ._base import Pattern, full, per_head
 from .blocks import block, block_memory, block_window, grid_memory, grid_window, random_blocks, same_column, same_row, token_blocks
-from .chosen import from_tokens, summary, to_tokens, tokens
+from .chosen import behind, from_tokens, summary, to_tokens, tokens
 from .distance import causal, dilated, local_causal, stride, window
 
 VALUES: dict[str, Pattern] = {"full": full, "causal": causal}
@@ -19,7 +19,7 @@ RULES: dict[str, Any] = {
         *(window, local_causal, stride, dilated),
         *(block, block_window, block_memory, grid_window, grid_memory, same_row, same_column, random_blocks, token_blocks),
         *(tokens, to_tokens, from_tokens, summary),
-        per_head,
+        *(per_head, behind),
     )
 }
 LONGEST = 500  # characters; a deeper tree than that can hold would exhaust the stack
@@ -85,7 +85,7 @@ def _arguments(node: ast.expr, name: str, text: str) -> list[Any]:
 
 
 def _argument(node: ast.expr, name: str, text: str) -> Any:
-    if name == "per_head":
+    if name == "per_head" or (name == "behind" and not isinstance(node, ast.Constant)):
         return _pattern(node, text)
     match node:
         case ast.Constant(value=None):

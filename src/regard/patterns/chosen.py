@@ -109,3 +109,45 @@ class tokens(_Tokens):
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         queries, keys = self.inside(i), self.inside(j)
         return Bounds(queries.some | keys.some, queries.every | keys.every)
+
+
+@dataclass(frozen=True, repr=False)
+class behind(Pattern):
+    """The rule for a sequence that stands behind `front` other positions; to and from those nothing is allowed."""
+
+    rule: Pattern
+    front: int
+
+    def __post_init__(self) -> None:
+        at_least(0, front=self.front)
+        _ = self.rule.heads  # a rule, not a number
+
+    @property
+    def batch(self) -> int:
+        return self.rule.batch
+
+    @property
+    def heads(self) -> int:
+        return self.rule.heads
+
+    @property
+    def static(self) -> bool:
+        return self.rule.static
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        keys = max(keys - self.front, 0)
+        return behind(self.rule.fit(min(queries, keys), keys), self.front)
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        # those in front are asked about as if they stood at 0: a rule may look its positions up in a table
+        inside = (i >= self.front) & (j >= self.front)
+        return self.rule.allows(b, h, (i - self.front).clamp(min=0), (j - self.front).clamp(min=0)) & inside
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        some, every = self.rule.bounds(b, h, *(Span(*((end - self.front).clamp(min=0) for end in x)) for x in (i, j)))
+        reaches, within = (i.last >= self.front) & (j.last >= self.front), (i.first >= self.front) & (j.first >= self.front)
+        return Bounds(some & reaches, every & within)
+
+    def reach(self) -> tuple[int, int] | None:
+        known = self.rule.reach()
+        return None if known is None else (known[0], known[1] + self.front)

@@ -47,6 +47,8 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class _Slopes(Bias):
+    by_distance = True
+
     def __init__(self, slope_H: Tensor):
         self.tensors = (slope_H,)
 
@@ -93,6 +95,8 @@ def buckets_of(distance: Tensor, buckets: int, furthest: int, causal: bool) -> T
 
 
 class _Table(Bias):
+    by_distance = True
+
     def __init__(self, table_NH: Tensor, bucket: Tensor, furthest: int):
         self.tensors, self.bucket, self.furthest = (table_NH,), bucket, furthest
 
