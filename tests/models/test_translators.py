@@ -352,6 +352,8 @@ SLOTS = {"encoder": 0, "decoder": 1, "cross": 2}
 @pytest.mark.parametrize("slot", SLOTS)
 @pytest.mark.parametrize("kind", MECHANISMS, ids=lambda m: m.facts.name)
 def test_any_mechanism_in_each_attention(kind, slot):
+    if slot == "cross" and kind.facts.cross == "last":
+        pytest.skip("its queries are the last of the keys, and a translation is not the end of its source")
     names = ["softmax"] * 3
     names[SLOTS[slot]] = kind.facts.name
     source, n, target = batch()

@@ -200,7 +200,7 @@ class MultiHead(nn.Module):
     def _extra(self, x_BMD: Tensor, packing: Packing | None) -> Tensor | None:
         return None if self.extra is None else _split(_padded(self.extra(x_BMD), packing), self.kv_heads)
 
-    def _query(self, x_BLD: Tensor, packing: Packing | None) -> Tensor:
+    def _query(self, x_BLD: Tensor, packing: Packing | None = None) -> Tensor:
         q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else self.q(x_BLD)
         return self.q_norm(_split(_padded(q, packing), self.heads))  # type: ignore[no-any-return]
 

@@ -330,7 +330,7 @@ class _Dice:
                 generator.set_state(state)
 
 
-def _said(attention: Attention, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _said(attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """What a call was given, by name."""
     given = inspect.signature(type(attention).forward).bind(attention, *args, **kwargs)
     given.apply_defaults()
