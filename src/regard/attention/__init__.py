@@ -9,7 +9,10 @@ from ._state import State as State
 from .additive import AdditiveAttention as AdditiveAttention
 from .concat import ConcatAttention as ConcatAttention
 from .cosine import CosineAttention as CosineAttention
+from .delta_net import DeltaNet as DeltaNet
 from .dot import DotAttention as DotAttention
+from .gated_delta_net import GatedDeltaNet as GatedDeltaNet
+from .gated_linear import GatedLinearAttention as GatedLinearAttention
 from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
@@ -18,7 +21,9 @@ from .linear import LinearAttention as LinearAttention
 from .local import LocalMonotonicAttention as LocalMonotonicAttention
 from .local import LocalPredictiveAttention as LocalPredictiveAttention
 from .location import LocationAttention as LocationAttention
+from .retention import Retention as Retention
 from .softmax import SoftmaxAttention as SoftmaxAttention
+from .state_space_duality import StateSpaceDuality as StateSpaceDuality
 
 # The list everything else reads (tests, command line, tables), derived from the imports above: a new mechanism is one line there.
 MECHANISMS: tuple[type[Attention], ...] = tuple(

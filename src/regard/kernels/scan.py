@@ -205,7 +205,8 @@ def _chunks(x_BLHF: Tensor, size: int) -> Tensor:
     if L % size:
         x_BLHF = pad(x_BLHF, (0, 0, 0, 0, 0, count * size - L))
     x = x_BLHF.reshape(B, count, size, H, F).permute(1, 0, 3, 2, 4)
-    return x.to(_precise(x_BLHF), memory_format=torch.contiguous_format).reshape(count * B * H, size, F)
+    x = x.to(_precise(x_BLHF), memory_format=torch.contiguous_format).contiguous()  # `to` leaves the order as it is where the type is right
+    return x.view(count * B * H, size, F)
 
 
 def _whole(x: Tensor, like_BLHF: Tensor) -> Tensor:
