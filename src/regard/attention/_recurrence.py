@@ -18,7 +18,7 @@ from ._state import Running, State, running
 PATTERNS = ("causal", "lengths", "since")
 
 
-class Recipe(NamedTuple):
+class Terms(NamedTuple):
     """What a token reads with, where it writes, what is left of all before it, and how much of the old answer it takes away."""
 
     q_BLHF: Tensor
@@ -33,10 +33,10 @@ class Recurrence(Attention):
     $$S_t = \gamma_t \circ S_{t-1} + k_t\, u_t^\top, \qquad o_t = S_t^\top q_t, \qquad
       u_t = v_t \;\text{ or }\; \beta_t\big(v_t - (\gamma_t \circ S_{t-1})^\top k_t\big)$$
 
-    The hole is `recipe`. A token that may not be seen (padding, another document) writes nothing and decays nothing.
+    The hole is `terms`. A token that may not be seen (padding, another document) writes nothing and decays nothing.
     """
 
-    def recipe(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Recipe:
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
         """From queries, keys and extra numbers in float32 or wider, with as many heads each."""
         raise NotImplementedError
 
@@ -67,7 +67,7 @@ class Recurrence(Attention):
     def _weights(self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor, pattern: Pattern) -> Tensor:
         """Without a recurrence: (q kᵀ ∘ D), where something is taken away times (I + β (k kᵀ ∘ D) below the diagonal)⁻¹ β."""
         L, M, device = q_BLHK.shape[1], k_BMHK.shape[1], q_BLHK.device
-        q, k, log_decay, beta = self._recipe(q_BLHK, k_BMHK, extra_BMHE, pattern)
+        q, k, log_decay, beta = self._terms(q_BLHK, k_BMHK, extra_BMHE, pattern)
         mask_BHLM = pattern_rows(pattern, rows, L, M).mask(len(rows), M, device)
         run = None if log_decay is None else log_decay.cumsum(1)
         run_of_rows = None if run is None else pad(run, (0, 0, 0, 0, 1, 0))[:, (rows + M - L).clamp(min=-1) + 1]
@@ -80,14 +80,12 @@ class Recurrence(Attention):
             weights_BHLM = weights_BHLM * beta_BHM.unsqueeze(-2)
         return weights_BHLM.to(q_BLHK.dtype)
 
-    def _read(
-        self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, extra_BMHE: Tensor, pattern: Pattern, state: State | None
-    ) -> Tensor:
+    def _read(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, extra_BMHE: Tensor, pattern: Pattern, state: State | None) -> Tensor:
         (L, H), M = q_BLHK.shape[1:3], k_BMHK.shape[1]
         past = None if state is None else running(state)
         if past is not None and L > M:
             raise ShapeError(f"step by step every query comes with a key of its own, got {L} queries and {M} keys")
-        q, k, log_decay, beta = self._recipe(q_BLHK, k_BMHK, extra_BMHE, pattern, past)
+        q, k, log_decay, beta = self._terms(q_BLHK, k_BMHK, extra_BMHE, pattern, past)
         v = share_heads(v_BMHV, H)
         before = None if past is None else past.sum("kv", (H, k.shape[-1], v.shape[-1]), k)
         # positions are aligned at the end: queries before the first key see nothing, keys before the first query need none
@@ -99,13 +97,13 @@ class Recurrence(Attention):
             past.move(k_BMHK, extra_BMHE, kv=after)
         return pad(out, (0, 0, 0, 0, L - M, 0)) if L > M else out[:, M - L :]
 
-    def _recipe(
+    def _terms(
         self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor, pattern: Pattern, past: Running | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """`recipe` under a pattern; decay is (B, M, H, 1 or F)."""
+        """`terms` under a pattern; decay is (B, M, H, 1 or F)."""
         precise = torch.promote_types(q_BLHK.dtype, torch.float32)
         k_of_heads, extra = (share_heads(x, q_BLHK.shape[2]).to(precise) for x in (k_BMHK, extra_BMHE))
-        q, k, log_decay, beta = self.recipe(q_BLHK.to(precise), k_of_heads, extra)
+        q, k, log_decay, beta = self.terms(q_BLHK.to(precise), k_of_heads, extra)
         seen_BM = keys_seen(pattern, k_BMHK, past)
         if log_decay is not None:
             log_decay = hide(log_decay if log_decay.dim() == 4 else log_decay.unsqueeze(-1), seen_BM)
@@ -158,19 +156,22 @@ class GatedRecurrence(Recurrence):
 class Clock(nn.Module):
     """How much time passes at a token, Δ = softplus(x + b), and what it does to the state of a head: log γ = −a Δ.
 
-    a begins between 1 and 16 and Δ between 0.001 and 0.1, as in Mamba: some heads remember ten tokens, others a thousand.
+    a begins between 1 and 16 and Δ between 0.001 and 0.1, as in Mamba: some heads remember a few tokens, others a thousand.
     """
 
     def __init__(self, heads: int):
         super().__init__()
-        step = torch.empty(heads).uniform_(-3, -1).mul_(torch.log(torch.tensor(10.0))).exp_()
+        step = 10 ** torch.empty(heads).uniform_(-3, -1)
         self.log_rate_H = nn.Parameter(torch.empty(heads).uniform_(1, 16).log_())
         self.bias_H = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # softplus of it is the step
 
     def forward(self, x_BMH: Tensor) -> tuple[Tensor, Tensor]:
         """Δ and log γ."""
         if x_BMH.shape[-1] != len(self.bias_H):
-            raise ShapeError(f"made for {len(self.bias_H)} heads, and given {x_BMH.shape[-1]}; every head has a pace of its own")
+            raise ShapeError(
+                f"this mechanism was made for {len(self.bias_H)} heads, each with a pace of its own, and is given {x_BMH.shape[-1]}; "
+                "make it with as many as MultiHead has"
+            )
         step_BMH = softplus(x_BMH + self.bias_H.to(x_BMH.dtype))
         return step_BMH, -self.log_rate_H.to(x_BMH.dtype).exp() * step_BMH
 
@@ -180,8 +181,8 @@ def _pairs(q_BLHF: Tensor, k_BMHF: Tensor, run_q: Tensor | None, run_k: Tensor |
     if run_q is None or run_k is None:
         return torch.einsum("blhf,bmhf->bhlm", q_BLHF, k_BMHF) * mask
     total, parts = torch.zeros((), dtype=q_BLHF.dtype, device=q_BLHF.device), run_k.shape[-1]
-    for q, k, to, since in zip(*(x.chunk(parts, -1) for x in (q_BLHF, k_BMHF, run_q, run_k)), strict=True):
-        between = to.permute(0, 2, 1, 3) - since.permute(0, 2, 3, 1)
+    for q, k, run_i, run_j in zip(*(x.chunk(parts, -1) for x in (q_BLHF, k_BMHF, run_q, run_k)), strict=True):
+        between = run_i.permute(0, 2, 1, 3) - run_j.permute(0, 2, 3, 1)
         left_BHLM = between.masked_fill(~mask, -torch.inf).exp()  # before the exponential: against time it would overflow
         total = total + left_BHLM * torch.einsum("blhf,bmhf->bhlm", q, k)
     return total

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._base import Facts
-from ._recurrence import PATTERNS, GatedRecurrence, Recipe
+from ._recurrence import PATTERNS, GatedRecurrence, Terms
 
 
 class DeltaNet(GatedRecurrence):
@@ -26,7 +26,7 @@ class DeltaNet(GatedRecurrence):
     Limits:  `causal`, and which keys are real (`lengths`, `since`); no bias; weights may be negative and do not sum to one. So
              outputs want a norm a head after them: `layers.GatedHeads`.
     Paper:   Yang et al. 2024, "Parallelizing linear transformers with the delta rule over sequence length", arXiv:2406.06484,
-             eq. 1-10; the rule is of Schlag, Irie & Schmidhuber 2021, arXiv:2102.11174.
+             section 3; the rule is of Schlag, Irie & Schmidhuber 2021, arXiv:2102.11174.
     We differ: the short convolutions and SiLU on q, k and v are layers before it. Public code multiplies by 1/√K, which a norm a
              head undoes; here a query that equals a key gets its value with weight one.
     """
@@ -46,8 +46,8 @@ class DeltaNet(GatedRecurrence):
     )
     extra = 1
 
-    def recipe(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Recipe:
-        return Recipe(unit(q_BLHK), unit(k_BMHK), beta_BMH=extra_BMHE[..., 0].sigmoid())
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
+        return Terms(unit(q_BLHK), unit(k_BMHK), beta_BMH=extra_BMHE[..., 0].sigmoid())
 
 
 def unit(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Self
 from torch import Tensor
 
 from ._base import Facts
-from ._recurrence import PATTERNS, Clock, GatedRecurrence, Recipe
+from ._recurrence import PATTERNS, Clock, GatedRecurrence, Terms
 from .delta_net import unit
 
 
@@ -25,7 +25,7 @@ class GatedDeltaNet(GatedRecurrence):
     Avoid it: where all of a long past must be recalled word for word: the state has K rows. Models mix it with exact attention.
     Limits:  `causal`, and which keys are real (`lengths`, `since`); no bias; weights may be negative and do not sum to one. So
              outputs want a norm a head after them: `layers.GatedHeads`. Made for a number of heads, and works with it only.
-    Paper:   Yang, Kautz & Hatamizadeh 2024, "Gated delta networks", arXiv:2412.06464, eq. 10; used in Qwen3-Next.
+    Paper:   Yang, Kautz & Hatamizadeh 2024, "Gated delta networks", arXiv:2412.06464, section 3; used in Qwen3-Next.
     We differ: as `DeltaNet`: no short convolutions and SiLU before it, no 1/√K. Qwen3-Next lets value heads share q and k; here heads
              have their own, or share k and v.
     """
@@ -53,6 +53,6 @@ class GatedDeltaNet(GatedRecurrence):
     def sized(cls, *, heads: int, width: int, length: int) -> Self:
         return cls(heads)
 
-    def recipe(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Recipe:
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
         b_BMH, x_BMH = extra_BMHE.unbind(-1)
-        return Recipe(unit(q_BLHK), unit(k_BMHK), self.clock(x_BMH)[1], b_BMH.sigmoid())
+        return Terms(unit(q_BLHK), unit(k_BMHK), self.clock(x_BMH)[1], b_BMH.sigmoid())

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ._base import Facts
-from ._recurrence import PATTERNS, GatedRecurrence, Recipe
+from ._recurrence import PATTERNS, GatedRecurrence, Terms
 
 
 class GatedLinearAttention(GatedRecurrence):
@@ -23,8 +23,8 @@ class GatedLinearAttention(GatedRecurrence):
     Use it:  for long sequences in which the content says what may be forgotten.
     Avoid it: for exact recall of many things: they add up in one K × V matrix; `DeltaNet` overwrites.
     Limits:  `causal`, and which keys are real (`lengths`, `since`); no bias; weights may be negative and do not sum to one. So
-             outputs want a norm a head after them: `layers.GatedHeads`. Gradients come from one pass, not from a second derivative.
-    Paper:   Yang et al. 2023, "Gated linear attention transformers with hardware-efficient training", arXiv:2312.06635, eq. 3-8.
+             outputs want a norm a head after them: `layers.GatedHeads`.
+    Paper:   Yang et al. 2023, "Gated linear attention transformers with hardware-efficient training", arXiv:2312.06635, section 4.
     We differ: MultiHead makes a_t with a whole matrix; the paper goes through 16 numbers to save parameters. The norm and the
              output gate are GatedHeads. Division by √K is of the authors' code.
     """
@@ -51,8 +51,8 @@ class GatedLinearAttention(GatedRecurrence):
     def sized(cls, *, heads: int, width: int, length: int) -> Self:
         return cls(width)
 
-    def recipe(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Recipe:
-        return Recipe(q_BLHK * q_BLHK.shape[-1] ** -0.5, k_BMHK, logsigmoid(extra_BMHE) / self.temperature)
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
+        return Terms(q_BLHK * q_BLHK.shape[-1] ** -0.5, k_BMHK, logsigmoid(extra_BMHE) / self.temperature)
 
     def extra_repr(self) -> str:
         return f"{self.extra}, temperature={self.temperature:g}"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import BadConfig, ShapeError
 from ._base import Facts
-from ._recurrence import PATTERNS, Recipe, Recurrence
+from ._recurrence import PATTERNS, Recurrence, Terms
 
 
 class Retention(Recurrence):
@@ -48,7 +48,7 @@ class Retention(Recurrence):
             raise BadConfig(f"decay={decay}: what is left after a token is above 0 and at most 1, a number a head")
         self.decay = None if decay is None else tuple(decay)
 
-    def recipe(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Recipe:
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
         B, M, H, K = k_BMHK.shape
         if self.decay is None:
             log_H = torch.log1p(-torch.exp2(-5.0 - torch.arange(H, dtype=q_BLHK.dtype, device=q_BLHK.device)))
@@ -56,7 +56,7 @@ class Retention(Recurrence):
             log_H = torch.tensor(self.decay, dtype=q_BLHK.dtype, device=q_BLHK.device).log()
         else:
             raise ShapeError(f"Retention was made with the decays of {len(self.decay)} heads, and is given {H}")
-        return Recipe(q_BLHK * K**-0.5, k_BMHK, log_H.expand(B, M, H))
+        return Terms(q_BLHK * K**-0.5, k_BMHK, log_H.expand(B, M, H))
 
     def extra_repr(self) -> str:
         return "" if self.decay is None else f"decay={self.decay}"

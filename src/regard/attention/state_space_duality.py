@@ -7,7 +7,7 @@ from typing import Self
 from torch import Tensor
 
 from ._base import Facts
-from ._recurrence import PATTERNS, Clock, GatedRecurrence, Recipe
+from ._recurrence import PATTERNS, Clock, GatedRecurrence, Terms
 
 
 class StateSpaceDuality(GatedRecurrence):
@@ -23,7 +23,7 @@ class StateSpaceDuality(GatedRecurrence):
     Avoid it: for exact recall of many things: they add up in one K × V matrix.
     Limits:  `causal`, and which keys are real (`lengths`, `since`); no bias; weights may be negative and do not sum to one. So
              outputs want a norm a head after them: `layers.GatedHeads`. Made for a number of heads, and works with it only.
-    Paper:   Dao & Gu 2024, "Transformers are SSMs", arXiv:2405.21060, eq. 1, 7 and section 6.
+    Paper:   Dao & Gu 2024, "Transformers are SSMs", arXiv:2405.21060, sections 5 and 6.
     We differ: this is the recurrence alone. Of Mamba-2's block there are no short convolution over q, k and v, no skip D·v beside
              the sum, and no limits to Δ. There heads share q and k (one group for many values); here heads have their own, or
              share k and v.
@@ -52,6 +52,6 @@ class StateSpaceDuality(GatedRecurrence):
     def sized(cls, *, heads: int, width: int, length: int) -> Self:
         return cls(heads)
 
-    def recipe(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Recipe:
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
         step_BMH, log_decay_BMH = self.clock(extra_BMHE[..., 0])
-        return Recipe(q_BLHK, k_BMHK * step_BMH.unsqueeze(-1), log_decay_BMH)
+        return Terms(q_BLHK, k_BMHK * step_BMH.unsqueeze(-1), log_decay_BMH)

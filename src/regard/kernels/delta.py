@@ -176,4 +176,4 @@ def _inverse(lower: Tensor) -> Tensor:
 
 def _on_diagonal(x: Tensor, size: int) -> Tensor:
     """The blocks of that size on the diagonal, as a view (N, blocks, size, size)."""
-    return x.unflatten(1, (-1, size)).unflatten(3, (-1, size)).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    return x.unflatten(1, (-1, size)).unflatten(3, (-1, size)).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)  # type: ignore[no-any-return]

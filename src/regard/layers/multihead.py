@@ -90,6 +90,10 @@ class MultiHead(nn.Module):
     def forward(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
     ) -> Tensor:
+        return self.out(self.look(x_BLD, memory_BMD, pattern, state).flatten(-2))  # type: ignore[no-any-return]
+
+    def look(self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None) -> Tensor:
+        """What each head found, out_BLHV, before `out` joins them."""
         if memory_BMD is not None and state is not None and state.grows:
             raise StateNotSupported(
                 f"a {type(state).__name__} takes in new keys at every step, and a memory stays the same; "
@@ -101,8 +105,7 @@ class MultiHead(nn.Module):
                 "grows with every step; SoftmaxAttention can do that, and this one can look at a memory"
             )
         q, k, v, bias, extra = self._given(x_BLD, memory_BMD, state)
-        out_BLHV = self.attention(q, k, v, pattern, bias, state, **extra)
-        return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
+        return self.attention(q, k, v, pattern, bias, state, **extra)  # type: ignore[no-any-return]
 
     def weights(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
