@@ -92,6 +92,16 @@ def test_memory_for_the_way_back_is_linear(decay):
     assert sum(x.numel() for at, x in kept.items() if at not in own) == B * H * F * F * (256 // 64 + 1)
 
 
+@pytest.mark.parametrize("decay", [None, 1, 4])
+def test_a_single_sequence(decay):
+    """Of one chunk, it is a view of its input as it stands, heads between the tokens."""
+    q, k, v = (torch.randn(1, 40, H, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    g = None if decay is None else decays(40, decay)[:1]
+    results = [f(q, k, v, g)[0] for f in (scan, scan_definition)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(r.square().sum(), (q, k, v)) for r in results))
+
+
 def test_segments_continue():
     q, k, v = (torch.randn(B, 90, H, 4, dtype=torch.float64) for _ in range(3))
     whole, last = scan(q, k, v)

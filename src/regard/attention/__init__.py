@@ -13,10 +13,13 @@ from .axial import RowAttention as RowAttention
 from .bigbird import BigBirdAttention as BigBirdAttention
 from .concat import ConcatAttention as ConcatAttention
 from .cosine import CosineAttention as CosineAttention
+from .delta_net import DeltaNet as DeltaNet
 from .differential import DifferentialAttention as DifferentialAttention
 from .dilated import DilatedAttention as DilatedAttention
 from .dot import DotAttention as DotAttention
 from .efficient import EfficientAttention as EfficientAttention
+from .gated_delta_net import GatedDeltaNet as GatedDeltaNet
+from .gated_linear import GatedLinearAttention as GatedLinearAttention
 from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
 from .hard import Choice as Choice
@@ -35,6 +38,7 @@ from .lsh import LSHAttention as LSHAttention
 from .memory_compressed import MemoryCompressedAttention as MemoryCompressedAttention
 from .nystrom import NystromAttention as NystromAttention
 from .performer import Performer as Performer
+from .retention import Retention as Retention
 from .rfa import GatedRandomFeatureAttention as GatedRandomFeatureAttention
 from .rfa import RandomFeatureAttention as RandomFeatureAttention
 from .routing import RoutingAttention as RoutingAttention
@@ -43,6 +47,7 @@ from .softmax import SoftmaxAttention as SoftmaxAttention
 from .sortcut import SortCutAttention as SortCutAttention
 from .sparse_transformer import SparseFixedAttention as SparseFixedAttention
 from .sparse_transformer import SparseStridedAttention as SparseStridedAttention
+from .state_space_duality import StateSpaceDuality as StateSpaceDuality
 from .streaming import StreamingAttention as StreamingAttention
 from .strided import StridedAttention as StridedAttention
 from .synthesizer import DenseSynthesizer as DenseSynthesizer

@@ -6,6 +6,7 @@
 | `merge` | results over disjoint sets of keys, put together |
 | `dropout` | zeros at random, with cheap random numbers |
 | `scan` | sums of outer products of keys and values along a sequence, with decay, in chunks |
+| `delta` | the delta rule along a sequence: values written over what was there, with decay, in chunks |
 | `smoothed_cross_entropy` | label-smoothed cross-entropy of an output projection, without the logits of all rows |
 
 Each is written in plain PyTorch first. Faster forms may stand behind the same call; `forms()` says which are live.
@@ -19,6 +20,8 @@ from ._probe import Bf16 as Bf16
 from ._probe import bf16 as bf16
 from ._probe import cpu_model as cpu_model
 from .cross_entropy import smoothed_cross_entropy as smoothed_cross_entropy
+from .delta import delta as delta
+from .delta import delta_definition as delta_definition
 from .dropout import dropout as dropout
 from .exact import attend as attend
 from .merge import merge as merge

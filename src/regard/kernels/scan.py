@@ -22,9 +22,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from ._autocast import uncast
+
 CHUNK = 64
 
 
+@uncast
 def scan(
     q_BLHF: Tensor,
     k_BLHF: Tensor,
@@ -88,6 +91,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @uncast
     def backward(ctx: Any, d_out: Tensor | None, d_last: Tensor | None) -> tuple[Tensor | None, ...]:
         q_BLHF, k_BLHF, v_BLHV, decay_BLHF, states = ctx.saved_tensors
         d_out = torch.zeros_like(v_BLHV) if d_out is None else d_out

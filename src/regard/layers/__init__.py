@@ -20,6 +20,7 @@ from .feedforward import reglu as reglu
 from .feedforward import relu as relu
 from .feedforward import silu as silu
 from .feedforward import swiglu as swiglu
+from .gated import GatedHeads as GatedHeads
 from .init import gpt as gpt
 from .init import truncated as truncated
 from .init import xavier as xavier

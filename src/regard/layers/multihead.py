@@ -110,6 +110,18 @@ class MultiHead(nn.Module):
         memory_packing: Packing | None = None,
     ) -> Tensor:
         """With `packing` x is x_1TD, without padding, and so is the result; the same for the memory with `memory_packing`."""
+        return self.out(self.look(x_BLD, memory_BMD, pattern, state, packing, memory_packing).flatten(-2))  # type: ignore[no-any-return]
+
+    def look(
+        self,
+        x_BLD: Tensor,
+        memory_BMD: Tensor | Memory | None = None,
+        pattern: Pattern = full,
+        state: State | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
+    ) -> Tensor:
+        """What each head found, out_BLHV, before `out` joins them."""
         if memory_BMD is not None and state is not None and state.grows:
             raise StateNotSupported(
                 f"a {type(state).__name__} takes in new keys at every step, and a memory stays the same; "
@@ -121,10 +133,10 @@ class MultiHead(nn.Module):
                 "grows with every step; SoftmaxAttention can do that, and this one can look at a memory"
             )
         given = self._given(x_BLD, memory_BMD, pattern, state, packing, memory_packing)
-        out_BLE = self.attention(given.q, given.k, given.v, given.pattern, given.bias, state, **given.extra).flatten(-2)
+        out_BLHV = self.attention(given.q, given.k, given.v, given.pattern, given.bias, state, **given.extra)
         if packing is not None:
-            out_BLE = packing.pack(out_BLE)
-        return self.out(out_BLE.reshape(*x_BLD.shape[:2], -1))  # type: ignore[no-any-return]
+            out_BLHV = packing.pack(out_BLHV)
+        return out_BLHV.reshape(*x_BLD.shape[:2], *out_BLHV.shape[2:])  # type: ignore[no-any-return]
 
     def weights(
         self, x_BLD: Tensor, memory_BMD: Tensor | Memory | None = None, pattern: Pattern = full, state: State | None = None
