@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ShapeError
+from ..kernels import applied
 from .dropout import Dropout
 
 Activation = Callable[[Tensor], Tensor]
@@ -78,4 +79,4 @@ class FeedForward(nn.Module):
             raise ShapeError(
                 f"FeedForward of width {self.width} was given x of shape {tuple(x_BLD.shape)}; its last axis must be {self.width}"
             )
-        return self.down(self.dropout(self.activation(self.up(x_BLD))))  # type: ignore[no-any-return]
+        return applied(self.down, self.dropout(self.activation(applied(self.up, x_BLD))))

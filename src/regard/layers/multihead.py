@@ -14,12 +14,11 @@ from copy import copy
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention, SoftmaxAttention, State
 from ..errors import ShapeError, StateNotSupported
-from ..kernels import Bias
+from ..kernels import Bias, applied, linear
 from ..patterns import Full, Pattern, causal, full
 from ._states import Memory
 from .norms import NoNorm, Norm
@@ -110,7 +109,7 @@ class MultiHead(nn.Module):
         memory_packing: Packing | None = None,
     ) -> Tensor:
         """With `packing` x is x_1TD, without padding, and so is the result; the same for the memory with `memory_packing`."""
-        return self.out(self.look(x_BLD, memory_BMD, pattern, state, packing, memory_packing).flatten(-2))  # type: ignore[no-any-return]
+        return applied(self.out, self.look(x_BLD, memory_BMD, pattern, state, packing, memory_packing).flatten(-2))
 
     def look(
         self,
@@ -205,7 +204,7 @@ class MultiHead(nn.Module):
                 f"this MultiHead looks from width {self.width} at a memory of width {self.memory_width}; pass the memory, "
                 "or make it without memory_width"
             )
-        q, k, v = _padded(self.qkv(x_BLD), packing).split(self.sizes, -1)
+        q, k, v = _padded(applied(self.qkv, x_BLD), packing).split(self.sizes, -1)
         k = k if self.sizes[1] else q
         return self.q_norm(_split(q, self.heads)), self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads)
 
@@ -213,14 +212,14 @@ class MultiHead(nn.Module):
         return None if self.extra is None else _split(_padded(self.extra(x_BMD), packing), self.kv_heads)
 
     def _query(self, x_BLD: Tensor, packing: Packing | None = None) -> Tensor:
-        q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else self.q(x_BLD)
+        q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else applied(self.q, x_BLD)
         return self.q_norm(_split(_padded(q, packing), self.heads))  # type: ignore[no-any-return]
 
     def _rows(self, x: Tensor, first: int, last: int | None) -> Tensor:
         """Some rows of the fused projection only: another sequence is not projected to what it does not give."""
         assert self.qkv is not None
         bias = None if self.qkv.bias is None else self.qkv.bias[first:last]
-        return F.linear(x, self.qkv.weight[first:last], bias)
+        return linear(x, self.qkv.weight[first:last], bias)
 
     @staticmethod
     def _check(name: str, x: Tensor, width: int) -> None:

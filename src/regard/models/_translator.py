@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import MECHANISMS, Attention, State
 from ..errors import BadConfig, DtypeError, ShapeError, UnknownName
+from ..kernels import linear
 from ..layers import Packing
 
 
@@ -101,7 +101,7 @@ class Translator(nn.Module):
         return self.logits(self.features(source_BM, source_n_B, target_BL))
 
     def logits(self, x: Tensor) -> Tensor:
-        return F.linear(x, *self.head())
+        return linear(x, *self.head())
 
     def check(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor | None = None) -> None:
         """Refuse by name what does not fit together."""

@@ -11,6 +11,8 @@ Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.5; Gehring et al. 2017 (
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,14 @@ def sinusoids(at: Tensor, width: int, base: float = 10_000.0, layout: Layout = "
     return (torch.stack(pair, -1).flatten(-2) if layout == "interleaved" else torch.cat(pair, -1)).to(dtype)
 
 
+TABLE = 4096  # places that are looked up and not worked out anew: each once, not once a token or a step
+
+
+@lru_cache(maxsize=16)
+def _table(places: int, width: int, base: float, layout: Layout, dtype: torch.dtype) -> Tensor:
+    return sinusoids(torch.arange(places), width, base, layout, dtype)
+
+
 class Sinusoidal(Position):
     """Fixed sines and cosines, each pair with its own wavelength."""
 
@@ -35,10 +45,10 @@ class Sinusoidal(Position):
 
     def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
         _fits(self, x_BLD, self.width)
-        if at.is_cpu and at.numel() > 1:
+        if at.is_cpu and at.numel():
             first, last = (int(end) for end in at.aminmax())
-            if last - first + 1 < at.numel():  # each place once, not once a token
-                return x_BLD + sinusoids(torch.arange(first, last + 1), self.width, self.base, self.layout, x_BLD.dtype)[at - first]
+            if first >= 0 and last < max(TABLE, 4 * at.numel()):
+                return x_BLD + _table(1 << last.bit_length(), self.width, self.base, self.layout, x_BLD.dtype)[at]
         return x_BLD + sinusoids(at, self.width, self.base, self.layout, x_BLD.dtype)
 
 
