@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from importlib import import_module
 from operator import and_
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..errors import PatternNotSupported
+from ..errors import NotSupported, PatternNotSupported
 from ..patterns import Pattern, causal, full, keep, lengths, local_causal, placed, segments, since, window
 
 
@@ -61,8 +62,7 @@ def mask_of(
     **_: Any,
 ) -> Mask:
     """What transformers calls to make a mask; `q_offset` and `kv_offset` are the positions of the first query and key."""
-    from transformers import masking_utils
-
+    masking_utils = transformers("masking_utils")
     if isinstance(attention_mask, Mask):
         return attention_mask  # generate() made it, and the model asks again
     first, end, function = int(q_offset), kv_offset + kv_length, mask_function or masking_utils.causal_mask_function
@@ -130,15 +130,14 @@ def padding(real_BM: Tensor) -> Pattern:
 
 def _rule(function: Callable[..., Any], length: int, whole: bool) -> tuple[Pattern | None, bool]:
     """A function of transformers as a pattern over `length` positions, None if it is not known; and whether anyone looks ahead."""
-    from transformers import masking_utils
-
+    masking_utils = transformers("masking_utils")
     parts, rules = _parts(function), list[Pattern]()
     ahead = masking_utils.causal_mask_function not in parts
     for part in parts:
         if getattr(part, "__module__", "") != masking_utils.__name__ or not inspect.isfunction(part):
             return None, ahead
         match part.__qualname__.partition(".")[0], inspect.getclosurevars(part).nonlocals:
-            case ("causal_mask_function" | "bidirectional_mask_function"), _:
+            case (("causal_mask_function" | "bidirectional_mask_function"), _):
                 pass
             case "sliding_window_overlay", {"sliding_window": int(size)} if not ahead:
                 if size < length:  # else it hides nothing yet
@@ -172,7 +171,7 @@ def _recognised(mask_BHLM: Tensor, is_causal: bool) -> Mask:
         keys = max(_end(last_BM), L) if L < M else M
         behind = causal.mask(L, keys, mask_BHLM.device) & last_BM[:, None, None, :keys]
         if (L > 1 or is_causal) and bool((mask_BHLM[..., :keys] == behind).all()) and not bool(mask_BHLM[..., keys:].any()):
-            return Mask(causal & padding(last_BM[:, :keys]), shape, keys, L < keys)
+            return Mask(causal & padding(last_BM[:, :keys]), shape, keys, keys > L)
         if L == 1:
             return Mask(padding(last_BM), shape, M, False)
     return Mask(keep(mask_BHLM), shape, M, False)
@@ -182,3 +181,13 @@ def _end(seen_BM: Tensor) -> int:
     """One more than the last key that any row sees."""
     seen_M = seen_BM.any(0)
     return int(torch.where(seen_M, torch.arange(1, len(seen_M) + 1, device=seen_M.device), 0).max()) if len(seen_M) else 0
+
+
+def transformers(part: str) -> Any:
+    """A module of transformers, or one sentence on how to get it."""
+    try:
+        return import_module(f"transformers.{part}")
+    except ImportError as error:
+        raise NotSupported(
+            "transformers is not installed, or too old to take attentions of others; pip install 'regard[interop]'"
+        ) from error

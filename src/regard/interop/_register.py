@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 from ..attention import MECHANISMS, Attention, SoftmaxAttention
 from ..errors import BadConfig, BadFile, MissingFile, NotSupported, StateNotSupported
-from ._masks import Mask, mask_of, read
+from ._masks import Mask, mask_of, read, transformers
 
 PREFIX = "regard:"
 PLACE = "regard"  # the name of the mechanism inside an attention module of transformers
@@ -38,7 +36,7 @@ def register(name: str | None = None, factory: Factory | None = None) -> None:
     if (name is None) != (factory is None):
         raise BadConfig('register() makes all mechanisms known; one of your own takes both: register("name", factory)')
     known = {PREFIX + mechanism.facts.name: mechanism.sized for mechanism in MECHANISMS} if name is None else {name: factory}
-    masks, attentions = _transformers("masking_utils").AttentionMaskInterface, _transformers("modeling_utils").AttentionInterface
+    masks, attentions = transformers("masking_utils").AttentionMaskInterface, transformers("modeling_utils").AttentionInterface
     for key, make in known.items():
         if any(word in key for word in TAKEN) or not key:
             raise BadConfig(f"transformers reads {', '.join(TAKEN)} in a name as something of its own, so {key!r} cannot be one")
@@ -90,7 +88,7 @@ class _Interface:
     ) -> tuple[Tensor, None]:
         """(B, H, L, K) in, (B, L, H, V) out."""
         q_BLHK, k_BMHK, v_BMHV = (x.transpose(1, 2) for x in (query, key, value))
-        (B, L, H, K), M = q_BLHK.shape, k_BMHK.shape[1]
+        (B, L, _, K), M = q_BLHK.shape, k_BMHK.shape[1]
         mechanism = self._mechanism(module, q_BLHK, M)
         self._refuse(mechanism, dropout, more)
         mask, bias = read(attention_mask, L, M, getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -183,13 +181,3 @@ def _load(model: nn.Module, folder: Path) -> None:
                 held.copy_(x)
     if wanted:
         raise BadFile(f"{folder} has nothing saved for {', '.join(sorted(wanted)[:3])}; was the model prepared before it was saved?")
-
-
-def _transformers(part: str) -> ModuleType:
-    """A module of transformers, or one sentence on how to get it."""
-    try:
-        from importlib import import_module
-
-        return import_module(f"transformers.{part}")
-    except ImportError as error:
-        raise NotSupported("transformers is not installed, or too old for attentions of others; pip install 'regard[interop]'") from error
