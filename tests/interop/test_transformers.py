@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from regard import MECHANISMS, LocalAttention, Performer, SoftmaxAttention, StreamingAttention, capture, causal, full, interop, lengths
-from regard.errors import BadConfig, BadFile, MissingFile, NotSupported, PatternNotSupported, RegardError, StateNotSupported
+from regard.errors import BadConfig, BadFile, MissingFile, NotSupported, PatternNotSupported, RegardError, ShapeError, StateNotSupported
 from regard.interop._masks import mask_of, read
+from regard.patterns import Pattern
 
 transformers = pytest.importorskip("transformers", reason="its models are what is tested here")
 masking = pytest.importorskip("transformers.masking_utils", reason="needs transformers 5")
@@ -253,6 +254,16 @@ def test_they_train(name):
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.parametrize(("kind", "side"), [("bert", "right"), ("llama", "right"), ("gpt2", "left")])
+def test_linear_mechanisms_meet_no_dense_mask(kind, side, monkeypatch):
+    def dense(*_, **__):
+        raise AssertionError("a mask of L × M was made")
+
+    monkeypatch.setattr(masking, "sdpa_mask", dense)
+    monkeypatch.setattr(Pattern, "mask", dense)
+    assert result(build(kind, "regard:performer"), batch(kind, side)).isfinite().all()
+
+
 def test_mixed_precision_and_checkpointing():
     model, inputs = build("llama", "regard:performer").train(), batch("llama")
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -453,9 +464,15 @@ def test_what_a_mechanism_cannot_do_is_said():
         interface(torch.nn.Linear(2, 2), *torch.randn(3, 1, 2, 3, 4), None, softcap=20.0)
     with pytest.raises(NotSupported, match=r"regard.capture"):
         build("bert", "regard:softmax")(**inputs, output_attentions=True)
+    with pytest.raises(StateNotSupported, match=r"GaussianWindow.*at least two tokens"):
+        interop.prepare(build("marian", "regard:gaussian_window")).generate(inputs["input_ids"], max_new_tokens=3)
     with pytest.raises(StateNotSupported, match=r"GaussianWindow.*use_cache=False"):
-        model = interop.prepare(build("marian", "regard:gaussian_window"))
-        model.generate(inputs["input_ids"], max_new_tokens=3, min_new_tokens=3)
+        interop.prepare(build("gpt2", "regard:gaussian_window")).generate(inputs["input_ids"], max_new_tokens=3)
+    with pytest.raises(ShapeError, match="LocalAttention looks within one sequence"):
+        build("marian", "regard:local")(**batch("marian"))
+    interop.register("nothing", lambda heads, width, length: torch.nn.Identity())
+    with pytest.raises(BadConfig, match=r"'nothing'.*Identity"):
+        build("bert", "nothing")(**inputs)
 
 
 @pytest.mark.parametrize("name", ["eager", "my/window", "sdpa2", "flash-like", ""])

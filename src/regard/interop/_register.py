@@ -6,7 +6,7 @@ import math
 from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from ._masks import Mask, mask_of, read, transformers
 PREFIX = "regard:"
 PLACE = "regard"  # the name of the mechanism inside an attention module of transformers
 TAKEN = ("eager", "sdpa", "flash", "flex_attention", "paged|", "/")  # what transformers reads a meaning of its own into
+
+Model = TypeVar("Model", bound=nn.Module)
 
 _preparing: ContextVar[bool] = ContextVar("_preparing", default=False)
 
@@ -33,9 +35,13 @@ def register(name: str | None = None, factory: Factory | None = None) -> None:
 
     After it, `attn_implementation=` takes the name. Registering a name again counts for the layers that have no mechanism yet.
     """
-    if (name is None) != (factory is None):
+    known: dict[str, Factory]
+    if name is None and factory is None:
+        known = {PREFIX + mechanism.facts.name: mechanism.sized for mechanism in MECHANISMS}
+    elif name is not None and factory is not None:
+        known = {name: factory}
+    else:
         raise BadConfig('register() makes all mechanisms known; one of your own takes both: register("name", factory)')
-    known = {PREFIX + mechanism.facts.name: mechanism.sized for mechanism in MECHANISMS} if name is None else {name: factory}
     masks, attentions = transformers("masking_utils").AttentionMaskInterface, transformers("modeling_utils").AttentionInterface
     for key, make in known.items():
         if any(word in key for word in TAKEN) or not key:
@@ -46,7 +52,7 @@ def register(name: str | None = None, factory: Factory | None = None) -> None:
         masks.register(key, mask_of)
 
 
-def prepare(model: nn.Module, folder: str | Path | None = None, **inputs: Any) -> nn.Module:
+def prepare(model: Model, folder: str | Path | None = None, **inputs: Any) -> Model:
     """Make the mechanisms of a model now, by one call of it: with `inputs`, or with the dummy ones that transformers has.
 
     Mechanisms with parameters of their own need it: an optimiser sees, and `save_pretrained` saves, what is there. `folder` is where
@@ -59,7 +65,8 @@ def prepare(model: nn.Module, folder: str | Path | None = None, **inputs: Any) -
             undo.callback(model.train, before)
             model.eval()
             device = next((p.device for p in model.parameters()), torch.device("cpu"))
-            model(**{key: x.to(device) if isinstance(x, Tensor) else x for key, x in (inputs or model.dummy_inputs).items()})
+            given: dict[str, Any] = inputs or getattr(model, "dummy_inputs", {})
+            model(**{key: x.to(device) if isinstance(x, Tensor) else x for key, x in given.items()})
     finally:
         _preparing.reset(token)
     if folder is not None:
@@ -106,9 +113,10 @@ class _Interface:
         elif L == 1 < M:
             state = mechanism.start_over_memory(B)
         if state is not None and not state.grows:
+            way = "use generate(use_cache=False)" if mask.past else "give the decoder at least two tokens at a time"
             raise StateNotSupported(
                 f"{type(mechanism).__name__} counts its queries from the first one, and transformers does not tell which one this is; "
-                "call the model on whole sequences, or use generate(use_cache=False)"
+                f"call the model on whole sequences: {way}"
             )
         return mechanism(q_BLHK, k_BMHK, v_BMHV, mask.pattern, bias, state).contiguous(), None
 
@@ -120,8 +128,10 @@ class _Interface:
         like = next((p for p in module.parameters() if p.dtype.is_floating_point), q_BLHK)
         length = getattr(getattr(module, "config", None), "max_position_embeddings", None) or keys
         with torch.inference_mode(False):  # what is made inside it could never be trained
-            made = self.factory(heads=q_BLHK.shape[2], width=q_BLHK.shape[3], length=length).to(like.device, like.dtype)
+            made = self.factory(heads=q_BLHK.shape[2], width=q_BLHK.shape[3], length=length)
         me = type(made).__name__
+        if not isinstance(made, Attention):
+            raise BadConfig(f"the factory of {self.name!r} should make a mechanism, a regard.attention.Attention, and made a {me}")
         if made.extra:
             raise NotSupported(
                 f"{me} wants {made.extra} more numbers of every token than q, k and v, and transformers' attentions have none to give; "
@@ -132,20 +142,20 @@ class _Interface:
                 f"{me} has parameters of its own, and an optimiser or a file must not miss them: call regard.interop.prepare(model) once, "
                 "before training, and regard.interop.prepare(model, folder) after from_pretrained(folder)"
             )
-        setattr(module, PLACE, made.train(module.training))
+        setattr(module, PLACE, made.to(like.device, like.dtype).train(module.training))
         module.regard_name = self.name  # type: ignore[assignment]
         return made
 
     def _refuse(self, mechanism: Attention, dropout: float, more: dict[str, Any]) -> None:
         """What a model asks for besides, and a mechanism cannot do."""
         me = type(mechanism).__name__
-        if dropout and not isinstance(mechanism, SoftmaxAttention):
+        if dropout and isinstance(mechanism, SoftmaxAttention):
+            mechanism.dropout = dropout
+        elif dropout:
             raise NotSupported(
                 f"{me} drops out no weights, and the model asks for {dropout} of them: set its attention dropout to 0 "
                 "(attention_probs_dropout_prob, attn_pdrop or attention_dropout in the config)"
             )
-        if dropout:
-            mechanism.dropout = dropout
         softcap = more.get("softcap")
         if softcap is not None and getattr(mechanism, "softcap", None) != softcap:
             raise NotSupported(
@@ -170,7 +180,7 @@ def _load(model: nn.Module, folder: Path) -> None:
     if not files:
         raise MissingFile(f"{folder} holds no .safetensors file; it should be a folder that save_pretrained wrote")
     for file in files:
-        with safe_open(file, "pt") as saved:  # type: ignore[no-untyped-call]
+        with safe_open(file, "pt") as saved:
             for name in saved.keys():  # noqa: SIM118 (not a dictionary)
                 held = wanted.pop(name.removeprefix(head), None)
                 if held is None:
