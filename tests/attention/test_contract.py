@@ -381,6 +381,17 @@ class TestStreaming:
             torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-9, rtol=1e-9)
             assert state.length == 40
 
+    def test_a_step_may_bring_more_keys_than_queries(self, mechanism):
+        """The queries stand at the end of the new keys, as they do without a state: a past that someone else kept comes in at once."""
+        for pattern in streams(mechanism) + padded_streams(mechanism):
+            attention, (q, k, v), state = self.started(mechanism, pattern)
+            if mechanism.facts.random:
+                pytest.skip("steps are drawn anew")
+            whole = attention(q, k, v, pattern)
+            first = attention(q[:, 27:30], k[:, :30], v[:, :30], pattern, state=state)
+            after = attention(q[:, 38:], k[:, 30:], v[:, 30:], pattern, state=state)
+            torch.testing.assert_close(torch.cat([first, after], 1), whole[:, [27, 28, 29, 38, 39]], atol=1e-9, rtol=1e-9)
+
     def test_steps_show_the_weights_of_the_whole(self, mechanism):
         """What capture sees of a stream, with rows of beams exchanged and one begun anew on the way."""
         for pattern in streams(mechanism):

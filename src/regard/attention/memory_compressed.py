@@ -134,13 +134,14 @@ class MemoryCompressedAttention(Attention):
             raise PatternNotSupported(
                 f"MemoryCompressedAttention goes step by step under `causal` and `causal & lengths`, not `{pattern}`; SoftmaxAttention takes any"
             )
-        at_L = torch.arange(state.length, state.length + q_BLHK.shape[1], device=q_BLHK.device)
+        at_M = torch.arange(state.length, state.length + k_BMHK.shape[1], device=q_BLHK.device)
+        at_L = at_M[len(at_M) - q_BLHK.shape[1] :]
         over: Pattern = full
         for rule in factors(pattern):
             if isinstance(rule, lengths):  # padding enters no block, and blocks of padding only are not seen
-                n_B = rule.keys.to(at_L.device)
-                padding_BL = at_L >= n_B[:, None]
-                k_BMHK, v_BMHV = (x.masked_fill(padding_BL[..., None, None], 0) for x in (k_BMHK, v_BMHV))
+                n_B = rule.keys.to(at_M.device)
+                padding_BM = at_M >= n_B[:, None]
+                k_BMHK, v_BMHV = (x.masked_fill(padding_BM[..., None, None], 0) for x in (k_BMHK, v_BMHV))
                 over = over & lengths(-(-n_B // self.stride))
         k_BMHK, v_BMHV = state.whole_blocks(k_BMHK, v_BMHV, self.stride)
         k_BUHK, v_BUHV, since = state.slots.append(*self._compress(k_BMHK, v_BMHV), full)
