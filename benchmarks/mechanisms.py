@@ -647,7 +647,7 @@ def report(rows: list[Row], cells: Cells, names: list[str], longest: bool) -> li
         for what, came, held in row.bars()
     ]
     ratios = [row.ratio for row in rows if row.ratio is not None]
-    if ratios:
+    if ratios and {row.pair for row in rows} == set(PAIRS):
         median = statistics.median(ratios)
         bars.append(Bar(f"the median of all ratios is {median:.2f}×, asked ≥ 2×", median >= 2))
     grown, more = growth(rows, cells, longest)
