@@ -47,7 +47,7 @@ def side_by_side(candidates: dict[str, Callable[[], object]], repeats: int = 7, 
     return {name: Timing(statistics.median(s), (max(s) - min(s)) / statistics.median(s)) for name, s in seconds.items()}
 
 
-def peak_memory(code: str, **values: object) -> float:
+def peak_memory(code: str, timeout: float | None = None, **values: object) -> float:
     """MiB by which a fresh process grows over what it held before, while running `code` after its line `# measure`."""
     before, after = code.split("# measure")
     script = "\n".join(
@@ -62,7 +62,7 @@ def peak_memory(code: str, **values: object) -> float:
             "print(peak() - start)",
         ]
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ, timeout=timeout)
     return int(done.stdout.split()[-1]) / 1024
 
 

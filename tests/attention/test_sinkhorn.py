@@ -124,9 +124,11 @@ class TestSinkhorn:
         equal(attention(q, k, v), SoftmaxAttention()(q, k, v, keep(given) | block(4)), (q, k, v))
 
     @pytest.mark.parametrize("pattern", [full, causal, lengths([22, 9]), causal & lengths([22, 1])], ids=str)
-    @pytest.mark.parametrize("size", [1, 3, 5, 40])
-    def test_the_law_for_blocks_of_any_size(self, pattern, size):
+    @pytest.mark.parametrize("size", [1, 2, 3, 5, 11, 40])
+    @pytest.mark.parametrize("alike", [False, True], ids=["V ≠ K", "V = K"])
+    def test_the_law_for_blocks_of_any_size(self, pattern, size, alike):
         q, k, v = tensors(22)
+        v = torch.randn_like(k, requires_grad=True) if alike else v
         attention = SinkhornAttention(block=size, temperature=0.1)
         equal(attention(q, k, v, pattern), average(attention.weights(q, k, pattern), v), (q, k, v))
 

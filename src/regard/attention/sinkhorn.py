@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadConfig
-from ..kernels import Bias
-from ..patterns import Causal, Pattern, full
+from ..kernels import Bias, attend
+from ..patterns import Causal, Pattern, causal, full
 from ._base import Attention, Facts, factors, share_heads, softmax_where
 from ._places import real
 from ._state import State
@@ -120,6 +120,8 @@ class SinkhornAttention(Attention):
         k_BMHK, v_BMHV = share_heads(k_BMHK, H), share_heads(v_BMHV, H)
         filled_BUC = filled(pattern, L, self.block, q_BLHK.device)
         sort_BHUV = self.sort(q_BLHK, k_BMHK, pattern)
+        if self.block < L and bool(filled_BUC.all()):
+            return self._whole(q_BLHK, k_BMHK, v_BMHV, sort_BHUV, causal if _causal(pattern) else full)
         own_BHUCC = filled_BUC[:, None, :, None]
         if _causal(pattern):
             own_BHUCC = own_BHUCC & torch.ones(self.block, self.block, dtype=torch.bool, device=q_BLHK.device).tril()
@@ -131,6 +133,21 @@ class SinkhornAttention(Attention):
         weights_BHUCS = softmax_where(scores_BHUCS, torch.cat([own_BHUCC.expand_as(given_BHUCC), given_BHUCC], -1))
         out_BHUCV = weights_BHUCS.to(v_BMHV.dtype) @ torch.cat([v_BHUCV, moved_BHUCV], -2)
         return out_BHUCV.flatten(2, 3)[:, :, :L].transpose(1, 2)
+
+    def _whole(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, sort_BHUV: Tensor, pattern: Pattern) -> Tensor:
+        """Without padding every share is one, and blocks are batch rows of exact attention: no scores are kept."""
+        q_BUCHK, k_BUCHK, v_BUCHV = (x.unflatten(1, (-1, self.block)) for x in (q_BLHK, k_BMHK, v_BMHV))
+        given = slice(0 if pattern is full else 1, None)  # causally the first block is given nothing
+
+        def with_own(x_BVCHK: Tensor) -> Tensor:
+            moved_BUCHK = torch.einsum("bhuv,bvchk->buchk", sort_BHUV[:, :, given].to(x_BVCHK.dtype), x_BVCHK)
+            return torch.cat([moved_BUCHK, x_BVCHK[:, given]], 2).flatten(0, 1)  # own keys last: there `causal` is aligned
+
+        out_NCHV = attend(q_BUCHK[:, given].flatten(0, 1), with_own(k_BUCHK), with_own(v_BUCHV), pattern)
+        out_BLHV = out_NCHV.reshape(len(q_BLHK), -1, *out_NCHV.shape[2:])
+        if pattern is full:
+            return out_BLHV
+        return torch.cat([attend(q_BUCHK[:, 0], k_BUCHK[:, 0], v_BUCHV[:, 0], pattern), out_BLHV], 1)
 
     def extra_repr(self) -> str:
         return f"block={self.block}, iterations={self.iterations}, temperature={self.temperature}, noise={self.noise}"
