@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ..errors import ChildFailed
 
-STARTING = 120.0  # seconds; two are enough on an idle machine
+STARTING = 300.0  # seconds; two are enough on an idle machine, and a busy one deserves patience
 
 
 class Child:

@@ -243,7 +243,7 @@ def spread(numbers: list[float]) -> float:
 def _time(row: Row) -> str:
     if row.seconds is None:
         return HOW[row.status]
-    return f"{_number(row.seconds * 1e3)} ±{(row.spread or 0) * 50:.0f} %"
+    return _number(row.seconds * 1e3) + (f" ±{(row.spread or 0) * 50:.0f} %" if row.repeats > 1 else "")
 
 
 def _number(x: float | None) -> str:
