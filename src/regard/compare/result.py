@@ -185,9 +185,10 @@ class Comparison:
         length = self.settings.lengths[-1] if length is None else length
         table = Table(title=f"at {length:,} tokens", box=None, header_style="bold", title_justify="left")
         table.add_column("mechanism", no_wrap=True)
-        heads = [f"{SAID[what]}, ms" for what in self.what]
-        heads += [{"forward": "forward, MiB", "train": "training, MiB", "step": "state, MiB"}[what] for what in self.what]
-        heads += [f"beats exact, {SAID[what]}" for what in self.what]
+        short = {"forward": "forward", "train": "+ backward", "step": "one step"}
+        heads = [f"{short[what]}\nms" for what in self.what]
+        heads += [{"forward": "forward\nMiB", "train": "+ backward\nMiB", "step": "state\nMiB"}[what] for what in self.what]
+        heads += [f"beats exact,\n{short[what]}" for what in self.what]
         for head in [*heads, "distance"]:
             table.add_column(head, justify="right")
         rows = {name: {what: self.row(name, length, what) for what in self.what} for name in self.mechanisms}
