@@ -311,9 +311,10 @@ def _writable(path: Path | None, suffix: str) -> None:
         raise NotSupported(f"--plot {path}: the picture is a PNG file, so the name must end in {suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
     except OSError as error:
         raise NotSupported(f"cannot write to {path}: {error.strerror}; choose another place") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise NotSupported(f"cannot write to {path}; choose another place")
 
 
 def _beam(width: int, nbest: int = 1) -> Any:

@@ -39,9 +39,7 @@ def found(tmp_path_factory) -> Comparison:
 
 
 def test_everything_asked_for_has_a_row(found):
-    assert found.mechanisms == ["softmax", "linear", "fragile", "efficient", "bigbird", "gated_delta"] or set(found.mechanisms) == {
-        "softmax", "linear", "fragile", "efficient", "bigbird", "gated_delta",
-    }  # fmt: skip
+    assert found.mechanisms == ["softmax", "linear", "fragile", "efficient", "bigbird", "gated_delta"]
     assert len(found.rows) == 6 * 3 * 3 and found.settings.lengths == (16, 24, 32)
 
 
@@ -93,16 +91,17 @@ def test_not_causal_with_projections():
 
 def test_when_time_is_over():
     found = compare(["linear"], [16, 32], repeats=50, **TINY | {"minutes": 1e-6})
-    assert {row.status for row in found.rows} == {"late"}
+    assert all(row.status == "late" for row in found.rows[1:])  # the first may just have been begun
     assert "--minutes 1e-06" in found.refusals()[0]
     assert found.crossover("linear").kind == "unknown"
     assert found.plot().axes and found.table() and json.loads(found.to_json())
 
 
-def test_processes_that_cannot_start(monkeypatch):
-    monkeypatch.setenv("PYTHONHOME", "nowhere")
+def test_processes_that_cannot_start(monkeypatch, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('broken')")
+    monkeypatch.syspath_prepend(tmp_path)
     found = compare(["linear"], [16], repeats=1, **TINY)
-    assert {row.status for row in found.rows} == {"died"} and "code 1" in found.rows[0].reason
+    assert {row.status for row in found.rows} == {"died"} and "ImportError: broken" in found.rows[0].reason
 
 
 @pytest.mark.parametrize(

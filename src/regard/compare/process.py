@@ -33,7 +33,7 @@ class Child:
         self.threads, self.memory = threads, memory
         one = str(threads)
         self.env = {**os.environ, "OMP_NUM_THREADS": one, "MKL_NUM_THREADS": one, **(env or {})}
-        self.env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        self.env["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))  # "" is the current folder
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:

@@ -45,17 +45,15 @@ class Settings:
         """Refuse by name what cannot be measured."""
         if not 1 <= len(self.lengths) <= 32:
             raise BadConfig(f"{len(self.lengths)} lengths: expected 1 to 32 of them, as in --lengths 256 1024 4096")
-        for length in self.lengths:
-            _whole("a length", length, 1, LONGEST)
         for name in ("width", "heads", "batch"):
-            _whole(name, getattr(self, name), 1, MOST)
+            whole(name, getattr(self, name), 1, MOST)
         if self.width % self.heads:
             raise BadConfig(f"a width of {self.width} cannot be cut into {self.heads} heads of equal size; choose a divisor")
         if self.dtype not in DTYPES:
             raise UnknownName("dtype", str(self.dtype), DTYPES)
-        _whole("threads", self.threads, 1, os.cpu_count() or 1)
-        _whole("repeats", self.repeats, 1, 1000)
-        _whole("seed", self.seed, 0, 2**62)
+        whole("threads", self.threads, 1, os.cpu_count() or 1)
+        whole("repeats", self.repeats, 1, 1000)
+        whole("seed", self.seed, 0, 2**62)
         if not 0 < self.minutes <= 7 * 24 * 60:
             raise BadConfig(f"minutes={self.minutes}: expected more than 0, and a week at most")
         if self.memory is not None and not 0 < self.memory < 2**20:
@@ -262,6 +260,7 @@ def _number(x: float | None) -> str:
     )
 
 
-def _whole(name: str, x: Any, least: int, most: int) -> None:
+def whole(name: str, x: Any, least: int, most: int) -> None:
+    """Refuse what is no whole number from `least` to `most`."""
     if isinstance(x, bool) or not isinstance(x, int) or not least <= x <= most:
         raise BadConfig(f"{name} of {x!r}: expected a whole number from {least:,} to {most:,}")

@@ -13,10 +13,10 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -25,19 +25,20 @@ from ..attention import MECHANISMS, Attention, SoftmaxAttention
 from ..errors import BadConfig, ChildFailed, NotSupported, RegardError, UnknownName
 from ..kernels._probe import CAP
 from .process import Child
-from .result import EXACT, WHAT, Comparison, Row, Settings, spread
+from .result import EXACT, LONGEST, WHAT, Comparison, Row, Settings, spread, whole
 
 TOGETHER = 16  # processes alive at once, at most
 EACH = 256  # MiB that one is counted as when memory is short
 LEAST_LIMIT = 5.0  # seconds that a visit may always take
 TALK = 10.0  # seconds between two lines where there is no terminal
 
+Say = Callable[[str, float], None]  # what is going on, and which share is done
 Dtype = Literal["float32", "bfloat16", "float64"]
 
 
 def compare(
     mechanisms: Sequence[str | type[Attention]] | None = None,
-    lengths: Sequence[int] = (256, 1024, 4096),
+    lengths: int | Sequence[int] = (256, 1024, 4096),
     *,
     width: int = 256,
     heads: int = 4,
@@ -63,23 +64,20 @@ def compare(
     progress     a bar, or lines, on standard error
     """
     settings = Settings(
-        lengths=tuple(sorted(set(lengths))), width=width, heads=heads, batch=batch, causal=causal, dtype=dtype, projections=projections,
+        lengths=_lengths(lengths), width=width, heads=heads, batch=batch, causal=causal, dtype=dtype, projections=projections,
         threads=torch.get_num_threads() if threads is None else threads, repeats=repeats, minutes=minutes, memory=memory, seed=seed,
     )  # fmt: skip
     settings.check()
     chosen = _chosen(mechanisms)
-    env = _env(dtype)
+    run = _Run(settings, _env(dtype))
     started = time.monotonic()
-    run = _Run(settings, env)
-    for name, mechanism in list(chosen.items()):
-        if reason := _refusal(mechanism, settings):
-            run.refuse(name, reason)
-            del chosen[name]
-    others = [name for name in chosen if name != EXACT]
+    refused = {name: reason for name, mechanism in chosen.items() if (reason := _refusal(mechanism, settings))}
+    for name, reason in refused.items():
+        run.refuse(name, reason)
     with _shown(progress) as say:
-        run.go(others, {name: _address(mechanism) for name, mechanism in chosen.items()}, say)
-    order = {name: n for n, name in enumerate((EXACT, *(name for name in run.names() if name != EXACT)))}
-    rows = sorted(run.rows(), key=lambda row: (order[row.mechanism], row.length, WHAT.index(row.what)))
+        run.go({name: _address(mechanism) for name, mechanism in chosen.items() if name not in refused}, say)
+    order = list(chosen)
+    rows = sorted(run.rows(), key=lambda row: (order.index(row.mechanism), row.length, WHAT.index(row.what)))
     return Comparison(settings, tuple(rows), _machine(settings.threads), time.monotonic() - started)
 
 
@@ -91,7 +89,7 @@ class _Cell:
     ratios: list[float] = field(default_factory=list)  # to exact attention, measured in the same round
     mib: float | None = None
     distance: float | None = None
-    status: str = ""
+    status: str = ""  # why it is not tried again
     reason: str = ""
 
 
@@ -106,9 +104,6 @@ class _Run:
         free = _free()
         self.memory = settings.memory * 1024 if settings.memory else None if free is None else 0.8 * free
         self.together = TOGETHER if free is None else max(2, min(TOGETHER, int(free / 4 / EACH)))
-
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(name for name, _, _ in self.cells))
 
     def rows(self) -> Iterator[Row]:
         for (name, length, what), cell in self.cells.items():
@@ -125,11 +120,13 @@ class _Run:
             for what in self.what:
                 self.cells[name, length, what] = _Cell(status="refused", reason=reason)
 
-    def go(self, others: list[str], addresses: dict[str, str], say: Any) -> None:
-        for name in (EXACT, *others):
+    def go(self, addresses: dict[str, str], say: Say) -> None:
+        """All of them, group by group."""
+        for name in addresses:
             for length in self.settings.lengths:
                 for what in self.what:
                     self.cells[name, length, what] = _Cell()
+        others = [name for name in addresses if name != EXACT]
         groups = [others[n : n + self.together - 1] for n in range(0, len(others), self.together - 1)] or [[]]
         left = len(others) + len(groups)
         for number, group in enumerate(groups):
@@ -146,7 +143,7 @@ class _Run:
                 left -= len(children)
                 self._rounds(children, addresses, until, say, number / len(groups), 1 / len(groups))
 
-    def _rounds(self, children: dict[str, Child], addresses: dict[str, str], until: float, say: Any, done: float, share: float) -> None:
+    def _rounds(self, children: dict[str, Child], addresses: dict[str, str], until: float, say: Say, done: float, share: float) -> None:
         total = self.settings.repeats * len(self.settings.lengths) * len(children) * len(self.what)
         count = 0
         for number in range(self.settings.repeats):
@@ -172,14 +169,10 @@ class _Run:
         if number and now + expected > until:
             return None  # what is there will do
         if now > until:
-            cell.status, cell.reason = "late", self._out_of_time()
             return None
         limit = min(self.limit, max(LEAST_LIMIT, until - now))
         if expected > limit:
-            cell.status, cell.reason = (
-                "late",
-                f"it would take about {expected:.0f} s, and a visit may take {limit:.0f} s; give more --minutes",
-            )
+            cell.reason = f"it would take about {expected:.0f} s, and a visit may take {limit:.0f} s; give more --minutes"
             return None
         size = {key: getattr(self.settings, key) for key in ("width", "heads", "batch", "causal", "dtype", "projections", "seed")}
         first = not cell.seconds
@@ -227,6 +220,14 @@ def _wake(children: list[Child]) -> None:
         for child in children[n : n + cores]:
             with contextlib.suppress(ChildFailed):  # it will fail again when it is asked, and say so
                 child.wait()
+
+
+def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
+    """Each once, shortest first."""
+    wanted = (given,) if isinstance(given, int) else tuple(given)
+    for length in wanted:
+        whole("a length", length, 1, LONGEST)
+    return tuple(sorted(set(wanted)))
 
 
 def _chosen(given: Sequence[str | type[Attention]] | None) -> dict[str, type[Attention]]:
@@ -299,7 +300,7 @@ def _middle(numbers: list[float]) -> float | None:
 
 
 @contextlib.contextmanager
-def _shown(wanted: bool) -> Iterator[Any]:
+def _shown(wanted: bool) -> Iterator[Say]:
     """A function that says what is going on: say(text, share done)."""
     if not wanted:
         yield lambda text, share: None
@@ -314,10 +315,10 @@ def _shown(wanted: bool) -> Iterator[Any]:
     else:
         last = -math.inf
 
-        def say(text: str, share: float | None) -> None:
+        def say(text: str, share: float) -> None:
             nonlocal last
             if time.monotonic() - last > TALK:
                 last = time.monotonic()
-                print(text if share is None else f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
+                print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
 
         yield say
