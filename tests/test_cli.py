@@ -98,6 +98,13 @@ def test_env(capsys):
         (["show", "softmax", "--length", "100000"], "expected 2 to 200"),
         (["show", "causal", "--png", "picture.gif"], ".png"),
         (["show", "random_blocks(1, 4, 0, 1000000000)"], "at most 16"),
+        (["compare", "linea"], "'linear'"),
+        (["compare", "--lengths", "0"], "1 to 1,048,576"),
+        (["compare", "--heads", "3"], "3 heads"),
+        (["compare", "--threads", "0"], "threads of 0"),
+        (["compare", "--minutes", "nan"], "minutes=nan"),
+        (["compare", "--plot", "cost.gif"], ".png"),
+        (["compare", "--dtype", "float8"], "float8"),
         (["show", "__import__('os').system('true')"], "not part of a pattern"),
     ],
 )
@@ -108,7 +115,9 @@ def test_mistakes_take_one_line_and_exit_with_2(argv, says, capsys):
     assert captured.err.count("\n") == 1 and captured.err.startswith("regard: ")
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["list", "--help"], ["show", "--help"], ["env", "--help"], ["demo", "--help"], []])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["list", "--help"], ["show", "--help"], ["env", "--help"], ["compare", "--help"], ["demo", "--help"], []]
+)
 def test_help_has_an_example(argv, capsys):
     assert main(argv) == 0
     assert "As in:  regard" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, subcommand
 
 from . import __version__, catalogue, show
-from .commands import Evaluate, Look, Predict, Train
+from .commands import Compare, Evaluate, Look, Predict, Train
 from .errors import Interrupted, NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
 
@@ -203,9 +203,10 @@ Command = (
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Look, subcommand("look")]
+    | Annotated[Compare, subcommand("compare")]
     | Annotated[Demo, subcommand("demo")]
 )
-COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "env", "demo")
+COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "compare", "env", "demo")
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list
@@ -213,6 +214,7 @@ As in:  regard list
         regard show "causal & window(3)"
         regard train translation --data numbers:en-de --out runs/numbers --minutes 2
         regard predict runs/numbers "twenty-one"
+        regard compare linear local --lengths 512 2048 8192
 """
 
 

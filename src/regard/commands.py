@@ -1,4 +1,4 @@
-"""The commands that work on a run: train, evaluate, predict, look. Each parses, calls the library, and prints."""
+"""The commands that work on a run: train, evaluate, predict, look; and compare. Each parses, calls the library, and prints."""
 
 from __future__ import annotations
 
@@ -230,6 +230,91 @@ class Look:
         maps.show()
         if self.png is not None:
             print(f"wrote {maps.save_png(self.png)}")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """What mechanisms cost on this machine, and from which length each beats exact attention.
+
+    As in:  regard compare
+            regard compare linear local performer --lengths 512 2048 8192 --width 512 --heads 8 --plot cost.png
+    """
+
+    mechanisms: Positional[tuple[str, ...]] = ()
+    """names from `regard list`; all if none is given"""
+    lengths: tuple[int, ...] = (256, 1024, 4096)
+    """tokens"""
+    width: int = 256
+    """of the model; each head has width / heads"""
+    heads: int = 4
+    """heads"""
+    batch: int = 1
+    """sequences at once"""
+    full: bool = False
+    """every token sees all others; without it, those before it only, and steps of decoding are measured too"""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """of inputs and parameters"""
+    projections: bool = False
+    """with the projections to heads and back"""
+    threads: int | None = None
+    """as many as PyTorch takes if not given"""
+    repeats: int = 5
+    """at most; fewer when the time is over"""
+    minutes: float = 2.0
+    """stop after so long; what was not measured by then is named"""
+    memory: float | None = None
+    """GiB a mechanism may take; four fifths of what is free if not given"""
+    seed: int = 0
+    """of inputs and parameters"""
+    json: Path | None = None
+    """write everything to this file; - for standard output, without tables"""
+    plot: Path | None = None
+    """draw time against length into this .png"""
+    quiet: bool = False
+    """no progress"""
+
+    def run(self) -> None:
+        from rich.console import Console
+
+        from .compare import compare
+
+        for path, suffix in ((self.plot, ".png"), (self.json, "")):
+            _writable(path, suffix)  # before minutes are spent
+        found = compare(
+            self.mechanisms or None, self.lengths, width=self.width, heads=self.heads, batch=self.batch, causal=not self.full,
+            dtype=self.dtype, projections=self.projections, threads=self.threads, repeats=self.repeats, minutes=self.minutes,
+            memory=self.memory, seed=self.seed, progress=not self.quiet,
+        )  # fmt: skip
+        if self.plot is not None:
+            found.plot(self.plot)
+        if self.json == Path("-"):
+            print(found.to_json())
+            return
+        if self.json is not None:
+            self.json.write_text(found.to_json() + "\n", encoding="utf-8")
+        console = Console() if sys.stdout.isatty() else Console(width=200)
+        console.print(f"{found.machine}; {found.took:.0f} s\n", highlight=False, markup=False)
+        console.print(found.table(), "")
+        if len(found.settings.lengths) > 1:
+            console.print(found.by_length("train"), "")
+        for line in found.refusals():
+            console.print(line, highlight=False, markup=False)
+        for path in (self.json, self.plot):
+            if path is not None:
+                print(f"wrote {path}")
+
+
+def _writable(path: Path | None, suffix: str) -> None:
+    if path is None or path == Path("-"):
+        return
+    if suffix and path.suffix.lower() != suffix:
+        raise NotSupported(f"--plot {path}: the picture is a PNG file, so the name must end in {suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotSupported(f"cannot write to {path}: {error.strerror}; choose another place") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise NotSupported(f"cannot write to {path}; choose another place")
 
 
 def _beam(width: int, nbest: int = 1) -> Any:

@@ -17,6 +17,7 @@ RegardError
 ├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
 ├── CannotSave          (OSError)     the disk is full, read-only or not ours
 ├── Diverged            (ArithmeticError) training that cannot go on
+├── ChildFailed         (RuntimeError) a process that was started to measure something could not
 └── Interrupted         training that was asked to stop, and has saved
 """
 
@@ -97,6 +98,14 @@ class CannotSave(RegardError, OSError):
 
 class Diverged(RegardError, ArithmeticError):
     """Training that cannot go on."""
+
+
+class ChildFailed(RegardError, RuntimeError):
+    """A child process could not do what it was asked. `kind` says how: refused, memory, failed, died or time."""
+
+    def __init__(self, kind: str, says: str):
+        self.kind = kind
+        super().__init__(says)
 
 
 class Interrupted(RegardError):

@@ -1,0 +1,165 @@
+"""What a child is asked: one mechanism at one length, once through. Three questions: forward, forward + backward, one step of decoding.
+
+Each makes the mechanism and its inputs anew from the seed, so all mechanisms get the same q, k and v. Memory and distance are looked at
+on the first visit only.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import patterns
+from ..attention import Attention, SoftmaxAttention, State
+from ..attention._base import average
+from ..errors import NotSupported, ShapeError
+from ..layers import MultiHead
+from .child import find, peak
+
+LEAST = 0.05  # seconds; calls that are shorter are repeated until so much is measured
+STEPS = 16  # of decoding, at the end of the sequence; the first two are not counted
+ROWS = 64  # queries whose outputs are compared with exact attention
+
+
+def forward(first: bool, **size: Any) -> dict[str, float | None]:
+    """Seconds of a call without gradients; on the first visit also its peak memory, and the distance from exact attention."""
+    subject = Subject(**size)
+    subject.module.eval()
+    with torch.no_grad():
+        found = _measured(subject, first)
+        if first:
+            found["distance"] = subject.distance()
+    return found
+
+
+def train(first: bool, **size: Any) -> dict[str, float | None]:
+    """Seconds of a call and of all its gradients, of inputs and parameters; on the first visit also the peak memory."""
+    subject = Subject(**size)
+    subject.module.train()
+    wanted = [x.requires_grad_() for x in subject.inputs] + list(subject.module.parameters())
+    cotangent = None
+
+    def both() -> None:
+        nonlocal cotangent
+        out = subject()
+        if not out.requires_grad:
+            raise NotSupported(f"{type(subject.attention).__name__} gives no gradients")
+        cotangent = torch.ones_like(out) if cotangent is None else cotangent
+        torch.autograd.grad(out, wanted, cotangent, allow_unused=True)
+
+    return _measured(both, first)
+
+
+def step(first: bool, **size: Any) -> dict[str, float | None]:
+    """Seconds of one step of decoding, the state being about `length` tokens long; on the first visit also the memory the state holds."""
+    subject = Subject(**size)
+    subject.module.eval()
+    length, steps = subject.length, min(STEPS, subject.length // 2)
+    if not steps:
+        raise ShapeError(f"a step of decoding goes on from a past, and a length of {length} has none; take 2 or more")
+    seconds = []
+    with torch.no_grad():
+        state = subject.module.start(subject.batch, patterns.causal)
+        if state.grows:
+            subject(slice(0, length - steps), state)
+        for at in range(length - steps, length):
+            start = time.perf_counter()
+            subject(slice(at, at + 1), state)
+            seconds.append(time.perf_counter() - start)
+    found: dict[str, float | None] = {"seconds": statistics.median(seconds[min(2, steps - 1) :])}
+    return found | ({"mib": _held(state) / 2**20} if first else {})
+
+
+class Subject:
+    """A mechanism of the right size with its inputs; calling it is what is measured."""
+
+    def __init__(
+        self, mechanism: str, length: int, width: int, heads: int, batch: int, causal: bool, dtype: str, projections: bool, seed: int
+    ):
+        torch.manual_seed(seed)
+        self.length, self.batch, self.heads, self.seed = length, batch, heads, seed
+        self.head_width = width // heads
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.pattern = patterns.causal if causal else patterns.full
+        self.attention: Attention = find(mechanism).sized(heads=heads, width=self.head_width, length=length).to(self.dtype)
+        self.module: Any = MultiHead(width, heads, self.attention).to(self.dtype) if projections else self.attention
+        self.projections = projections
+        self.inputs = [self._drawn(batch, length, width)] if projections else self.heads_of()
+
+    def heads_of(self) -> list[Tensor]:
+        """q, k, v, and what else the mechanism wants of each key: the same for every mechanism."""
+        size = self.batch, self.length, self.heads
+        extra = [self._drawn(*size, self.attention.extra, number=3)] if self.attention.extra else []
+        return [self._drawn(*size, self.head_width, number=n) for n in range(3)] + extra
+
+    def __call__(self, part: slice = slice(None), state: State | None = None) -> Tensor:
+        if self.projections:
+            x_BLD = self.inputs[0][:, part]
+            return self.module(x_BLD, pattern=self.pattern, state=state)  # type: ignore[no-any-return]
+        stays = state is not None and not state.grows  # all keys at every step
+        q, k, v, *extra = (x if stays and n else x[:, part] for n, x in enumerate(self.inputs))
+        return _attended(self.attention, q, k, v, extra, patterns.full if stays else self.pattern, state)
+
+    def distance(self) -> float | None:
+        """‖o − o*‖ / ‖o*‖ over some queries, o* being exact attention's output on the same q, k, v; 0 within rounding; None if not finite."""
+        q, k, v, *extra = self.heads_of()
+        rows = torch.linspace(0, self.length - 1, min(ROWS, self.length)).long()
+        out = _attended(self.attention, q, k, v, extra, self.pattern)[:, rows].double()
+        fine = torch.promote_types(self.dtype, torch.float32)
+        weights_BHLM = SoftmaxAttention().weights_of(rows, q.to(fine), k.to(fine), self.pattern)
+        exact = average(weights_BHLM, v.to(fine)).double()
+        far = ((out - exact).norm() / exact.norm()).item()
+        return None if not math.isfinite(far) else 0.0 if far < 4 * torch.finfo(self.dtype).eps else far
+
+    def _drawn(self, *shape: int, number: int = 0) -> Tensor:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(self.seed + number)).to(self.dtype)
+
+
+def _attended(
+    attention: Attention, q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], pattern: patterns.Pattern, state: State | None = None
+) -> Tensor:
+    more = {"extra_BMHE": extra[0]} if extra else {}
+    return attention(q, k, v, pattern, None, state, **more)  # type: ignore[no-any-return]
+
+
+def _measured(call: Callable[[], object], first: bool) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    if first:
+        _wake()
+        found["mib"] = peak(call)
+    start = time.perf_counter()
+    call()
+    seconds = time.perf_counter() - start
+    if seconds < LEAST:
+        times = math.ceil(min(LEAST / seconds, 1000))
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        seconds = (time.perf_counter() - start) / times
+    return found | {"seconds": seconds}
+
+
+def _wake() -> None:
+    """Let libraries take the threads and buffers they take once, so that they do not count as a mechanism's memory."""
+    with torch.enable_grad():
+        x = torch.randn(64, 64, requires_grad=True)
+        torch.nn.functional.scaled_dot_product_attention(x @ x, x, x).exp().sum().backward()
+
+
+def _held(value: Any) -> int:
+    """Bytes of all tensors in a state."""
+    if isinstance(value, Tensor):
+        return value.untyped_storage().nbytes()
+    if isinstance(value, State):
+        value = vars(value)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return 0
+    return sum(_held(part) for part in value)
