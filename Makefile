@@ -37,7 +37,7 @@ bench: $(STAMP)  ## the benchmarks; writes benchmarks/RESULTS.md
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	$(BIN)/python -m benchmarks.exact
 
-claims: $(STAMP)  ## run every recipe with all seeds (some ten minutes) and write docs/results.md
+claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) and write docs/results.md
 	for name in $$($(BIN)/python -c "from regard.catalogue import recipes; print(*recipes())"); do $(BIN)/regard run $$name --out runs/$$name || exit 1; done
 	$(BIN)/python docs/claims.py runs
 

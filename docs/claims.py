@@ -1,4 +1,7 @@
-"""Write docs/results.md from what recipes found: `python docs/claims.py RUNS` reads RUNS/<recipe>/results.json of each recipe."""
+"""Write docs/results.md from what recipes found: `python docs/claims.py RUNS` reads RUNS/<recipe>/results.json of each recipe.
+
+What was not run this time stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,22 @@ def section(found: dict[str, object], recipe: Recipe) -> list[str]:
     return [f"## {recipe.facts.name}: {recipe.question}", "", f"{paper} {told}", "", "| | claim | seen |", "| --- | --- | --- |", *rows, ""]
 
 
+def sections() -> dict[str, list[str]]:
+    """What the page holds now, by recipe."""
+    found: dict[str, list[str]] = {}
+    for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:] if PAGE.exists() else []:
+        found[part.split(":")[0]] = f"## {part.rstrip()}\n".split("\n")
+    return found
+
+
 def main(runs: Path) -> None:
-    lines = [HEAD]
+    lines, before = [HEAD], sections()
     for recipe in RECIPES:
         path = runs / recipe.facts.name / "results.json"
         if path.exists():
             lines += section(json.loads(path.read_text(encoding="utf-8")), recipe)
+        elif recipe.facts.name in before:
+            lines += before[recipe.facts.name]
         else:
             lines += [f"## {recipe.facts.name}: {recipe.question}", "", "Not run yet.", ""]
     PAGE.write_text("\n".join(lines), encoding="utf-8")
