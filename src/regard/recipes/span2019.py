@@ -25,7 +25,7 @@ PAID, FREE, SHORT = "span that costs", "span that is free", "window of 16"
 
 
 def spans(model: Reader) -> dict[str, float]:
-    return {"span": float(part.span().max()) for part in model.modules() if isinstance(part, AdaptiveSpanAttention)}  # of the one layer
+    return {"span": float(part.span().detach().max()) for part in model.modules() if isinstance(part, AdaptiveSpanAttention)}  # of the one layer
 
 
 def variant(heads: Heads, cost: float = 0.0) -> Taught:
