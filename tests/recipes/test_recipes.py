@@ -10,9 +10,24 @@ from safetensors.torch import load_file
 from regard.cli import main
 from regard.data import BOS, EOS
 from regard.errors import NotSupported, UnknownName
-from regard.recipes import RECIPES, Again, Claim, Figures, Recipe, RecipeFacts, Spread, memory2020, run
+from regard.recipes import (
+    RECIPES,
+    Again,
+    Claim,
+    Figures,
+    Recipe,
+    RecipeFacts,
+    Spread,
+    _sequences,
+    lowrank2021,
+    memory2020,
+    performer2021,
+    run,
+)
 from regard.recipes._pictures import alignments, learning, series
+from regard.recipes._sequences import Taught
 from regard.recipes._trained import Judged, Trained
+from regard.recipes.linear2020 import Stepped
 from regard.tasks import Run, TranslationConfig, likelihood
 from regard.train import Budget, Every, TrainConfig
 from regard.train.weights import load_weights
@@ -178,3 +193,33 @@ def test_from_the_command_line(tmp_path, capsys):
     assert "memory2020" in capsys.readouterr().err
     assert main(["list", "recipes"]) == 0
     assert "memory2020" in capsys.readouterr().out
+
+
+def shrunk(variant):
+    """The same in two steps of few rows, or with few tokens."""
+    if isinstance(variant, Taught):
+        every = Every(log=1, evaluate=1, save=2)
+        return replace(variant, rows=2, train=replace(variant.train, budget=Budget(steps=2), every=every))
+    return replace(variant, contexts=(16, 64), steps=3) if isinstance(variant, Stepped) else variant
+
+
+TAUGHT = [recipe for recipe in RECIPES if any(isinstance(variant, Taught) for variant in recipe.variants.values())]
+
+
+@pytest.mark.parametrize("recipe", TAUGHT, ids=lambda r: r.facts.name)
+def test_recipes_on_puzzles_run_from_end_to_end(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(_sequences, "ROWS", 4)
+    small = {name: shrunk(variant) for name, variant in recipe.variants.items()}
+    outcome = run(replace(recipe, variants=small), tmp_path, seeds=(0,), say=lambda text: None)
+    assert len(outcome.verdicts) == len(recipe.claims) and (tmp_path / "report.html").exists()
+    for picture in tmp_path.glob("*.png"):
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    for name, variant in small.items():
+        if isinstance(variant, Taught):
+            assert {"accuracy", "validation accuracy, step 1"} <= set(outcome.figures.seen[name][0])
+
+
+@pytest.mark.parametrize("part", [lowrank2021, performer2021], ids=lambda p: p.recipe.facts.name)
+def test_recipes_without_training_hold(part, tmp_path):
+    outcome = run(part.recipe, tmp_path, say=lambda text: None)
+    assert outcome.held, outcome.verdicts

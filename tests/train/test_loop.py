@@ -59,6 +59,26 @@ def test_a_mean_of_means_would_not_pass(tmp_path):
         same(small, big, exactly=False)
 
 
+def test_what_a_task_does_after_a_step_is_seen_by_averages_and_left_out_when_skipped(tmp_path):
+    class Bounded(Tiny):
+        calls = 0
+
+        def loss(self, model, batch):
+            loss = super().loss(model, batch)
+            bad = torch.inf if len(batch[0]) == len(self.x[0]) else 1.0  # batches of this size are skipped
+            return Loss(loss.total * bad, loss.count, loss.extra)
+
+        def after_step(self, model):
+            self.calls += 1
+            with torch.no_grad():
+                model.read.weight.clamp_(-0.125, 0.125)
+
+    model, task = Net(), Bounded()
+    done = fit(model, task, config(ema=0.5), tmp_path, progress=False)
+    assert task.calls == done.steps - done.skipped and done.skipped
+    assert model.read.weight.abs().max() < 0.126 < Net().read.weight.abs().max()
+
+
 def test_clipping_bounds_the_gradient(tmp_path):
     seen = []
 

@@ -2,9 +2,19 @@
 
 from . import bahdanau2014 as bahdanau2014
 from . import complexity2017 as complexity2017
+from . import linear2020 as linear2020
+from . import longformer2020 as longformer2020
+from . import lowrank2021 as lowrank2021
 from . import luong2015 as luong2015
 from . import memory2020 as memory2020
+from . import mixers2021 as mixers2021
+from . import performer2021 as performer2021
+from . import recall2021 as recall2021
+from . import reformer2020 as reformer2020
+from . import sinkhorn2020 as sinkhorn2020
+from . import span2019 as span2019
 from . import transformer2017 as transformer2017
+from . import xl2019 as xl2019
 from ._base import Again as Again
 from ._base import Claim as Claim
 from ._base import Figures as Figures

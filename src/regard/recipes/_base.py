@@ -11,12 +11,14 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from ..errors import UnknownName
+from ..patterns import Pattern
 
 
 class Variant(Protocol):
@@ -177,7 +179,7 @@ def settings(recipe: Recipe, name: str) -> dict[str, str]:
     found = settings(recipe, variant.of) if isinstance(variant, Again) else {}
 
     def walk(value: Any, at: str) -> None:
-        if is_dataclass(value):
+        if is_dataclass(value) and not isinstance(value, Pattern | type):
             if at:
                 found[at] = type(value).__name__
             value = {f.name: getattr(value, f.name) for f in fields(value)}
@@ -185,12 +187,22 @@ def settings(recipe: Recipe, name: str) -> dict[str, str]:
             for key, inner in value.items():
                 if key != "seed":  # the run's, not the variant's
                     walk(inner, f"{at}.{key}" if at else str(key))
-        elif not callable(value):
-            found[at] = str(value)
+        elif told := _told(value):
+            found[at] = told
 
     if is_dataclass(variant):
         walk(variant, "")
     return found
+
+
+def _told(value: Any) -> str:
+    """A value in a few characters: factories as one would call them, functions without a name not at all."""
+    if isinstance(value, partial):
+        given = [*map(_told, value.args), *(f"{name}={_told(one)}" for name, one in value.keywords.items())]
+        return f"{_told(value.func)}({', '.join(given)})"
+    if callable(value) and hasattr(value, "__name__"):
+        return "" if value.__name__ == "<lambda>" else str(value.__name__)
+    return str(value)
 
 
 def machine() -> str:

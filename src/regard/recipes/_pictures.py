@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..look import Map
 from ..tasks import Run, alignment
 from ._base import Figures, Spread
 
@@ -30,6 +31,13 @@ def learning(figures: Figures, out: Path, among: str = "") -> Path:
     curves = {name: points for name, points in series(figures, "validation nats").items() if name.startswith(among)}
     path = out / f"learning{'_' * bool(among)}{among}.png"
     return lines(path, curves, x="step", y="nats a token", title=f"Learning, on validation pairs{': ' * bool(among)}{among}")
+
+
+def solving(figures: Figures, out: Path, among: str = "") -> Path:
+    """The share of right answers on validation draws, by step: of all variants, or of those whose names begin so."""
+    curves = {name: points for name, points in series(figures, "validation accuracy").items() if name.startswith(among)}
+    path = out / f"solving{'_' * bool(among)}{among}.png"
+    return lines(path, curves, x="step", y="share right", title=f"Learning, on validation draws{': ' * bool(among)}{among}")
 
 
 def lines(path: Path, curves: Curves, *, x: str, y: str, title: str, logarithmic: str = "") -> Path:
@@ -59,20 +67,36 @@ def lines(path: Path, curves: Curves, *, x: str, y: str, title: str, logarithmic
 
 def alignments(path: Path, runs: Mapping[str, Path], sentence: str, columns: int) -> Path:
     """Where each trained run looked while it wrote its own translation of the sentence: a small matrix each, targets down."""
+    return looks(path, {name: alignment(Run.load(out), sentence)[1] for name, out in runs.items()}, columns)
+
+
+def looks(path: Path, maps: Mapping[str, Map], columns: int) -> Path:
+    """A small matrix each, queries down: the first batch row, the first head. Words stand beside it where they were given."""
     from matplotlib.figure import Figure
 
-    height = -(-len(runs) // columns)
+    height = -(-len(maps) // columns)
     figure = Figure(figsize=(2.6 * columns, 2.9 * height), layout="constrained")
     axes = figure.subplots(height, columns, squeeze=False).ravel()
     for axis in axes:
         axis.set_axis_off()
-    for axis, (name, out) in zip(axes, runs.items(), strict=False):
-        _, drawn = alignment(Run.load(out), sentence)
-        queries, keys = drawn.labels()
+    for axis, (name, drawn) in zip(axes, maps.items(), strict=False):
+        weights_LM = drawn.weights_BHLM[0, 0]
+        top = float(weights_LM.abs().max()) if drawn.signed else 1.0
         axis.set_axis_on()
-        axis.imshow(drawn.weights_BHLM[0, 0].numpy(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
-        axis.set_xticks(range(len(keys)), keys, rotation=90, fontsize=6, parse_math=False)
-        axis.set_yticks(range(len(queries)), queries, fontsize=6, parse_math=False)
+        axis.imshow(
+            weights_LM.numpy(),
+            cmap="RdBu" if drawn.signed else "Blues",
+            vmin=-top if drawn.signed else 0,
+            vmax=top,
+            interpolation="nearest",
+            aspect="auto",
+        )
+        if drawn.key_labels:
+            queries, keys = drawn.labels()
+            axis.set_xticks(range(len(keys)), keys, rotation=90, fontsize=6, parse_math=False)
+            axis.set_yticks(range(len(queries)), queries, fontsize=6, parse_math=False)
+        else:
+            axis.tick_params(labelsize=6)
         axis.set_title(name, fontsize=9, parse_math=False)
     figure.savefig(path, dpi=150)
     return path

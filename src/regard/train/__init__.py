@@ -28,6 +28,7 @@ from .schedule import InverseSquareRoot as InverseSquareRoot
 from .schedule import Linear as Linear
 from .schedule import Noam as Noam
 from .schedule import Schedule as Schedule
+from .task import AfterStep as AfterStep
 from .task import Loss as Loss
 from .task import Metric as Metric
 from .task import Task as Task

@@ -32,7 +32,7 @@ from .config import TrainConfig
 from .log import Log
 from .progress import Progress, progress_for
 from .state import State, Window
-from .task import Task
+from .task import AfterStep, Task
 from .tensorboard import TensorBoard, writer
 from .weights import Weights, copied, lent, load_weights, weights_of
 
@@ -233,6 +233,8 @@ class _Loop:
         for parameters in optimizer.param_groups:
             parameters["lr"] = config.schedule.lr(position.step)
         optimizer.step()
+        if isinstance(self.task, AfterStep):
+            self.task.after_step(self.trained)
         position.in_a_row = 0
         if self.state.ema:
             self.state.ema.update(self.trained, position.step - position.skipped)

@@ -18,6 +18,9 @@ The loop knows nothing about words or pictures. A task knows nothing about steps
         def evaluate(self, model):         # called with model.eval() and no gradients
             return {"error": float(((model(self.x_test) - self.y_test) ** 2).mean())}
 
+What a model wants added to its loss (a penalty on spans, say) is added in `loss`, times the count. What it wants done to its weights
+after a step, a task says in a sixth method, `after_step(model)`, if it has one.
+
 Before each batch is made, the loop sets the random state (PyTorch, NumPy, `random`) from its seed, the epoch and the batch's place in it.
 So dropout and random cropping may use the ordinary calls and still be the same after a crash, and for any number of processes.
 """
@@ -26,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -67,3 +70,13 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: Any) -> Loss: ...
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class AfterStep(Protocol):
+    """A task that also does something to the model after each step of the optimiser: puts weights back within bounds, draws features anew.
+
+    Steps that are skipped are not followed by it. Averages of weights come after it.
+    """
+
+    def after_step(self, model: nn.Module) -> None: ...
