@@ -21,7 +21,7 @@ PUZZLES = [Needle(), Duplicate(), Blocks(), Lag(), Lag(length=32, lag=5, around=
 def test_draws_fit_what_is_said_of_them(puzzle):
     ids_BL, wanted_BL = puzzle.draw(7)
     assert ids_BL.shape == wanted_BL.shape == (7, puzzle.length)
-    assert 0 <= ids_BL.min() and max(ids_BL.max(), wanted_BL.max()) < puzzle.vocab
+    assert ids_BL.min() >= 0 and max(ids_BL.max(), wanted_BL.max()) < puzzle.vocab
     assert ((wanted_BL == NOTHING) | (wanted_BL >= 0)).all() and (wanted_BL != NOTHING).any(1).all()
     assert all(torch.equal(a, b) for a, b in zip(drawn(puzzle, 3), drawn(puzzle, 3), strict=True))
 
@@ -87,7 +87,6 @@ def test_a_trained_stack_comes_back_as_it_was(tmp_path):
     _, right, count = asked(model, ids_BL, wanted_BL)
     assert figures["accuracy"] == right / count
     assert variant.look(tmp_path / "a").weights_BHLM.shape == (1, 1, 12, 12)
-
 
 
 def test_retried_settings_are_undone(tmp_path):

@@ -123,8 +123,12 @@ recipe = Recipe(
         ),
         Claim(
             "step: linear holds as many bytes after 16,384 tokens as after 1,024, softmax at least 8 times as many",
-            lambda f: len(set(bytes_held(f, "step, linear"))) == 1 and bytes_held(f, "step, softmax")[1] >= 8 * bytes_held(f, "step, softmax")[0],
-            lambda f: "; ".join(f"{name} {a:,.0f} and {b:,.0f}" for name in ("step, linear", "step, softmax") for a, b in [bytes_held(f, name)]),
+            lambda f: (
+                len(set(bytes_held(f, "step, linear"))) == 1 and bytes_held(f, "step, softmax")[1] >= 8 * bytes_held(f, "step, softmax")[0]
+            ),
+            lambda f: "; ".join(
+                f"{name} {a:,.0f} and {b:,.0f}" for name in ("step, linear", "step, softmax") for a, b in [bytes_held(f, name)]
+            ),
         ),
     ),
     pictures=(solving, cost),

@@ -37,14 +37,14 @@ class Rebuilt:
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         q, k = (sequence(self.kind) for _ in range(2))
         exact_LM = SoftmaxAttention().weights(q, k)[0, 0]
-        return {f"error, rank {rank}": float(self._away(q, k, exact_LM, rank) / exact_LM.norm()) for rank in RANKS}
+        return {f"error, rank {rank}": self._away(q, k, exact_LM, rank) / float(exact_LM.norm()) for rank in RANKS}
 
-    def _away(self, q: Tensor, k: Tensor, exact_LM: Tensor, rank: int) -> Tensor:
+    def _away(self, q: Tensor, k: Tensor, exact_LM: Tensor, rank: int) -> float:
         if self.way == "best":
-            return torch.linalg.svdvals(exact_LM)[rank:].norm()
+            return float(torch.linalg.svdvals(exact_LM)[rank:].norm())
         attention = NystromAttention(landmarks=rank, kernel=0) if self.way == "landmarks" else pooled(rank)
         with torch.no_grad():
-            return (attention.weights(q, k)[0, 0] - exact_LM).norm()
+            return float((attention.weights(q, k)[0, 0] - exact_LM).norm())
 
 
 def sequence(kind: str) -> Tensor:

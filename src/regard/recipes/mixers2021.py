@@ -67,13 +67,13 @@ def each(puzzle: Puzzle) -> dict[str, Callable[[], nn.Module]]:
     }
 
 
-SHIFTS = {
+SHIFTS: dict[str, Callable[[], nn.Module]] = {
     **each(SHIFT),
     "dense Synthesizer": Heads(attention=partial(DenseSynthesizer, heads=HEADS, width=WIDTH // HEADS, length=SHIFT.length)),
     "frozen Synthesizer": Heads(attention=partial(frozen, SHIFT.length)),
     "no mixing": Alone,
 }
-RECALLS = {
+RECALLS: dict[str, Callable[[], nn.Module]] = {
     **each(RECALL),
     "random Synthesizer and attention": Heads(attention=partial(mixture, RECALL.length)),
     "aMLP": partial(with_attention, RECALL.length),

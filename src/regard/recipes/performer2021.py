@@ -62,7 +62,7 @@ recipe = Recipe(
     claims=(
         Claim(
             "small queries and keys: the exponent of the error in the number of features lies between −0.6 and −0.4",
-            lambda f: -0.6 <= f[SMALL, "exponent"].low and f[SMALL, "exponent"].high <= -0.4,
+            lambda f: f[SMALL, "exponent"].low >= -0.6 and f[SMALL, "exponent"].high <= -0.4,
             lambda f: str(f[SMALL, "exponent"]),
         ),
         Claim(
@@ -72,8 +72,10 @@ recipe = Recipe(
         ),
         Claim(
             "large ones: with 1,024 features the error is still above 50 %, and not half of that with 16",
-            lambda f: f[LARGE, "error, 1024 features"].low > 0.5
-            and 2 * f[LARGE, "error, 1024 features"].mean > f[LARGE, "error, 16 features"].mean,
+            lambda f: (
+                f[LARGE, "error, 1024 features"].low > 0.5
+                and 2 * f[LARGE, "error, 1024 features"].mean > f[LARGE, "error, 16 features"].mean
+            ),
             lambda f: f"{f[LARGE, 'error, 1024 features']} and {f[LARGE, 'error, 16 features']}",
         ),
         Claim(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..attention import SinkhornAttention
 from ..patterns import Pattern, block, full
@@ -29,7 +30,7 @@ def variant(heads: Heads, pattern: Pattern = full) -> Taught:
     return Taught(puzzle=Blocks(block=BLOCK), mixer=heads, pattern=pattern, depth=1, train=training(400))
 
 
-def sinkhorn(**settings: float) -> Heads:
+def sinkhorn(**settings: Any) -> Heads:
     return Heads(attention=partial(SinkhornAttention, block=BLOCK, **settings))
 
 

@@ -25,7 +25,8 @@ PAID, FREE, SHORT = "span that costs", "span that is free", "window of 16"
 
 
 def spans(model: Reader) -> dict[str, float]:
-    return {"span": float(part.span().detach().max()) for part in model.modules() if isinstance(part, AdaptiveSpanAttention)}  # of the one layer
+    found = [float(part.span().detach().max()) for part in model.modules() if isinstance(part, AdaptiveSpanAttention)]
+    return {"span": max(found)} if found else {}  # of the one layer
 
 
 def variant(heads: Heads, cost: float = 0.0) -> Taught:
@@ -60,7 +61,7 @@ recipe = Recipe(
         ),
         Claim(
             f"and the middle of the ramp, span + {RAMP // 2}, is within {RAMP} of the lag of {LAG}",
-            lambda f: LAG - RAMP <= f[PAID, "span"].low + RAMP / 2 and f[PAID, "span"].high + RAMP / 2 <= LAG + RAMP,
+            lambda f: f[PAID, "span"].low + RAMP / 2 >= LAG - RAMP and f[PAID, "span"].high + RAMP / 2 <= LAG + RAMP,
             lambda f: f"span {f[PAID, 'span']}",
         ),
         Claim(
