@@ -297,6 +297,8 @@ class Compare:
         console.print(found.table(), "")
         if len(found.settings.lengths) > 1:
             console.print(found.by_length("train"), "")
+        if found.noise > 0.25:
+            print(f"Repeats differ by {found.noise:.0%}: something else is running, so small differences mean nothing.\n")
         for line in found.refusals():
             console.print(line, highlight=False, markup=False)
         for path in (self.json, self.plot):

@@ -88,6 +88,7 @@ def test_what_the_result_says(comparison):
     assert comparison.crossover("hard", "train") == Crossover("never", 1000)
     assert comparison.crossover("delta").kind == "unknown"
     assert comparison.row("linear", 100).distance == 0.25
+    assert comparison.noise == 0.1
     with pytest.raises(UnknownName):
         comparison.row("linear", 101)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -133,6 +134,11 @@ class Comparison:
     def what(self) -> list[str]:
         """What was measured: forward, train, and if causal step."""
         return [what for what in WHAT if any(row.what == what for row in self.rows)]
+
+    @property
+    def noise(self) -> float:
+        """The spread of a typical row. Beyond a quarter something else was running, and small differences mean nothing."""
+        return statistics.median([row.spread for row in self.rows if row.spread is not None and row.repeats > 1] or [0.0])
 
     def row(self, mechanism: str, length: int, what: str = "forward") -> Row:
         """One of the rows."""

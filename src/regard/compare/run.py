@@ -30,6 +30,7 @@ from .result import EXACT, LONGEST, WHAT, Comparison, Row, Settings, spread, who
 TOGETHER = 16  # processes alive at once, at most
 EACH = 256  # MiB that one is counted as when memory is short
 LEAST_LIMIT = 5.0  # seconds that a visit may always take
+FAIR = 4  # times its share of what is left of the time: what a visit may take at the most
 TALK = 10.0  # seconds between two lines where there is no terminal
 
 Say = Callable[[str, float], None]  # what is going on, and which share is done
@@ -144,16 +145,19 @@ class _Run:
                 self._rounds(children, addresses, until, say, number / len(groups), 1 / len(groups))
 
     def _rounds(self, children: dict[str, Child], addresses: dict[str, str], until: float, say: Say, done: float, share: float) -> None:
-        total = self.settings.repeats * len(self.settings.lengths) * len(children) * len(self.what)
-        count = 0
+        a_round = len(self.settings.lengths) * len(children) * len(self.what)
         for number in range(self.settings.repeats):
+            left = a_round
             for length in self.settings.lengths:
                 exact: dict[str, float] = {}
-                for name, child in children.items():
+                # exact attention first, then the cheap ones: if time runs out, it runs out for those that are slow anyway
+                for name in sorted(
+                    children, key=lambda name: name != EXACT and sum(self._expected(name, what, length) for what in self.what)
+                ):
                     for what in self.what:
-                        say(f"{name} at {length:,}", done + share * count / total)
-                        count += 1
-                        seconds = self._visit(child, addresses[name], name, length, what, until, number)
+                        say(f"{name} at {length:,}", done + share * (number + 1 - left / a_round) / self.settings.repeats)
+                        seconds = self._visit(children[name], addresses[name], name, length, what, until, number, left)
+                        left -= 1
                         if name == EXACT and seconds is not None:
                             exact[what] = seconds
                         if what in exact and seconds is not None:
@@ -161,7 +165,7 @@ class _Run:
             if time.monotonic() > until:
                 return
 
-    def _visit(self, child: Child, address: str, name: str, length: int, what: str, until: float, number: int) -> float | None:
+    def _visit(self, child: Child, address: str, name: str, length: int, what: str, until: float, number: int, left: int) -> float | None:
         cell = self.cells[name, length, what]
         if cell.status:
             return None
@@ -170,7 +174,8 @@ class _Run:
             return None  # what is there will do
         if now > until:
             return None
-        limit = min(self.limit, max(LEAST_LIMIT, until - now))
+        fair = until - now if name == EXACT else FAIR * (until - now) / left
+        limit = min(self.limit, max(LEAST_LIMIT, fair))
         if expected > limit:
             cell.reason = f"it would take about {expected:.0f} s, and a visit may take {limit:.0f} s; give more --minutes"
             return None

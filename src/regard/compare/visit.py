@@ -133,16 +133,13 @@ def _measured(call: Callable[[], object], first: bool) -> dict[str, float | None
     if first:
         _wake()
         found["mib"] = peak(call)
-    start = time.perf_counter()
-    call()
-    seconds = time.perf_counter() - start
-    if seconds < LEAST:
-        times = math.ceil(min(LEAST / seconds, 1000))
+    begun, seconds = time.perf_counter(), list[float]()
+    while not seconds or (time.perf_counter() - begun < LEAST and len(seconds) < 1000):
         start = time.perf_counter()
-        for _ in range(times):
-            call()
-        seconds = (time.perf_counter() - start) / times
-    return found | {"seconds": seconds}
+        call()
+        seconds.append(time.perf_counter() - start)
+    # the first of many is not warm yet; a median does not mind, nor an interruption
+    return found | {"seconds": statistics.median(seconds)}
 
 
 def _wake() -> None:
