@@ -32,6 +32,10 @@ class State:
         """The chosen rows (indices, or a boolean a row) forget all they have seen."""
         raise NotImplementedError
 
+    def join(self, other: Self) -> Self:
+        """The rows of `other` go on below these. Rows that have read more or less than others keep their own past, and count from it."""
+        raise StateNotSupported(f"rows of a {type(self).__name__} cannot be put together; go on with them one by one")
+
     def detach(self) -> Self:
         """Gradients go no further back than here."""
         raise NotImplementedError

@@ -7,8 +7,13 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from ..errors import BadConfig, UnknownName
-from ._translator import ModelFacts as ModelFacts
-from ._translator import Step as Step
+from ._language import LanguageModel as LanguageModel
+from ._language import LanguageModelConfig as LanguageModelConfig
+from ._language import TextEncoder as TextEncoder
+from ._model import Model as Model
+from ._model import ModelConfig as ModelConfig
+from ._model import ModelFacts as ModelFacts
+from ._model import Step as Step
 from ._translator import Translator as Translator
 from ._translator import TranslatorConfig as TranslatorConfig
 from .luong import Luong as Luong
@@ -27,15 +32,15 @@ from .transformer import transformer_big as transformer_big
 from .transformer import transformer_tiny as transformer_tiny
 
 # The list everything else reads, derived from the imports above: a new model is one line there.
-MODELS: tuple[type[Translator], ...] = tuple(
+MODELS: tuple[type[Model], ...] = tuple(
     sorted(
-        (part for part in list(vars().values()) if isinstance(part, type) and issubclass(part, Translator) and part is not Translator),
+        (part for part in list(vars().values()) if isinstance(part, type) and issubclass(part, Model) and hasattr(part, "facts")),
         key=lambda model: (model.facts.year, model.facts.name),
     )
 )
 
 
-def build(name: str, config: Mapping[str, Any]) -> Translator:
+def build(name: str, config: Mapping[str, Any]) -> Model:
     """The model called `name` with these settings, freshly begun: `build(*config_of(model))` is one like `model`."""
     known = {model.facts.name: model for model in MODELS}
     if name not in known:
@@ -50,7 +55,7 @@ def build(name: str, config: Mapping[str, Any]) -> Translator:
     return known[name](known[name].Config(**config))
 
 
-def config_of(model: Translator) -> tuple[str, dict[str, Any]]:
+def config_of(model: Model) -> tuple[str, dict[str, Any]]:
     """The name and the settings of a model as plain values: what a run directory keeps, and `build` takes."""
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(model.config).items()}
     return model.facts.name, plain

@@ -17,8 +17,9 @@ from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAtten
 from ..layers import Dropout
 from ..layers.multihead import weights_now
 from ..patterns import Pattern, lengths
+from ._model import ModelFacts, Step, mechanism
 from ._recurrent import CELLS, GATES, Encoder, Hidden, Stack, halved, named
-from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, mechanism
+from ._translator import Decoding, Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,9 @@ from ..attention import State
 from ..layers import Dropout
 from ..layers.multihead import weights_now
 from ..patterns import Pattern, lengths
+from ._model import ModelFacts, Step, mechanism
 from ._recurrent import Encoder
-from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, mechanism
+from ._translator import Decoding, Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from ..attention import State
 from ..layers import Dropout
+from ._model import ModelFacts, Step
 from ._recurrent import CELLS, Encoder, Hidden, Stack, halved, named
-from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig
+from ._translator import Decoding, Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

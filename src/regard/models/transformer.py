@@ -15,7 +15,8 @@ from ..attention import Attention, State
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHead, NoNorm, Packing, Position, Sinusoidal, States, xavier
 from ..patterns import causal, lengths
-from ._translator import Decoding, ModelFacts, Step, Translator, TranslatorConfig, mechanism
+from ._model import ModelFacts, Step, mechanism
+from ._translator import Decoding, Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

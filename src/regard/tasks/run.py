@@ -40,6 +40,8 @@ class Run:
         folder = Path(folder)
         config = read_config(folder)
         model = build(config["model"]["name"], config["model"]["config"])
+        if not isinstance(model, Translator):
+            raise BadFile(f"{folder}: a run of {model.facts.name}, which is no translator")
         weights = folder / "model.safetensors"
         if not weights.exists():
             raise MissingFile(
