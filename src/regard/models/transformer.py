@@ -16,7 +16,7 @@ from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHead, NoNorm, Packing, Position, Sinusoidal, States, xavier
 from ..patterns import causal, lengths
 from ._model import ModelFacts, Step, mechanism
-from ._translator import Decoding, Translator, TranslatorConfig
+from ._translator import Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,24 +162,18 @@ class Transformer(Translator):
     def begin(self, source_BM: Tensor, source_n_B: Tensor) -> State:
         self.check(source_BM, source_n_B)
         memory_BMD, B = self.encode(source_BM, source_n_B), len(source_BM)
-        parts: dict[str, State] = {"place": Decoding({"at": source_n_B.new_zeros(B)}, {})}  # rows that begin anew count from 0 again
-        for i, block in enumerate(self._blocks()):
-            parts[f"block {i}"] = block.start(B, causal, memory_BMD, source_n_B)
-        return States(B, parts)
+        return States(B, {f"block {i}": block.start(B, causal, memory_BMD, source_n_B) for i, block in enumerate(self._blocks())})
 
     def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
         assert isinstance(state, States)
-        place = state["place"]
-        assert isinstance(place, Decoding)
-        at_B, weights_BM = place.now["at"], None
-        x_BLD: Tensor = self.embedding(token_B[:, None], at_B[:, None].to(token_B.device))
+        weights_BM = None
+        x_BLD: Tensor = self.embedding(token_B[:, None], state.position())
         for i, block in enumerate(self._blocks()):
             part = state[f"block {i}"]
             x_BLD = block.mix(x_BLD, causal, part)
             if want_weights and i + 1 == len(self.decoder):
                 weights_BM = block.looks(x_BLD, state=part).mean(1)[:, 0]
             x_BLD = block.think(block.look(x_BLD, state=part))
-        place.move(at=at_B + 1)
         state.length += 1
         return Step(self.logits(self.decoder_norm(x_BLD[:, 0])), weights_BM)
 
