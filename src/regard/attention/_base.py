@@ -9,10 +9,11 @@ the matrix it really uses, so the law stays exact. It gives the oracle, the pict
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import ClassVar, Literal, ParamSpec, Self
+from typing import Any, ClassVar, Literal, ParamSpec, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,23 @@ class Attention(nn.Module):
 
     facts: ClassVar[Facts]
     extra: int = 0  # numbers a head wants of every key token beside k and v; MultiHead projects them from x as it projects k
+    _made_of: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        self = super().__new__(cls)
+        object.__setattr__(self, "_made_of", (args, options))  # what PyTorch's own would need set up first
+        return self
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was made with, by name: `type(mechanism)(**mechanism.settings)` is one like it, with parameters of its own."""
+        args, options = self._made_of
+        given = inspect.signature(type(self).__init__).bind(self, *args, **options)
+        named = dict(list(given.arguments.items())[1:])
+        for parameter in given.signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named |= named.pop(parameter.name, {})
+        return named
 
     @classmethod
     def sized(cls, *, heads: int, width: int, length: int) -> Self:

@@ -11,7 +11,6 @@ from ..errors import ShapeError, StateNotSupported
 from ..kernels import Bias, PlacedBias
 from ..patterns import Pattern, begun, full, placed
 
-
 Position = int | tuple[int, ...]  # of the next token: one number where all rows have read as many, else one a row
 
 

@@ -17,6 +17,15 @@ from ._model import ModelFacts as ModelFacts
 from ._model import Step as Step
 from ._translator import Translator as Translator
 from ._translator import TranslatorConfig as TranslatorConfig
+from .bert import Bert as Bert
+from .bert import BertConfig as BertConfig
+from .bert import bert_base as bert_base
+from .bert import bert_large as bert_large
+from .bert import bert_medium as bert_medium
+from .bert import bert_mini as bert_mini
+from .bert import bert_sized as bert_sized
+from .bert import bert_small as bert_small
+from .bert import bert_tiny as bert_tiny
 from .gpt import GPT as GPT
 from .gpt import GPTConfig as GPTConfig
 from .gpt import openai_gpt as openai_gpt

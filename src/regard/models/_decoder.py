@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ..attention import Position, State
 from ..errors import BadConfig, StateNotSupported
-from ..layers import Block, Embedding, MultiHead, Packing, States
-from ..patterns import Pattern, causal, segments
+from ..layers import Embedding, MultiHead, Packing, States
+from ..patterns import Full, Pattern, causal, segments
 from ._documents import Documents
 from ._language import LanguageModel, LanguageModelConfig
-from ._model import mechanism
+from ._model import Spec, looking
 
 PADDED = 2.0  # beyond this many times as many tokens, documents stay in their rows, and a pattern keeps them apart
 
@@ -28,7 +28,7 @@ class DecoderConfig(LanguageModelConfig):
     width: int = 256
     heads: int = 4
     depth: int = 4
-    attention: tuple[str, ...] = ("softmax",)  # of the layers in turn, and again from the first
+    attention: tuple[str, ...] = ("softmax",)  # of the layers in turn, and again from the first: see `Spec`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,8 +36,8 @@ class DecoderConfig(LanguageModelConfig):
             raise BadConfig(
                 f"{type(self).__name__}: attention={self.attention!r}; expected names of mechanisms, for the layers in turn: ('softmax',)"
             )
-        for name in self.attention:
-            mechanism(name)
+        for line in self.attention:
+            Spec.read(line)
 
     def _divided(self) -> None:
         if self.width % self.heads:
@@ -60,7 +60,7 @@ class Decoder(LanguageModel):
         if state is not None:
             raise StateNotSupported("documents are told apart in whole rows; step by step let a row begin anew, with state.reset(rows)")
         documents = Documents.of(document_BL)
-        alike = all(block.mixer.attention.reads_apart for block in self._blocks())
+        alike = all(block.mixer.attention.reads_apart and isinstance(block.mixer.own, Full) for block in self._blocks())
         if alike and documents.padding > PADDED:
             return self._read(ids_BL, documents.place_BL, causal & segments(document_BL))
         x_1TD = self._read(ids_BL.reshape(1, -1), documents.place_BL.reshape(1, -1), causal, packing=documents.rows)
@@ -86,12 +86,10 @@ class Decoder(LanguageModel):
         return list(self.blocks)  # PyTorch's list forgets what is in it
 
 
-def looking(config: DecoderConfig, layer: int, *, head_width: int | None = None, **options: Any) -> MultiHead:
-    """The heads of a layer, with the mechanism the config names for it; the options are those of MultiHead."""
+def looking_in(config: DecoderConfig, layer: int, **options: Any) -> MultiHead:
+    """The heads of a layer, looking as the config says for it; the options are those of MultiHead."""
     c = config
-    kind = mechanism(c.attention[layer % len(c.attention)])
-    attention = kind.sized(heads=c.heads, width=head_width or c.width // c.heads, length=c.length)
-    return MultiHead(c.width, c.heads, attention, head_width=head_width, **options)
+    return looking(c.attention[layer % len(c.attention)], c.width, c.heads, c.length, **options)
 
 
 def _parts(state: State) -> States:

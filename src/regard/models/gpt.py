@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..layers import Block, Embedding, FeedForward, Learned, NoNorm, gelu_tanh, gpt
-from ._decoder import Decoder, DecoderConfig, looking
+from ._decoder import Decoder, DecoderConfig, looking_in
 from ._model import ModelFacts
 
 
@@ -45,7 +45,7 @@ class GPT(Decoder):
 
         def block(layer: int) -> Block:
             thinking = FeedForward(c.width, 4 * c.width, gelu_tanh)
-            return Block(c.width, looking(c, layer), thinking, placement="post", dropout=c.dropout)
+            return Block(c.width, looking_in(c, layer), thinking, placement="post", dropout=c.dropout)
 
         self.embedding = Embedding(c.vocab, c.width, Learned(c.length, c.width), dropout=c.dropout)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))

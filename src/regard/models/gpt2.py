@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, gelu_tanh, gpt
-from ._decoder import Decoder, DecoderConfig, looking
+from ._decoder import Decoder, DecoderConfig, looking_in
 from ._model import ModelFacts
 
 
@@ -43,7 +43,7 @@ class GPT2(Decoder):
         c = self.config = config
 
         def block(layer: int) -> Block:
-            return Block(c.width, looking(c, layer), FeedForward(c.width, 4 * c.width, gelu_tanh), dropout=c.dropout)
+            return Block(c.width, looking_in(c, layer), FeedForward(c.width, 4 * c.width, gelu_tanh), dropout=c.dropout)
 
         self.embedding = Embedding(c.vocab, c.width, Learned(c.length, c.width), dropout=c.dropout)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ..attention import LocalAttention
-from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHead, gelu_tanh, gpt
-from ._decoder import Decoder, DecoderConfig, looking
+from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, gelu_tanh, gpt
+from ._decoder import Decoder, DecoderConfig, looking_in
 from ._model import ModelFacts
 
 
@@ -20,9 +19,8 @@ from ._model import ModelFacts
 class GPT3Config(DecoderConfig):
     length: int = 2048
     head_width: int = 64  # heads · head_width need not be the width: in the paper's "XL" it is not
-    band: int = 256  # tokens that a layer of "local" sees, itself included
     dropout: float = 0.0
-    attention: tuple[str, ...] = ("softmax", "local")
+    attention: tuple[str, ...] = ("softmax", "local(radius=255)")  # a band of 256 tokens in every other layer
 
 
 class GPT3(Decoder):
@@ -45,14 +43,10 @@ class GPT3(Decoder):
         super().__init__()
         c = self.config = config
 
-        def heads(layer: int) -> MultiHead:
-            made = looking(c, layer, head_width=c.head_width)
-            if isinstance(made.attention, LocalAttention):
-                made.attention = LocalAttention(c.band - 1)
-            return made
-
         def block(layer: int) -> Block:
-            return Block(c.width, heads(layer), FeedForward(c.width, 4 * c.width, gelu_tanh), dropout=c.dropout)
+            return Block(
+                c.width, looking_in(c, layer, head_width=c.head_width), FeedForward(c.width, 4 * c.width, gelu_tanh), dropout=c.dropout
+            )
 
         self.embedding = Embedding(c.vocab, c.width, Learned(c.length, c.width), dropout=c.dropout)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))
@@ -102,7 +96,7 @@ def gpt3_175b(vocab: int = 50_257) -> GPT3Config:
 
 def gpt3_tiny(vocab: int = 256) -> GPT3Config:
     """For minutes on a laptop: the proportions of the paper, and a band an eighth of the length."""
-    return replace(_published(vocab, 4, 128, 4, 32), length=256, band=32)
+    return replace(_published(vocab, 4, 128, 4, 32), length=256, attention=("softmax", "local(radius=31)"))
 
 
 def _published(vocab: int, depth: int, width: int, heads: int, head_width: int) -> GPT3Config:

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, Rotary, gpt, swiglu
-from ._decoder import Decoder, DecoderConfig, looking
+from ._decoder import Decoder, DecoderConfig, looking_in
 from ._model import ModelFacts
 
 
@@ -59,7 +59,7 @@ class Llama(Decoder):
         norm = partial(RMSNorm, eps=c.eps)
 
         def heads(layer: int) -> MultiHead:
-            made = looking(c, layer, head_width=c.head_width, kv_heads=c.kv_heads, bias=False, position=Rotary(base=c.base))
+            made = looking_in(c, layer, head_width=c.head_width, kv_heads=c.kv_heads, bias=False, position=Rotary(base=c.base))
             if c.qkv_bias:
                 made.qkv = nn.Linear(c.width, sum(made.sizes))
             return made
