@@ -91,7 +91,9 @@ class Misfit(BadFile):
     def __init__(self, origin: str, missing: Iterable[str] = (), unknown: Iterable[str] = (), sizes: Iterable[str] = (), advice: str = ""):
         self.missing, self.unknown, self.sizes = list(missing), list(unknown), list(sizes)
         parts = (("missing", self.missing), ("unknown", self.unknown), ("of another size", self.sizes))
-        said = "; ".join(f"{what}: {', '.join(names[:30])}{f' and {len(names) - 30} more' * (len(names) > 30)}" for what, names in parts if names)
+        said = "; ".join(
+            f"{what}: {', '.join(names[:30])}{f' and {len(names) - 30} more' * (len(names) > 30)}" for what, names in parts if names
+        )
         super().__init__(f"{origin}: {said}{advice and f'; {advice}'}")
 
 

@@ -64,7 +64,9 @@ class BorrowedTokenizer(Tokenizer):
             native = _word_pieces(folder / "vocab.txt", bool(named.get("do_lower_case", True)))
         elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             native = _bytes(folder)
-        elif any((folder / name).exists() for name in ("spiece.model", "sentencepiece.model", "tokenizer.model", "source.spm", "vocab.json")):
+        elif any(
+            (folder / name).exists() for name in ("spiece.model", "sentencepiece.model", "tokenizer.model", "source.spm", "vocab.json")
+        ):
             raise NotSupported(
                 f"{folder} has a tokenizer of another library and no tokenizer.json; "
                 'transformers.AutoTokenizer.from_pretrained("DIR").save_pretrained("DIR") writes one'
@@ -158,20 +160,22 @@ def _word_pieces(path: Path, lowercase: bool) -> tokenizers.Tokenizer:
     native.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     native.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
     native.decoder = decoders.WordPiece()
-    native.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in ids])
+    native.add_special_tokens(
+        [AddedToken(t, special=True, normalized=False) for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in ids]
+    )
     return native
 
 
 def _bytes(folder: Path) -> tokenizers.Tokenizer:
     ids = _json(folder / "vocab.json")
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     if set(_bpe.BYTES) - set(ids) or any(len(pair) != 2 for pair in merges):
         raise NotSupported(
             f"{folder} has vocab.json and merges.txt, but not over bytes as GPT-2's; "
             'transformers.AutoTokenizer.from_pretrained("DIR").save_pretrained("DIR") writes tokenizer.json'
         )
-    native = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges))
+    native = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[(left, right) for left, right in merges]))
     native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     native.decoder = decoders.ByteLevel()
     if "<|endoftext|>" in ids:

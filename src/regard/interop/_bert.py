@@ -8,7 +8,19 @@ from typing import Any
 from torch import Tensor
 
 from ..models import Bert
-from ._encoders import PLACES, Plain, embedding_table, encoder_config, encoder_settings, heads_table, looking_table, only_softmax, prefixed, thinking_table, tied
+from ._encoders import (
+    PLACES,
+    Plain,
+    embedding_table,
+    encoder_config,
+    encoder_settings,
+    heads_table,
+    looking_table,
+    only_softmax,
+    prefixed,
+    thinking_table,
+    tied,
+)
 from ._names import Line, ours, theirs
 
 TYPES = ("bert",)
@@ -28,11 +40,9 @@ def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def exported(model: Bert) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    only_softmax(model)
+    more = {"attention_probs_dropout_prob": only_softmax(model)}
     c = model.config
     kind = "BertForPreTraining" if c.words and c.sentences else "BertForMaskedLM" if c.words else "BertModel"
-    first = model.blocks[0].mixer.attention
-    more = {"attention_probs_dropout_prob": first.dropout}
     tensors = theirs(model.state_dict(), _table(vars(c)))
     return encoder_config(model, "bert", kind) | more, prefixed(tensors, "" if kind == "BertModel" else "bert")
 

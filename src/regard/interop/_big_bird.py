@@ -19,6 +19,7 @@ from ._encoders import (
     prefixed,
     thinking_table,
     tied,
+    unswapped,
 )
 from ._names import Line, expect, ours, theirs
 
@@ -49,6 +50,7 @@ def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def exported(model: BigBird) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    unswapped(model)
     c = model.config
     kind = "BigBirdForPreTraining" if c.words and c.sentences else "BigBirdForMaskedLM" if c.words else "BigBirdModel"
     more = {

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..attention import SoftmaxAttention
 from ..errors import BadConfig, NotSupported
-from ..layers import MultiHead
 from ..models import Model
 from ..models._encoder import Encoder, HeadsConfig
 from ..patterns import Full
@@ -138,15 +137,24 @@ def heads_table(settings: Mapping[str, Any], pooler: str = "pooler.dense") -> li
     return table + (both("follower", "cls.seq_relationship") if settings["sentences"] else [])
 
 
-def only_softmax(model: Model) -> None:
-    """Over there these layers look by plain softmax; whatever else ours do would be lost."""
-    for name, part in model.named_modules():
-        if isinstance(part, MultiHead):
-            a = part.attention
-            plain = type(a) is SoftmaxAttention and a.scale is a.softcap is a.sink_H is None and isinstance(part.own, Full)
-            if not plain:
-                what = f"{a.facts.name}{'' if isinstance(part.own, Full) else f' under {part.own}'}"
-                raise NotSupported(
-                    f"{name} looks by {what}; transformers' {model.facts.name} has plain softmax there. Export what it can hold: "
-                    'model.with_attention("softmax"), perhaps fine-tuned'
-                )
+def unswapped(model: Model) -> None:
+    """Over there these models look in one way only."""
+    if model.config.swapped:
+        what = "; ".join(f"{path} looks by {spec}" for path, spec in model.config.swapped)
+        raise NotSupported(
+            f"transformers' {model.facts.name} has its own attention everywhere, and here {what}; export the model as it was before"
+        )
+
+
+def only_softmax(model: Model) -> float:
+    """Over there these layers look by plain softmax; whatever else ours do would be lost. The dropout of its weights, which is the same in all."""
+    dropout = 0.0
+    for name, part in model.attentions().items():
+        a, always = part.attention, isinstance(part.own, Full)
+        if type(a) is not SoftmaxAttention or (a.scale, a.softcap, a.sink_H) != (None, None, None) or not always:
+            raise NotSupported(
+                f"{name} looks by {a.facts.name}{'' if always else f' under {part.own}'}; transformers' {model.facts.name} has plain softmax there. "
+                'Export what it can hold: model.with_attention("softmax"), perhaps fine-tuned'
+            )
+        dropout = a.dropout
+    return dropout

@@ -23,9 +23,14 @@ from . import _bert, _big_bird, _fnet, _longformer, _nystromformer, _reformer
 
 
 class Family(Protocol):
-    TYPES: tuple[str, ...]
-    NAMES: tuple[str, ...]
-    BUFFERS: tuple[str, ...]
+    @property
+    def TYPES(self) -> tuple[str, ...]: ...
+
+    @property
+    def NAMES(self) -> tuple[str, ...]: ...
+
+    @property
+    def BUFFERS(self) -> tuple[str, ...]: ...
 
     def config(self, hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]: ...
 

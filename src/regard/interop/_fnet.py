@@ -36,7 +36,11 @@ def exported(model: FNet) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _table(settings: Mapping[str, Any]) -> list[Line]:
-    mixing = [each for i in range(settings["depth"]) for each in both(f"blocks.{i}.around_mixer.over", f"encoder.layer.{i}.fourier.output.LayerNorm")]
+    mixing = [
+        each
+        for i in range(settings["depth"])
+        for each in both(f"blocks.{i}.around_mixer.over", f"encoder.layer.{i}.fourier.output.LayerNorm")
+    ]
     return [
         *embedding_table(),
         *both("embedding.projection", "embeddings.projection"),

@@ -30,7 +30,9 @@ def line(ours: str, *theirs: str, turned: bool = False) -> Line:
 
 def both(ours: str, *theirs: str, turned: bool = False) -> list[Line]:
     """The weight and the bias of a layer."""
-    return [line(f"{ours}.{part}", *(f"{name}.{part}" for name in theirs), turned=turned and part == "weight") for part in ("weight", "bias")]
+    return [
+        line(f"{ours}.{part}", *(f"{name}.{part}" for name in theirs), turned=turned and part == "weight") for part in ("weight", "bias")
+    ]
 
 
 def ours(hf: Mapping[str, Tensor], table: Iterable[Line]) -> dict[str, Tensor]:

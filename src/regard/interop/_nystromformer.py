@@ -9,7 +9,19 @@ from torch import Tensor
 
 from ..errors import BadConfig
 from ..models import Nystromformer
-from ._encoders import PLACES, Plain, embedding_table, encoder_config, encoder_settings, heads_table, looking_table, prefixed, thinking_table, tied
+from ._encoders import (
+    PLACES,
+    Plain,
+    embedding_table,
+    encoder_config,
+    encoder_settings,
+    heads_table,
+    looking_table,
+    prefixed,
+    thinking_table,
+    tied,
+    unswapped,
+)
 from ._names import Line, expect, line, ours, theirs
 
 TYPES = ("nystromformer",)
@@ -25,7 +37,11 @@ def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if kernel is None:
         raise BadConfig("config.json says conv_kernel_size=null; Nystromformer here has the convolution")
     del settings["attention"]
-    return "nystromformer", settings | {"landmarks": settings["length"] if landmarks == segments else landmarks, "kernel": kernel}
+    return "nystromformer", settings | {
+        "landmarks": settings["length"] if landmarks == segments else landmarks,
+        "segmented": segments,
+        "kernel": kernel,
+    }
 
 
 def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -36,11 +52,14 @@ def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def exported(model: Nystromformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Over there landmarks are means of equal segments of texts of one length, `length`; with one a place attention is exact."""
+    """Over there landmarks are means of equal segments of texts of one length."""
     c = model.config
+    unswapped(model)
     kind = "NystromformerForMaskedLM" if c.words else "NystromformerModel"
-    exact = c.landmarks >= c.length
-    more = {"num_landmarks": c.landmarks, "segment_means_seq_len": c.landmarks if exact else c.length, "conv_kernel_size": c.kernel, "pad_token_id": 1}
+    landmarks = c.segmented if c.landmarks >= c.length else c.landmarks
+    if c.segmented % landmarks:
+        raise BadConfig(f"transformers cuts {c.segmented} tokens (`segmented`) into {landmarks} equal segments; choose a multiple")
+    more = {"num_landmarks": landmarks, "segment_means_seq_len": c.segmented, "conv_kernel_size": c.kernel, "pad_token_id": 1}
     state = {name: x[:, None, :, None] if name.endswith("c_HT") else x for name, x in model.state_dict().items()}
     return encoder_config(model, "nystromformer", kind) | more, prefixed(theirs(state, _table(vars(c))), "nystromformer" if c.words else "")
 

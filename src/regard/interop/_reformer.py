@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..models import Reformer
-from ._encoders import Plain, prefixed
+from ._encoders import Plain, prefixed, unswapped
 from ._names import Line, activation, both, expect, line, need, ours, their_activation, theirs
 
 TYPES = ("reformer",)
@@ -50,6 +50,7 @@ def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def exported(model: Reformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    unswapped(model)
     c = model.config
     kind = ("ReformerModelWithLMHead" if c.causal else "ReformerForMaskedLM") if c.words else "ReformerModel"
     said = {

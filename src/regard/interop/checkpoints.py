@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -126,7 +125,9 @@ def _fill(model: Model, family: Family, tensors: _Tensors, settings: Mapping[str
     unknown = [name for name in tensors if name not in tensors.asked and not any(re.search(rule, name) for rule in family.BUFFERS)]
     own = weights_of(model)
     sizes = [
-        f"{name} is {tuple(x.shape)}, not {tuple(own[name].shape)}" for name, x in found.items() if name in own and x.shape != own[name].shape
+        f"{name} is {tuple(x.shape)}, not {tuple(own[name].shape)}"
+        for name, x in found.items()
+        if name in own and x.shape != own[name].shape
     ]
     if found:
         missing += [name for name in own if name not in found]
@@ -160,7 +161,9 @@ class _Tensors(Mapping[str, Tensor]):
         self.asked.add(name)
         tensor: Tensor = file.get_tensor(name)
         if not tensor.dtype.is_floating_point or tensor.element_size() < 2:
-            raise BadFile(f"{name} is {tensor.dtype}: weights that were quantised are not read; save the model in float32, float16 or bfloat16")
+            raise BadFile(
+                f"{name} is {tensor.dtype}: weights that were quantised are not read; save the model in float32, float16 or bfloat16"
+            )
         return tensor.float()
 
     def __contains__(self, name: object) -> bool:
@@ -199,7 +202,9 @@ def _family(folder: Path, described: Mapping[str, Any]) -> Family:
     for family in FAMILIES:
         if kind in family.TYPES:
             return family
-    raise UnknownName(f"family of models ({folder / 'config.json'}: model_type)", str(kind), [name for each in FAMILIES for name in each.TYPES])
+    raise UnknownName(
+        f"family of models ({folder / 'config.json'}: model_type)", str(kind), [name for each in FAMILIES for name in each.TYPES]
+    )
 
 
 def _files(folder: Path) -> dict[Path, list[str] | None]:

@@ -121,7 +121,7 @@ class Encoder(TextEncoder):
         x_BLD, pattern = self.embedding(ids_BL, kind_BL, inside), full if n_B is None else lengths(n_B)
         for block in self.blocks:
             x_BLD = block(x_BLD, pattern, packing=inside)
-        return x_BLD if inside is packing or inside is None else inside.pad(x_BLD)  # type: ignore[no-any-return]
+        return x_BLD if inside is packing or inside is None else inside.pad(x_BLD)
 
     def spoken(self, x: Tensor) -> Tensor:
         if self.speaker is None:

@@ -151,7 +151,9 @@ class Spec(NamedTuple):
                     return cls(mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass
-        raise BadConfig(f"{text!r} names no mechanism; write for example: local, or local(radius=64), or softmax under window(64) | tokens(0)")
+        raise BadConfig(
+            f"{text!r} names no mechanism; write for example: local, or local(radius=64), or softmax under window(64) | tokens(0)"
+        )
 
     def made(self, *, heads: int, width: int, length: int) -> Attention:
         """The mechanism for `heads` heads of size `width` and up to `length` keys."""
@@ -203,7 +205,9 @@ def _swap(model: Model, path: str, spec: Spec) -> None:
     if heads is None:
         raise BadConfig(f"{type(model).__name__} has nothing at {path!r} that looks; it has {', '.join(model.attentions())}")
     if type(heads) is not MultiHead:
-        raise NotSupported(f"{path} is a {type(heads).__name__}, which looks in a way of its own; mechanisms are swapped in plain MultiHead")
+        raise NotSupported(
+            f"{path} is a {type(heads).__name__}, which looks in a way of its own; mechanisms are swapped in plain MultiHead"
+        )
     writes = any(path.startswith(part) for part in model.writes)
     why = _obstacle(spec.kind, heads, spec.pattern, writes)
     if why is not None:

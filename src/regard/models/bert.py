@@ -33,9 +33,7 @@ class Bert(Encoder):
              et al. 2019, "Well-read students learn better", arXiv:1908.08962.
     """
 
-    facts = ModelFacts(
-        name="bert", year=2018, title="BERT: pre-training of deep bidirectional transformers", paper="arXiv:1810.04805"
-    )
+    facts = ModelFacts(name="bert", year=2018, title="BERT: pre-training of deep bidirectional transformers", paper="arXiv:1810.04805")
     Config = BertConfig
     config: BertConfig
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..attention import State
-from ..layers import Dropout, FourierMixer, Packing
+from ..layers import Block, Dropout, FourierMixer, Packing
 from ..patterns import Pattern, full, lengths
 from ._encoder import Encoder, EncoderConfig
 from ._model import ModelFacts
@@ -40,6 +40,7 @@ class FNet(Encoder):
     def __init__(self, config: FNetConfig):
         super().__init__(config)
         for block in self.blocks:
+            assert isinstance(block, Block)
             block.around_mixer.dropout = Dropout(0.0)  # the published blocks drop nothing of the transform
 
     def _mixer(self, layer: int) -> FourierMixer:

@@ -24,7 +24,9 @@ class LongformerConfig(HeadsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.window) not in (1, self.depth) or any(type(w) is not int or w < 2 or w % 2 for w in self.window):
-            raise BadConfig(f"LongformerConfig: window={self.window!r}; expected one even number of at least 2, or one for each of {self.depth} layers")
+            raise BadConfig(
+                f"LongformerConfig: window={self.window!r}; expected one even number of at least 2, or one for each of {self.depth} layers"
+            )
 
 
 class Longformer(Encoder):

@@ -16,6 +16,7 @@ from ._model import ModelFacts
 @dataclass(frozen=True, kw_only=True)
 class NystromformerConfig(HeadsConfig):
     landmarks: int = 64
+    segmented: int = 512  # transformers takes texts of exactly so many tokens; here it is kept for it, and texts have any length
     kernel: int = 65  # of the convolution of the values
     activation: str = "gelu_tanh"
     eps: float = 1e-5
@@ -37,7 +38,10 @@ class Nystromformer(Encoder):
     """
 
     facts = ModelFacts(
-        name="nystromformer", year=2021, title="Nyströmformer: a Nyström-based algorithm for approximating self-attention", paper="arXiv:2102.03902"
+        name="nystromformer",
+        year=2021,
+        title="Nyströmformer: a Nyström-based algorithm for approximating self-attention",
+        paper="arXiv:2102.03902",
     )
     Config = NystromformerConfig
     config: NystromformerConfig
@@ -45,10 +49,10 @@ class Nystromformer(Encoder):
 
     def _mixer(self, layer: int) -> MultiHead:
         c = self.config
-        return MultiHead(c.width, c.heads, _OneScale(heads=c.heads, landmarks=c.landmarks, kernel=c.kernel))
+        return MultiHead(c.width, c.heads, OneScale(heads=c.heads, landmarks=c.landmarks, kernel=c.kernel))
 
 
-class _OneScale(NystromAttention):
+class OneScale(NystromAttention):
     """The pseudo-inverse begins at Aᵀ over the largest ‖A‖₁ of all rows and heads."""
 
     def _scale(self, middle_BHCC: Tensor) -> Tensor:
