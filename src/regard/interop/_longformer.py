@@ -12,7 +12,7 @@ from ._encoders import PLACES, Plain, embedding_table, encoder_config, encoder_s
 from ._names import Line, both, expect, line, ours, theirs
 
 TYPES = ("longformer",)
-NAMES = ("longformer",)
+NAMES = ("longformer_encoder",)  # `longformer` is the mechanism
 BUFFERS = (PLACES, r"^lm_head\.decoder\.(weight|bias)$")
 
 
@@ -22,7 +22,7 @@ def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     settings = encoder_settings(hf)
     window = hf.get("attention_window", 512)
     del settings["attention"]
-    return "longformer", settings | {
+    return "longformer_encoder", settings | {
         "length": settings["length"] - Longformer.offset,
         "window": [window] if isinstance(window, int) else list(window),
         "attention_dropout": hf.get("attention_probs_dropout_prob", 0.1),

@@ -39,7 +39,7 @@ class Longformer(Encoder):
     Paper:   Beltagy, Peters & Cohan 2020, "Longformer: the long-document transformer", arXiv:2004.05150.
     """
 
-    facts = ModelFacts(name="longformer", year=2020, title="Longformer: the long-document transformer", paper="arXiv:2004.05150")
+    facts = ModelFacts(name="longformer_encoder", year=2020, title="Longformer: the long-document transformer", paper="arXiv:2004.05150")
     Config = LongformerConfig
     config: LongformerConfig
     offset: ClassVar[int] = 2  # as in RoBERTa, whose tables it took over: rows 0 and 1 are of padding

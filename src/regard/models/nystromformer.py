@@ -55,5 +55,5 @@ class Nystromformer(Encoder):
 class OneScale(NystromAttention):
     """The pseudo-inverse begins at Aᵀ over the largest ‖A‖₁ of all rows and heads."""
 
-    def _scale(self, middle_BHCC: Tensor) -> Tensor:
-        return super()._scale(middle_BHCC).amax((0, 1), keepdim=True)
+    def _scale(self, norm_BH11: Tensor) -> Tensor:
+        return norm_BH11.amax((0, 1), keepdim=True)
