@@ -231,6 +231,8 @@ def test_a_swapped_run_is_the_same_after_loading_and_not_exported(tmp_path):
     torch.testing.assert_close(again.features(ids, n), model.features(ids, n))
     with pytest.raises(NotSupported, match=r"blocks.1.mixer looks by performer; .*with_attention"):
         export(model, tmp_path / "b")
+    with pytest.raises(NotSupported, match="hold no patterns"):
+        export(model.with_attention("softmax", pattern=regard.window(3)), tmp_path / "b")
     export(again.with_attention("softmax"), tmp_path / "b")
     theirs(tmp_path / "d", "BigBird")
     with pytest.raises(NotSupported, match=r"blocks.0.mixer looks by local"):

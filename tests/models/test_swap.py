@@ -13,23 +13,21 @@ from regard import (
     MixtureSynthesizer,
     Performer,
     SoftmaxAttention,
-    causal,
     full,
     keep,
     tokens,
     window,
 )
-from regard.attention import State
 from regard.errors import BadConfig, NotSupported, UnknownName
-from regard.layers import Block, Embedding, FeedForward, Learned, States
 from regard.models import (
+    GPT2,
     Bert,
     BertConfig,
-    LanguageModel,
-    LanguageModelConfig,
+    GPT2Config,
+    Llama,
+    LlamaConfig,
     Longformer,
     LongformerConfig,
-    ModelFacts,
     Seq2Seq,
     Seq2SeqConfig,
     Transformer,
@@ -37,7 +35,6 @@ from regard.models import (
     config_of,
     transformer_tiny,
 )
-from regard.models._model import looking
 
 N, D, H, L = 17, 12, 3, 20
 
@@ -47,37 +44,15 @@ def bert(**more):
     return Bert(BertConfig(vocab=N, width=D, heads=H, depth=3, hidden=16, length=L, dropout=0.0, attention="softmax", **more)).eval()
 
 
-class Small(LanguageModel):
-    """A decoder of two blocks, for want of a larger one."""
-
-    facts = ModelFacts(name="small", year=2018, title="", paper="")
-    Config = LanguageModelConfig
-
-    def __init__(self, config, kv_heads=None):
-        super().__init__()
-        self.config = config
-        self.embedding = Embedding(config.vocab, D, Learned(config.length, D))
-        heads = [looking("softmax", D, H, config.length, kv_heads=kv_heads) for _ in range(2)]
-        self.blocks = nn.ModuleList(Block(D, each, FeedForward(D, 16)) for each in heads)
-
-    def features(self, ids_BL, document_BL=None, state=None):
-        x = self.embedding(ids_BL, 0 if state is None else state.length)
-        for n, block in enumerate(self.blocks):
-            x = block(x, causal, state=None if state is None else state[str(n)])
-        if state is not None:
-            state.length += ids_BL.shape[1]
-        return x
-
-    def head(self):
-        return self.embedding.token.weight, None
-
-    def begin(self, batch) -> State:
-        return States(batch, {str(n): block.start(batch, causal) for n, block in enumerate(self.blocks)})
-
-
-def small(**more):
+def gpt(**more):
     torch.manual_seed(0)
-    return Small(LanguageModelConfig(vocab=N, length=L), **more).eval()
+    return GPT2(GPT2Config(vocab=N, width=D, heads=H, depth=2, length=L, dropout=0.0, **more)).eval()
+
+
+def llama():
+    """Grouped queries and rotary places."""
+    torch.manual_seed(0)
+    return Llama(LlamaConfig(vocab=N, width=D, heads=H, kv_heads=1, head_width=4, hidden=16, depth=2, length=L)).eval()
 
 
 def text():
@@ -87,7 +62,7 @@ def text():
 # -- the same ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [bert, small])
+@pytest.mark.parametrize("make", [bert, gpt, llama])
 def test_softmax_under_full_is_the_same_to_the_bit(make):
     model, ids = make(), text()
     for swapped in (model.with_attention("softmax"), model.with_attention(pattern=full), model.with_attention(SoftmaxAttention)):
@@ -132,7 +107,7 @@ def test_only_self_attention_is_swapped():
 
 
 @pytest.mark.parametrize("mechanism", [m.facts.name for m in MECHANISMS])
-@pytest.mark.parametrize("make", [bert, small])
+@pytest.mark.parametrize("make", [bert, gpt, llama])
 def test_every_mechanism_is_taken_and_learns_or_refused_by_name(make, mechanism):
     """And one that is taken by a language model goes step by step to the same numbers."""
     model, ids = make(), text()
@@ -142,7 +117,7 @@ def test_every_mechanism_is_taken_and_learns_or_refused_by_name(make, mechanism)
         assert "those that can: " in str(refused)
         assert mechanism not in str(refused).partition("those that can: ")[2].split(", ")
         return
-    again = build(*json.loads(json.dumps(config_of(swapped)))) if make is bert else Small(swapped.config).eval()
+    again = build(*json.loads(json.dumps(config_of(swapped))))
     again.load_state_dict(swapped.state_dict())
     facts = next(m.facts for m in MECHANISMS if m.facts.name == mechanism)
     if not facts.random:
@@ -150,14 +125,14 @@ def test_every_mechanism_is_taken_and_learns_or_refused_by_name(make, mechanism)
     loss = swapped(ids).square().mean()
     loss.backward()
     assert loss.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in swapped.parameters())
-    if make is small and not facts.random:
+    if make is not bert and not facts.random:
         state = swapped.begin(len(ids))
         steps = torch.stack([swapped.step(ids[:, t], state).logits_BN for t in range(L)], 1)
         torch.testing.assert_close(steps, swapped(ids), atol=2e-4, rtol=1e-3)
 
 
 def test_under_a_pattern_it_still_goes_step_by_step():
-    model, ids = small().with_attention(pattern=window(3) | tokens(0)), text()
+    model, ids = gpt().with_attention(pattern=window(3) | tokens(0)), text()
     state = model.begin(len(ids))
     torch.testing.assert_close(torch.stack([model.step(ids[:, t], state).logits_BN for t in range(L)], 1), model(ids), atol=1e-5, rtol=1e-4)
 
@@ -166,10 +141,10 @@ def test_under_a_pattern_it_still_goes_step_by_step():
 
 
 def test_what_a_language_model_cannot_have():
-    with pytest.raises(NotSupported, match=r"nystrom cannot be at blocks.0.mixer of small: this part must not look ahead; .*softmax"):
-        small().with_attention("nystrom")
+    with pytest.raises(NotSupported, match=r"nystrom cannot be at blocks.0.mixer of gpt2: this part must not look ahead; .*softmax"):
+        gpt().with_attention("nystrom")
     with pytest.raises(NotSupported, match="statistics of the future"):
-        small().with_attention("lsh")
+        gpt().with_attention("lsh")
     with pytest.raises(NotSupported, match="step by step"):
         Transformer(transformer_tiny()).with_attention("bigbird", layers=[2])
     Transformer(transformer_tiny()).with_attention("bigbird", layers=[0, 1])
@@ -184,7 +159,7 @@ def test_what_shares_key_heads():
     assert ungrouped
     for name in ungrouped:
         with pytest.raises(NotSupported, match="3 query heads share 1 key heads"):
-            small(kv_heads=1).with_attention(name)
+            llama().with_attention(name)
 
 
 def test_what_cannot_be_restricted():
@@ -220,7 +195,7 @@ def test_no_such_layer_and_no_heads():
 # -- and on it goes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [bert, small])
+@pytest.mark.parametrize("make", [bert, gpt, llama])
 @pytest.mark.parametrize("mechanism", ["longformer(radius=2)", "performer", "linear", "local(radius=3)", "softmax under window(2)"])
 def test_a_swapped_model_is_fine_tuned(make, mechanism):
     """A few steps: it begins where the mechanism put it, and gets better."""

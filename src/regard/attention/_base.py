@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..errors import BiasNotSupported, DtypeError, PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import Bias
-from ..patterns import Both, Causal, Full, Pattern, causal, full, placed
+from ..patterns import Both, Causal, Full, Pattern, begun, causal, full, placed, since
 from ._state import State
 
 
@@ -120,6 +120,11 @@ class Attention(nn.Module):
     def rows_apart(self) -> bool:
         """Whether a query's weights are the same whatever other queries there are: such mechanisms have a `weights_of` of their own."""
         return type(self).weights_of is not Attention.weights_of
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether documents packed in one row are each read as if alone under `segments`: it takes any rule, and counts no places."""
+        return self.facts.patterns == "any" and not self.facts.positional
 
     def within(self, pattern: Pattern) -> Pattern:
         """Where it looks when it may look where `pattern` says: a mechanism with a pattern of its own narrows it."""
@@ -226,10 +231,15 @@ def factors(pattern: Pattern) -> list[Pattern]:
     """The rules that must all allow a pair."""
     if isinstance(pattern, placed):
         return factors(pattern.rule)
+    if isinstance(pattern, begun):  # a rule that tells keys apart counts from the beginning of each row
+        parts = factors(pattern.rule)
+        return [since(torch.tensor(pattern.first)), *(p if isinstance(p, Full | Causal) else begun(p, pattern.first) for p in parts)]
     return [*factors(pattern.left), *factors(pattern.right)] if isinstance(pattern, Both) else [pattern]
 
 
 def _rule_name(pattern: Pattern) -> str:
+    if isinstance(pattern, begun):
+        return _rule_name(pattern.rule)
     return {Full: "full", Causal: "causal"}.get(type(pattern), type(pattern).__name__)
 
 

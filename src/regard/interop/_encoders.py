@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..attention import SoftmaxAttention
 from ..errors import BadConfig, NotSupported
+from ..layers import MultiHead
 from ..models import Model
 from ..models._encoder import Encoder, HeadsConfig
 from ..patterns import Full
@@ -149,7 +150,9 @@ def unswapped(model: Model) -> None:
 def only_softmax(model: Model) -> float:
     """Over there these layers look by plain softmax; whatever else ours do would be lost. The dropout of its weights, which is the same in all."""
     dropout = 0.0
-    for name, part in model.attentions().items():
+    for name, part in model.named_modules():
+        if not isinstance(part, MultiHead):
+            continue
         a, always = part.attention, isinstance(part.own, Full)
         if type(a) is not SoftmaxAttention or (a.scale, a.softcap, a.sink_H) != (None, None, None) or not always:
             raise NotSupported(

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from . import _bert, _big_bird, _fnet, _longformer, _nystromformer, _reformer
+from . import _bert, _big_bird, _fnet, _gpt, _gpt2, _llama, _longformer, _marian, _nystromformer, _reformer
 
 
 class Family(Protocol):
@@ -39,4 +39,4 @@ class Family(Protocol):
     def exported(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]: ...
 
 
-FAMILIES: tuple[Family, ...] = (_bert, _longformer, _big_bird, _fnet, _nystromformer, _reformer)
+FAMILIES: tuple[Family, ...] = (_bert, _gpt, _gpt2, _llama, _marian, _longformer, _big_bird, _fnet, _nystromformer, _reformer)

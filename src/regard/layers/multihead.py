@@ -161,7 +161,7 @@ class MultiHead(nn.Module):
             pattern = pattern & self.own
             q, k, v = self._project(x_BLD, packing)
             extra = self._extra(x_BLD, packing)
-            q_from = k_from = 0 if state is None else state.length
+            q_from = k_from = 0 if state is None else state.position()
         else:
             memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD, memory_packing)
             q = self._query(x_BLD, packing)
@@ -191,7 +191,7 @@ class MultiHead(nn.Module):
         return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads), self._extra(memory_BMD, packing), n_B)
 
     def start(self, batch: int, pattern: Pattern = causal) -> State:
-        """A fresh state for a sequence that looks at itself step by step; positions go on from `state.length`."""
+        """A fresh state for a sequence that looks at itself step by step; positions go on from `state.position()`."""
         return self.attention.start(batch, pattern & self.own)
 
     def projections(self) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..attention import BigBirdAttention
 from ..kernels import Bias
 from ..layers import MultiHead, Position
+from ..layers.positions import Place
 from ..patterns import Pattern, full
 from ._encoder import Encoder, HeadsConfig
 from ._model import ModelFacts
@@ -79,7 +80,7 @@ class _FirstAgain(Position):
         super().__init__()
         self.block, self.times, self.short = block, times, short
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
         M = k_BMHK.shape[1]
         return q_BLHK, k_BMHK, None if self.short >= M else _Again(self.block, self.times, (math.ceil(M / self.block) - 1) * self.block)
 
