@@ -84,7 +84,7 @@ def test_muon_is_its_formula():
             step = (was * (1 - rate * 0.5) - now) / (rate * 0.2 * 4)
             turned = u.mT @ step @ vh.mT
             torch.testing.assert_close(turned, torch.diag(turned.diagonal()), rtol=0, atol=1e-10)
-            assert 0 < turned.diagonal().min() and 0.6 < turned.diagonal().median() < turned.diagonal().max() < 1.3
+            assert turned.diagonal().min() > 0 and 0.6 < turned.diagonal().median() < turned.diagonal().max() < 1.3
     assert not weight.equal(heads.qkv.weight)
 
 
