@@ -28,6 +28,7 @@ from regard.models import (
     LlamaConfig,
     Longformer,
     LongformerConfig,
+    Model,
     Seq2Seq,
     Seq2SeqConfig,
     Transformer,
@@ -97,6 +98,20 @@ def test_some_layers():
         "blocks.2.mixer": "performer",
         "blocks.1.mixer": "softmax() under window(3)",
     }
+
+
+def test_a_model_around_another():
+    """It may show the config of what is inside, and nothing is swapped twice."""
+
+    class Around(Model):
+        def __init__(self, body):
+            super().__init__()
+            self.body, self.config = body, body.config
+
+    around = Around(bert().with_attention("local"))
+    assert type(around.body.blocks[0].mixer.attention) is LocalAttention
+    with pytest.raises(NotSupported, match="inside it"):
+        around.with_attention("softmax")
 
 
 def test_only_self_attention_is_swapped():

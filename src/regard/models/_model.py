@@ -69,8 +69,7 @@ class _Swapping(type):
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         model = super().__call__(*args, **options)
-        config = vars(model).get("config")
-        for path, spec in config.swapped if isinstance(config, ModelConfig) else ():
+        for path, spec in model.config.swapped if _own_config(model) else ():
             _swap(model, path, Spec.read(spec))
         return model
 
@@ -104,6 +103,10 @@ class Model(nn.Module, metaclass=_Swapping):
         What the new mechanism learns by itself begins anew. The config remembers, so a run that is saved and loaded is the same.
         """
         model, parts = deepcopy(self), list(self.attentions())
+        if not _own_config(self):
+            raise NotSupported(
+                f"{type(self).__name__} shows the config of a model inside it; call with_attention on that, before it is put there"
+            )
         if not parts:
             raise NotSupported(f"{type(self).__name__} has no MultiHead in which a mechanism could be swapped")
         chosen = range(len(parts)) if layers is None else list(layers)
@@ -174,6 +177,11 @@ def looking(spec: str, width: int, heads: int, length: int, *, head_width: int |
     said = Spec.read(spec)
     attention = said.made(heads=heads, width=width // heads if head_width is None else head_width, length=length)
     return MultiHead(width, heads, attention, head_width=head_width, own=said.pattern, **options)
+
+
+def _own_config(model: nn.Module) -> bool:
+    """Whether it was built from its config: a model around another, as a classifier, may show that one's."""
+    return isinstance(vars(model).get("config"), getattr(type(model), "Config", ()))
 
 
 def _asked(heads: MultiHead, attention: str | Attention | type[Attention] | None, pattern: Pattern | None) -> Spec:
