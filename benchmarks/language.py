@@ -52,7 +52,7 @@ class Plain(nn.Module):
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.view(-1))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.flatten())
 
 
 def regard_loss(model: GPT2) -> Loss:
@@ -88,14 +88,22 @@ def transformers_loss(model: GPT2) -> tuple[nn.Module, Loss]:
     from regard.interop import _gpt2
 
     described, tensors = _gpt2.exported(model)
-    quiet = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_cache": False, "attn_implementation": "sdpa"}
+    quiet = {
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "use_cache": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "attn_implementation": "sdpa",
+    }
     made = GPT2LMHeadModel(GPT2Config(**{k: v for k, v in described.items() if k not in ("model_type", "architectures")} | quiet))
     made.load_state_dict({name: x.clone() for name, x in tensors.items()}, strict=False)
     made.tie_weights()
 
     def loss(ids: Tensor, target: Tensor) -> Tensor:
         logits = made(input_ids=ids).logits
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.view(-1))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.flatten())
 
     return made, loss
 

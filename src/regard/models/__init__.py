@@ -98,7 +98,7 @@ def of_size(name: str, **settings: Any) -> Model:
     """The published model called `name`, freshly begun: `of_size("gpt2-small")`. Settings given here replace the published ones."""
     if name not in SIZES:
         raise UnknownName("size of a model", name, SIZES)
-    config = replace(SIZES[name](), **settings)  # type: ignore[type-var]
+    config = replace(SIZES[name](), **settings)
     return next(model for model in MODELS if model.Config is type(config))(config)
 
 
