@@ -93,6 +93,7 @@ def transformers_loss(model: GPT2, dropout: float) -> tuple[nn.Module, Loss]:
 
     described, tensors = _gpt2.exported(model)
     quiet = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout, "use_cache": False, "attn_implementation": "sdpa"}
+    quiet |= {"bos_token_id": None, "eos_token_id": None}
     made = GPT2LMHeadModel(GPT2Config(**{k: v for k, v in described.items() if k not in ("model_type", "architectures")} | quiet))
     made.load_state_dict({name: x.clone() for name, x in tensors.items()}, strict=False)
     made.tie_weights()
