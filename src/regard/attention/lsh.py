@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Self
+import math
+from collections.abc import Iterator
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from ..errors import BadConfig
 from ..kernels import Bias
-from ..patterns import Pattern, full
+from ..kernels._autocast import uncast
+from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Facts, softmax_where, unmixed
-from ._places import allowed, real, rows, take
-from ._scored import BUDGET
+from ._places import real
 from ._state import State
+
+BUDGET = 2**19  # scores worked on at a time: 2 MiB in float32; fewer cost more calls, more leave the cache
+TINY = 1e-12  # a shorter key has no direction
+FAR = 1e30  # what is taken from scores of pairs that do not count: finite, so that nothing minus nothing is not NaN
 
 
 class LSHAttention(Attention):
@@ -27,11 +33,11 @@ class LSHAttention(Attention):
     $s^r_i$ is the place of i when positions are sorted by (bucket, position) in round r; the bucket is
     $\arg\max[q_i R_r; -q_i R_r]$ with a random matrix $R_r$. A position looks at itself only if it may look at nothing else.
 
-    Cost:    time O(R·L·(c·K + log L)) for R rounds and chunks of c; memory O(R·L·K) and some chunks' scores, in training too:
-             they are computed again on the way back.
+    Cost:    time O(R·L·(c·K + log L)) for R rounds and chunks of c; memory O(R·L·K) for some heads at a time and some chunks' scores,
+             in training too: they are computed again on the way back.
     Use it:  for sequences of many thousand tokens in which a few distant ones matter and are alike; trained with it, more
              rounds may be used afterwards (`attention.rounds = 8`).
-    Avoid it: below some thousand tokens, where exact attention is faster; where queries and keys must differ.
+    Avoid it: below a thousand tokens, where exact attention is faster; where queries and keys must differ.
     Limits:  q and k should be one vector, as `MultiHead(shared_qk=True)` makes them. Given others, it is still what the
              formula says: places are those of the queries, directions those of the keys. Pairs are masked by the pattern,
              but a token of the future may move the borders of chunks: causal as a mask only. Padding is sorted behind the
@@ -79,22 +85,23 @@ class LSHAttention(Attention):
     @unmixed
     def hash(self, q_BLHK: Tensor, pattern: Pattern = full) -> Tensor:
         """The bucket of each position in each round, bucket_BHRL; padding has one of its own, the last."""
-        L, H, K = q_BLHK.shape[1:]
-        x_BLHK = q_BLHK.detach().to(torch.promote_types(q_BLHK.dtype, torch.float32))
+        B, L, H, K = q_BLHK.shape
+        x_NLK = q_BLHK.detach().transpose(1, 2).to(torch.promote_types(q_BLHK.dtype, torch.float32)).flatten(0, 1)
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())) if self.seed is None else self.seed)
-        rounds = []
-        for _ in range(self.rounds):
-            bucket_BHL, factor = torch.zeros((), dtype=torch.long, device=x_BLHK.device), 1
-            for size in self.buckets:
-                turn_HKN = torch.randn(H, K, size // 2, generator=generator).to(x_BLHK)
-                turned_BHLN = torch.einsum("blhk,hkn->bhln", x_BLHK, turn_HKN)
-                nearest_BHL1 = turned_BHLN.abs().argmax(-1, keepdim=True)
-                behind_BHL1 = turned_BHLN.gather(-1, nearest_BHL1) < 0
-                bucket_BHL = bucket_BHL + factor * (nearest_BHL1 + size // 2 * behind_BHL1).squeeze(-1)
+        turns = [torch.randn(H, K, size // 2, generator=generator) for _ in range(self.rounds) for size in self.buckets]
+        turn_NKX = torch.cat(turns, -1).to(x_NLK).repeat(B, 1, 1)
+        bucket_NRL = torch.empty(B * H, self.rounds, L, dtype=torch.long, device=x_NLK.device)
+        for heads in slices(B * H, 2 * BUDGET // max(1, L * turn_NKX.shape[-1])):
+            turned_NLRX = torch.bmm(x_NLK[heads], turn_NKX[heads]).unflatten(-1, (self.rounds, -1))
+            bucket_NLR, factor = torch.zeros((), dtype=torch.long, device=x_NLK.device), 1
+            for size, part_NLRX in zip(self.buckets, turned_NLRX.split([size // 2 for size in self.buckets], -1), strict=True):
+                nearest_NLR1 = part_NLRX.abs().argmax(-1, keepdim=True)
+                behind_NLR1 = part_NLRX.gather(-1, nearest_NLR1) < 0
+                bucket_NLR = bucket_NLR + factor * (nearest_NLR1 + size // 2 * behind_NLR1).squeeze(-1)
                 factor *= size
-            rounds.append(bucket_BHL)
-        padding_BL = torch.arange(L, device=x_BLHK.device) >= real(pattern, L, x_BLHK.device)[:, None]
-        return torch.stack(rounds, 2).masked_fill(padding_BL[:, None, None], factor)
+            bucket_NRL[heads] = bucket_NLR.mT
+        padding_BL = torch.arange(L, device=x_NLK.device) >= real(pattern, L, x_NLK.device)[:, None]
+        return bucket_NRL.view(B, H, self.rounds, L).masked_fill_(padding_BL[:, None, None], math.prod(self.buckets))
 
     def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
         self.check(q_BLHK, k_BMHK, None, pattern, bias)
@@ -109,6 +116,7 @@ class LSHAttention(Attention):
         seen_BHLM = torch.where(others_BHLM.any(-1, keepdim=True), others_BHLM, seen_BHLM)
         return softmax_where(torch.einsum("blhk,bmhk->bhlm", q_BLHK, F.normalize(k_BMHK, dim=-1)), seen_BHLM)
 
+    @unmixed
     def forward(
         self,
         q_BLHK: Tensor,
@@ -119,57 +127,220 @@ class LSHAttention(Attention):
         state: State | None = None,
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        (B, L, H, _), V, R, C = q_BLHK.shape, v_BMHV.shape[-1], self.rounds, min(self.chunk, max(q_BLHK.shape[1], 1))
-        at_BHRL = self.hash(q_BLHK, pattern).sort(dim=-1, stable=True).indices  # which position stands at each place
-        place_BHRL = torch.empty_like(at_BHRL).scatter_(-1, at_BHRL, torch.arange(L, device=at_BHRL.device).expand_as(at_BHRL))
-
-        # T chunks of C places; what fills up the last, and stands before the first, is position L, which is nobody
-        i_BHRTC = F.pad(at_BHRL, (0, -L % C), value=L).unflatten(-1, (-(-L // C), C))
-        j_BHRTS = torch.cat([F.pad(i_BHRTC, (0, 0, 1, 0), value=L)[..., :-1, :], i_BHRTC], -1)
-        q_BHRTCK, k_BHRTCK, v_BHRTCV = (take(x, i_BHRTC.clamp(max=L - 1)) for x in (q_BLHK, F.normalize(k_BMHK, dim=-1), v_BMHV))
-        before_K, before_V = (F.pad(x, (0, 0, 0, 0, 1, 0))[..., :-1, :, :] for x in (k_BHRTCK, v_BHRTCV))
-        chunk_BHRL = (place_BHRL // C).int()
-
-        def look(i: Tensor, j: Tensor, q: Tensor, before_K: Tensor, k: Tensor, before_V: Tensor, v: Tensor) -> Tensor:
-            """Some chunks of every round: what their positions see there, and the log-sum-exp of the scores behind it."""
-            scores_BHRTCS = (q @ torch.cat([before_K, k], -2).transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32))
-            scores_BHRTCS = scores_BHRTCS.masked_fill(~self._seen(i, j, chunk_BHRL, pattern), -torch.inf)
-            top = scores_BHRTCS.detach().amax(-1, keepdim=True)
-            e_BHRTCS = (scores_BHRTCS - top.masked_fill(top == -torch.inf, 0)).exp()
-            total = e_BHRTCS.sum(-1, keepdim=True).masked_fill(top == -torch.inf, 1)
-            out_BHRTCV = (e_BHRTCS.to(v.dtype) @ torch.cat([before_V, v], -2)).to(total.dtype) / total
-            return torch.cat([out_BHRTCV, top + total.log()], -1)
-
-        step = max(1, BUDGET // max(1, B * H * R * C * 2 * C))
-        all_parts = (i_BHRTC, j_BHRTS, q_BHRTCK, before_K, k_BHRTCK, before_V, v_BHRTCV)
-        parts = list(zip(*(x.split(step, 3) for x in all_parts), strict=True))  # split once: slices would each have a gradient of full size
-        if torch.is_grad_enabled() and len(parts) > 1:
-            seen = [checkpoint(look, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
-        else:
-            seen = [look(*part) for part in parts]
-        x_BHRPX = torch.cat(seen, 3).flatten(3, 4)
-        first_BHR1 = torch.arange(B * H * R, device=q_BLHK.device).view(B, H, R, 1) * x_BHRPX.shape[3]
-        out_BHRLV, lse_BHRL1 = rows(x_BHRPX.reshape(-1, V + 1), first_BHR1 + place_BHRL).split((V, 1), -1)
-        lse_BHLR = lse_BHRL1.squeeze(-1).transpose(-1, -2)
-        some_BHLR = lse_BHLR > -torch.inf
-        share_BHLR = softmax_where(lse_BHLR, some_BHLR)
-        out_BHLV = torch.einsum("bhlr,bhrlv->bhlv", share_BHLR, out_BHRLV).to(v_BMHV.dtype)
-
-        own = torch.arange(L, device=q_BLHK.device).view(1, 1, L)
-        alone_BHL = allowed(pattern, own, own, L) & ~some_BHLR.any(-1)
-        return torch.where(alone_BHL.unsqueeze(-1), v_BMHV.transpose(1, 2), out_BHLV).transpose(1, 2)
-
-    def _seen(self, i_BHRTC: Tensor, j_BHRTS: Tensor, chunk_BHRL: Tensor, pattern: Pattern) -> Tensor:
-        """Which pairs of each chunk count: seen_BHRTCS."""
-        L = chunk_BHRL.shape[-1]
-        i, j = i_BHRTC.clamp(max=L - 1), j_BHRTS.clamp(max=L - 1)
-        somebody = (i_BHRTC < L).unsqueeze(-1) & (j_BHRTS < L).unsqueeze(-2)
-        seen = somebody & allowed(pattern, i.unsqueeze(-1), j.unsqueeze(-2), L) & (i.unsqueeze(-1) != j.unsqueeze(-2))
-        for r in range(self.rounds - 1):  # pairs met in round r are not met again in those after it
-            of_i, of_j = (chunk_BHRL[:, :, r].gather(-1, x[:, :, r + 1 :].flatten(2)).view_as(x[:, :, r + 1 :]) for x in (i, j))
-            back = of_i.unsqueeze(-1) - of_j.unsqueeze(-2)
-            seen[:, :, r + 1 :] &= (back != 0) & (back != 1)
-        return seen
+        if not q_BLHK.numel():
+            return v_BMHV
+        precise = torch.promote_types(q_BLHK.dtype, torch.float32)
+        order = Order(self.hash(q_BLHK, pattern), min(self.chunk, q_BLHK.shape[1]), pattern, precise)
+        return Hashed.apply(order, q_BLHK, k_BMHK, v_BMHV)  # type: ignore[no-any-return, no-untyped-call]
 
     def extra_repr(self) -> str:
         return f"rounds={self.rounds}, chunk={self.chunk}, buckets={self.buckets}, seed={self.seed}"
+
+
+class Order:
+    """Who stands where: the positions of all N = B·H heads, sorted in R rounds, in T chunks of C places.
+
+    The chunks of all heads in one round are one row of chunks. What fills up the last chunk of a head, and what stands before the first
+    of all, is nobody: position 0 stands there, but is not seen as a key, and what it finds as a query is not fetched.
+    """
+
+    def __init__(self, bucket_BHRL: Tensor, size: int, pattern: Pattern, dtype: torch.dtype):
+        (B, self.H, self.R, self.L), device = bucket_BHRL.shape, bucket_BHRL.device
+        self.N, self.C, self.T, self.pattern = B * self.H, size, -(-self.L // size), pattern.fit(self.L, self.L)
+        self.most = max(1, BUDGET // (2 * size**2))  # chunks worked on together
+        at_RNL = bucket_BHRL.flatten(0, 1).transpose(0, 1).sort(dim=-1, stable=True).indices  # which position stands at each place
+        self.place_RNL = torch.empty_like(at_RNL).scatter_(-1, at_RNL, torch.arange(self.L, device=device).expand_as(at_RNL))
+        at_RNP = F.pad(at_RNL, (0, self.T * size - self.L))
+        row_RNP = at_RNP + torch.arange(self.N, device=device)[:, None] * self.L
+        chunk_RNL = (self.place_RNL // size).to(dtype)
+        met_ERNP = (chunk_RNL[e].expand_as(at_RNL).gather(-1, at_RNP) for e in range(self.R - 1))
+        self.row_RX, self.at_RX, *self.met_ERX = (F.pad(x.flatten(1), (size, 0)) for x in (row_RNP, at_RNP.to(dtype), *met_ERNP))
+
+    def groups(self) -> list[slice]:
+        """Heads whose chunks of a round are worked on together."""
+        return slices(self.N, self.most // self.T)
+
+    def pieces(self, heads: slice) -> Iterator[tuple[int, slice]]:
+        """Rounds, and in each the chunks of these heads, a few at a time."""
+        for r in range(self.R):
+            for chunks in slices((heads.stop - heads.start) * self.T, self.most):
+                yield r, slice(heads.start * self.T + chunks.start, heads.start * self.T + chunks.stop)
+
+    def places(self, heads: slice) -> Tensor:
+        """Where each position of these heads stands, place_XR, counting the places of all of them in round 0, in round 1 …"""
+        place_NLR, n, device = self.place_RNL[:, heads].permute(1, 2, 0), heads.stop - heads.start, self.place_RNL.device
+        first_N1R = torch.arange(n, device=device).view(-1, 1, 1) + torch.arange(self.R, device=device) * n
+        return (place_NLR + first_N1R * (self.T * self.C)).flatten(0, 1)  # type: ignore[no-any-return]
+
+    def row(self, r: int, chunks: slice) -> Tensor:
+        """Who stands in the chunk before these and in them, as rows of N·L."""
+        return self.row_RX[r, self._span(chunks)]
+
+    def hidden(self, r: int, chunks: slice, room: Room) -> Tensor:
+        """Of the pairs of each chunk and its window: zero where one counts, −1 or less elsewhere, hidden_GCS.
+
+        By arithmetic: comparisons take five times as long, `where` forty times.
+        """
+        C, T, span = self.C, self.T, self._span(chunks)
+        far, near = (room(name, chunks.stop - chunks.start, C, 2 * C) for name in ("scores", "more"))
+        if isinstance(self.pattern, Causal):
+            i, j = self._pairs(self.at_RX[r, span])
+            torch.sub(i + 0.5, j, out=far)  # at least 1.5 where j < i
+        else:
+            far.copy_(2 - 2 * torch.eye(C, 2 * C, dtype=far.dtype, device=far.device).roll(C, 1))  # at least 1.5 but for oneself
+            if not isinstance(self.pattern, Full):
+                i, j = self._pairs(self.row_RX[r, span])
+                far.mul_(self._allows(i, j))
+        for chunk_RX in self.met_ERX[:r]:  # met in an earlier round, where the other one's chunk was one's own or the one before
+            i, j = self._pairs(chunk_RX[r, span])
+            torch.minimum(far, torch.sub(i - 0.5, j, out=near).abs_(), out=far)
+        far[-chunks.start % T :: T, :, :C] = 0  # the first chunk of a head has none before it
+        if self.L % C:
+            far[(T - 1 - chunks.start) % T :: T, :, C + self.L % C :] = 0
+        return far.clamp_max_(1.5).sub_(1.5)
+
+    def nobody(self, x_GC1: Tensor, chunks: slice, value: float) -> Tensor:
+        """x with `value` where nobody stands."""
+        if self.L % self.C:
+            x_GC1[(self.T - 1 - chunks.start) % self.T :: self.T, self.L % self.C :] = value
+        return x_GC1
+
+    def left_to_themselves(self, alone_NL: Tensor) -> Tensor:
+        """Of positions that see nobody, those that may look at themselves, as rows of N·L."""
+        row = alone_NL.flatten().nonzero().squeeze(-1)
+        return row[self._allows(row, row).expand_as(row)]
+
+    def _span(self, chunks: slice) -> slice:
+        return slice(chunks.start * self.C, (chunks.stop + 1) * self.C)
+
+    def _pairs(self, x_X: Tensor) -> tuple[Tensor, Tensor]:
+        """As queries by chunks, (G, C, 1), and as keys by windows, (G, 1, 2C)."""
+        return x_X[self.C :].view(-1, self.C, 1), x_X.unfold(0, 2 * self.C, self.C).unsqueeze(1)
+
+    def _allows(self, i: Tensor, j: Tensor) -> Tensor:
+        """What the pattern says of rows of N·L; it may not tell batch rows apart, or heads."""
+        b, h = i // (self.L * self.H) if self.pattern.batch > 1 else i * 0, i // self.L % self.H if self.pattern.heads > 1 else i * 0
+        return self.pattern.allows(b, h, i % self.L, j % self.L)
+
+
+class Room:
+    """Memory by name, used again and again: fresh memory takes longer to get than to fill."""
+
+    def __init__(self, like: Tensor):
+        self.like, self.held = like, dict[str, Tensor]()
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        size = math.prod(shape)
+        if name not in self.held or self.held[name].numel() < size:
+            self.held[name] = self.like.new_empty(size)
+        return self.held[name][:size].view(shape)
+
+
+class Hashed(torch.autograd.Function):
+    """Softmax attention over the windows of all rounds, some chunks at a time, and again on the way back.
+
+    Each round leaves sums of exponentials and their largest exponent; fetched in the order of positions they add up. On the way back
+    the log-sum-exp of all rounds makes the weights of each. Exponentials are powers of two, which cost half as much, and where
+    most are zero a tenth.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, order: Order, q_BLHK: Tensor, k_BLHK: Tensor, v_BLHV: Tensor) -> Tensor:
+        (L, K), V, R, C = q_BLHK.shape[1::2], v_BLHV.shape[-1], order.R, order.C
+        x_NX, _ = _packed(q_BLHK, k_BLHK, v_BLHV)
+        out_NV, lse_N, room = x_NX.new_empty(len(x_NX), V), x_NX.new_empty(len(x_NX)), Room(x_NX)
+        for heads in order.groups():
+            rows, T = slice(heads.start * L, heads.stop * L), (heads.stop - heads.start) * order.T
+            sum_RTCV, top_RTC1, total_RTC1 = (room(name, R, T, C, size) for name, size in (("sum", V), ("top", 1), ("total", 1)))
+            for r, chunks in order.pieces(heads):
+                here, (x_GCX, x_GXS) = _here(r, chunks, heads, order.T), _fetched(x_NX, order.row(r, chunks), C, room)
+                e_GCS = _scores(order.hidden(r, chunks, room), x_GCX[..., :K], x_GXS[:, K : 2 * K])
+                e_GCS.sub_(torch.amax(e_GCS, -1, keepdim=True, out=top_RTC1[here])).exp2_()
+                torch.sum(e_GCS, -1, keepdim=True, out=total_RTC1[here])
+                torch.bmm(e_GCS, x_GXS[:, 2 * K :].mT, out=sum_RTCV[here])
+            place_XR = order.places(heads)
+            top_XR, total_XR = (y.view(-1)[place_XR] for y in (top_RTC1, total_RTC1))
+            top_X1 = top_XR.amax(1, keepdim=True)
+            share_XR = top_XR.sub_(top_X1).exp2_()
+            total_X1 = total_XR.mul_(share_XR).sum(1, keepdim=True)
+            alone_X1 = top_X1 < -FAR / 2
+            share_XR.div_(total_X1).masked_fill_(alone_X1, 0)
+            out_NV[rows] = F.embedding_bag(place_XR, sum_RTCV.view(-1, V), mode="sum", per_sample_weights=share_XR)
+            lse_N[rows] = (top_X1 + total_X1.log2()).masked_fill_(alone_X1, FAR).squeeze(1)  # no weight at all on the way back
+        ctx.order, ctx.alone = order, order.left_to_themselves(lse_N == FAR)
+        out_NV[ctx.alone] = x_NX[ctx.alone, 2 * K :]
+        out_BLHV = _by_token(out_NV, v_BLHV)
+        ctx.save_for_backward(q_BLHK, k_BLHK, v_BLHV, out_BLHV, lse_N)
+        return out_BLHV
+
+    @staticmethod
+    @once_differentiable
+    @uncast
+    def backward(ctx: Any, do_BLHV: Tensor) -> tuple[Tensor | None, ...]:
+        order: Order = ctx.order
+        q_BLHK, k_BLHK, v_BLHV, out_BLHV, lse_N = ctx.saved_tensors
+        (L, K), V, R, C = q_BLHK.shape[1::2], v_BLHV.shape[-1], order.R, order.C
+        x_NX, norm_N1 = _packed(q_BLHK, k_BLHK, v_BLHV, do_BLHV)
+        delta_N = (do_BLHV.to(lse_N.dtype) * out_BLHV).sum(-1).transpose(1, 2).flatten()
+        (dq_NK, dk_NK, dv_NV), room = (x_NX.new_empty(len(x_NX), size) for size in (K, K, V)), Room(x_NX)
+        for heads in order.groups():
+            rows, T = slice(heads.start * L, heads.stop * L), (heads.stop - heads.start) * order.T
+            dq_RTCK, dk_RTCK, dv_RTCV = (room(name, R, T + 1, C, size) for name, size in (("dq", K), ("dk", K), ("dv", V)))
+            for r, chunks in order.pieces(heads):
+                row_X = order.row(r, chunks)
+                x_GCX, x_GXS = _fetched(x_NX, row_X, C, room)
+                (q_GCK, _, _, do_GCV), (_, k_GKS, v_GVS, _) = (y.split((K, K, V, V), axis) for y, axis in ((x_GCX, 2), (x_GXS, 1)))
+                lse_GC1, delta_GC1 = (y.index_select(0, row_X[C:]).view(-1, C, 1) for y in (lse_N, delta_N))
+                p_GCS = _scores(order.hidden(r, chunks, room), q_GCK, k_GKS).sub_(order.nobody(lse_GC1, chunks, FAR)).exp2_()
+                ds_GCS = torch.baddbmm(delta_GC1, do_GCV, v_GVS, beta=-1, out=room("more", *p_GCS.shape)).mul_(p_GCS)
+                first, last = chunks.start - heads.start * order.T, chunks.stop - heads.start * order.T
+                before, own = (r, slice(first, last)), (r, slice(first + 1, last + 1))
+                torch.bmm(ds_GCS, k_GKS.mT, out=dq_RTCK[own])
+                torch.bmm(ds_GCS[..., C:].mT, q_GCK, out=dk_RTCK[own])
+                torch.bmm(p_GCS[..., C:].mT, do_GCV, out=dv_RTCV[own])
+                dk_RTCK[before].baddbmm_(ds_GCS[..., :C].mT, q_GCK)
+                dv_RTCV[before].baddbmm_(p_GCS[..., :C].mT, do_GCV)
+            place_XR = order.places(heads) + torch.arange(1, R + 1, device=x_NX.device) * C
+            for d_NK, d_RTCK in ((dq_NK, dq_RTCK), (dk_NK, dk_RTCK), (dv_NV, dv_RTCV)):
+                d_NK[rows] = F.embedding_bag(place_XR, d_RTCK.view(-1, d_NK.shape[1]), mode="sum")
+        dv_NV[ctx.alone] += x_NX[ctx.alone, 2 * K + V :]
+        k_NK = x_NX[:, K : 2 * K]
+        dk_NK.addcmul_((dk_NK * k_NK).sum(-1, keepdim=True), k_NK, value=-1).div_(norm_N1)  # only the direction of a key counts
+        return None, _by_token(dq_NK, q_BLHK), _by_token(dk_NK, k_BLHK), _by_token(dv_NV, v_BLHV)
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """0 … count in runs of `size`, at least one."""
+    size = max(1, size)
+    return [slice(n, min(n + size, count)) for n in range(0, count, size)]
+
+
+def _here(r: int, chunks: slice, heads: slice, T: int) -> tuple[int, slice]:
+    return r, slice(chunks.start - heads.start * T, chunks.stop - heads.start * T)
+
+
+def _fetched(x_NX: Tensor, row_X: Tensor, size: int, room: Room) -> tuple[Tensor, Tensor]:
+    """x_GCX of the chunks and x_GXS of their windows, one copy of both."""
+    x_XX = torch.index_select(x_NX, 0, row_X, out=room("fetched", len(row_X), x_NX.shape[1]))
+    return x_XX[size:].unflatten(0, (-1, size)), x_XX.unfold(0, 2 * size, size)
+
+
+def _scores(hidden_GCS: Tensor, q_GCK: Tensor, k_GKS: Tensor) -> Tensor:
+    """In powers of two; they take the place of `hidden_GCS`."""
+    return hidden_GCS.baddbmm_(q_GCK, k_GKS, beta=FAR, alpha=math.log2(math.e))
+
+
+def _packed(q_BLHK: Tensor, k_BLHK: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries, directions of keys, and more, side by side and head by head, (N·L, …): one fetch gets all. And the norms of the keys."""
+    (B, L, H, K), sizes = q_BLHK.shape, [q_BLHK.shape[-1]] * 2 + [x.shape[-1] for x in more]
+    norm_BLH1 = k_BLHK.norm(dim=-1, keepdim=True, dtype=torch.promote_types(k_BLHK.dtype, torch.float32)).clamp_min_(TINY)
+    x_BHLX, norm_BHL1 = norm_BLH1.new_empty(B, H, L, sum(sizes)), norm_BLH1.transpose(1, 2)
+    for x_BLHK, part_BHLK in zip((q_BLHK, k_BLHK, *more), x_BHLX.split(sizes, -1), strict=True):
+        part_BHLK.copy_(x_BLHK.transpose(1, 2))
+    x_BHLX[..., K : 2 * K].div_(norm_BHL1)
+    return x_BHLX.flatten(0, 2), norm_BHL1.flatten(0, 2)
+
+
+def _by_token(x_NK: Tensor, like_BLHK: Tensor) -> Tensor:
+    B, L, H, _ = like_BLHK.shape
+    return x_NK.view(B, H, L, -1).transpose(1, 2).to(like_BLHK.dtype)
