@@ -12,10 +12,13 @@ True
 """
 
 from .batches import Batches, PairBatch, collate
+from .cache import Encoded, Tokens, encoded
 from .corpus import Corpus, Ragged
 from .lines import LONGEST, Skipped
 from .parallel import SOURCES, Parallel, read
+from .text import Texts
 from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers
+from .windows import TokenBatch, Windows
 
 __all__ = [
     "BOS",
@@ -26,12 +29,18 @@ __all__ = [
     "UNK",
     "Batches",
     "Corpus",
+    "Encoded",
     "PairBatch",
     "Parallel",
     "Ragged",
     "Skipped",
+    "Texts",
+    "TokenBatch",
     "Tokenizer",
     "Tokenizers",
+    "Tokens",
+    "Windows",
     "collate",
+    "encoded",
     "read",
 ]
