@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
 from .errors import BadConfig, NotSupported
 

@@ -87,7 +87,7 @@ def test_a_folder_without_text_and_a_file_without_any(write, tmp_path):
     assert documents(Texts(tmp_path / "folder", suffixes=(".py",), **WHOLE)) == ["x = 1\n"]
     assert documents(Texts(path, **WHOLE)) == ["x = 1\n"]
     with pytest.raises(BadFile, match="no text"):
-        Texts(write("b.txt", "\n \n")).survey
+        Texts(write("b.txt", "\n \n")).survey.digest
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_folder_without_text_and_a_file_without_any(write, tmp_path):
 def test_bad_lines_stop_or_are_left_out(write, name, content, says):
     path = write(name, content)
     with pytest.raises(BadFile, match=says + r".*bad=\"skip\""):
-        Texts(path, longest=100, **WHOLE).survey
+        Texts(path, longest=100, **WHOLE).survey.digest
     kept = Texts(path, longest=100, bad="skip", **WHOLE)
     assert "".join(documents(kept)).split() in (["one", "three"], ["onethree"])
     assert len(kept.skipped) == 1 and "1 lines were left out" in str(kept.skipped)
@@ -118,7 +118,7 @@ def test_a_broken_archive(write, tmp_path):
     path = write("a.txt.gz", "some text\n" * 1000)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadFile, match="damaged or cut short"):
-        Texts(path).survey
+        Texts(path).survey.digest
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------------

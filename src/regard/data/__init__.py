@@ -12,6 +12,7 @@ True
 """
 
 from .batches import Batches, PairBatch, collate
+from .borrowed import BorrowedTokenizer
 from .cache import Encoded, Tokens, encoded
 from .corpus import Corpus, Ragged
 from .lines import LONGEST, Skipped
@@ -28,6 +29,7 @@ __all__ = [
     "SOURCES",
     "UNK",
     "Batches",
+    "BorrowedTokenizer",
     "Corpus",
     "Encoded",
     "PairBatch",

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ..data import Ragged, Tokenizer, Tokenizers
 from ..data.corpus import Numbers
 from ..data.frames import Frame
-from ..data.splits import SHARES
 from ..data.labels import Examples, Labelled, Tagged, read_labelled, read_tagged
+from ..data.splits import SHARES
 from ..errors import BadConfig, NotSupported
 from ..models import Labeller, LanguageModel, Model, TextEncoder, build, config_of
 from ..train import AdamW, Budget, Linear, Loss, Metric, Result, TrainConfig, depths, fit, layerwise

@@ -26,7 +26,6 @@ from torch import nn
 from ..errors import BadConfig
 from .lamb import LambOptimizer
 
-
 Rates = Mapping[str, float]
 
 
