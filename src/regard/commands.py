@@ -143,11 +143,8 @@ class Predict:
         run = Run.load(self.folder)
         wanted = self.sentences or tuple(line.rstrip("\n") for line in sys.stdin)
         filled = [line for line in wanted if line.strip()]
-        if run.task in ("classify", "label"):
-            answers = self._labels(run, filled)
-        else:
-            answers = self._translations(run.of(Translator), filled)
-        given = iter(answers)
+        labels = run.task in ("classify", "label")
+        given = iter(self._labels(run, filled) if labels else self._translations(run.of(Translator), filled))
         for line in wanted:
             print("\n".join(next(given)) if line.strip() else "")  # an empty line stays an empty line, so that lines still match
 

@@ -297,7 +297,7 @@ class Tuning:
         if self.scratch and self.base is None:
             raise BadConfig("--scratch takes the shape of a run: name it with --base, or leave --scratch out and choose a --model")
         config = LabelConfig(
-            data=self.data, valid=self.valid, test=self.test, fields=self.fields, bad=self.bad, task=task, base=self.base and str(self.base),
+            data=self.data, valid=self.valid, test=self.test, fields=self.fields, bad=self.bad, task=task, base=None if self.base is None else str(self.base),
             scratch=self.scratch, frozen=self.frozen, decay=self.decay, tokens=self.tokens, vocab=self.vocab, length=self.length,
             batch=self.batch, metric=self.metric,
         )  # fmt: skip

@@ -189,7 +189,7 @@ def _opened(folder: Path, manifest: dict[str, Any]) -> Encoded:
         ids = np.zeros(0, dtype=about["dtype"]) if empty else np.memmap(folder / f"{part}.ids", dtype=about["dtype"], mode="r")
         return Tokens(ids, np.fromfile(folder / f"{part}.starts", dtype=np.int64), about["bytes"], about["unknown"])
 
-    return Encoded(*map(tokens, PARTS), manifest["digest"], manifest["skipped"])
+    return Encoded(tokens("train"), tokens("valid"), tokens("test"), manifest["digest"], manifest["skipped"])
 
 
 @contextmanager

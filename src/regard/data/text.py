@@ -82,8 +82,8 @@ class Texts:
         self.field, self.separator, self.bad, self.longest = field, separator, bad, longest
         self.shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
         part_of(self.shares)  # refuses what makes no sense
-        named: dict[Part, Spec] = {"train": spec, **({"valid": valid} if valid else {}), **({"test": test} if test else {})}  # type: ignore[dict-item]
-        self.files = {part: _files(given, tuple(suffixes)) for part, given in named.items()}
+        named: dict[Part, Spec | None] = {"train": spec, "valid": valid, "test": test}
+        self.files = {part: _files(given, tuple(suffixes)) for part, given in named.items() if given is not None}
         self.skipped = Skipped(unit="line")
 
     def pieces(self) -> Iterator[Piece]:
@@ -97,11 +97,11 @@ class Texts:
                 yield Piece(PARTS[parts[number]], begins, ends, text)
                 continue
             while text:  # by place
-                part = int(np.searchsorted(edges, at, side="right"))
-                cut = text[: edges[part] - at] if part < len(edges) else text
+                place = int(np.searchsorted(edges, at, side="right"))
+                cut = text[: edges[place] - at] if place < len(edges) else text
                 anew = begins or at in edges
                 text, at, begins = text[len(cut) :], at + len(cut), False
-                yield Piece(PARTS[part], anew, ends and not text, cut)
+                yield Piece(PARTS[place], anew, ends and not text, cut)
         for part in list(self.files)[1:]:
             for begins, ends, text in self._read(part, Skipped()):
                 yield Piece(part, begins, ends, text)

@@ -36,6 +36,10 @@ class TokenBatch:
     def __len__(self) -> int:
         return len(self.ids_BL)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.ids_BL.shape[0], self.ids_BL.shape[1]
+
     def to(self, device: torch.device | str) -> TokenBatch:
         return replace(self, **{name: x.to(device, non_blocking=True) for name, x in vars(self).items() if x is not None})
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -376,9 +376,7 @@ def tagged(run: Run[Labeller], sentences: Sequence[Sequence[str]], batch: int = 
 
 def judge_labels(run: Run[Labeller], data: str | None = None) -> tuple[dict[str, float], Numbers]:
     """The figures of a run on other examples, or on the test part of its own; and counts: rows are right labels, columns those found."""
-    known = {field.name for field in fields(LabelConfig)}
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in run.config["settings"].items() if name in known}
-    config = LabelConfig(**plain)
+    config = run.settings(LabelConfig)
     whole = replace(config, data=data, valid=None, test=None).read(shares=(0.0, 0.0)).train if data else config.read().test
     if not whole:
         raise NotSupported(f"{data or 'the test part of this run'} holds no examples; name some with --data")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -111,7 +111,7 @@ def summed_loss(model: LanguageModel, batch: TokenBatch) -> tuple[Tensor, Tensor
     x_BLD, wanted_BL = model.features(batch.ids_BL, batch.document_BL), batch.wanted_BL
     index_T = (wanted_BL != NONE).flatten().nonzero()[:, 0]
     if len(index_T) < wanted_BL.numel():
-        x_TD, wanted_T = Packing(*wanted_BL.shape, index_T).pack(x_BLD)[0], wanted_BL.flatten()[index_T]
+        x_TD, wanted_T = Packing(*batch.shape, index_T).pack(x_BLD)[0], wanted_BL.flatten()[index_T]
     else:
         x_TD, wanted_T = x_BLD.flatten(0, 1), wanted_BL.flatten()
     total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_T, 0.0)
@@ -237,7 +237,7 @@ def check_length(has: int, wants: int, name: str) -> None:
 
 def judge_language(run: Run[LanguageModel], data: str | None = None, stride: int | None = None) -> TextScore:
     """How well a run says other text, or the test part of its own."""
-    config: LanguageConfig = config_in(run, LanguageConfig)
+    config = run.settings(LanguageConfig)
     tokens = text_for(run, config, data)
     return perplexity(run.model, tokens, length=config.length, stride=stride, batch=config.batch, documents=config.documents is not False)
 
@@ -253,10 +253,3 @@ def text_for(run: Run[Any], config: TextConfig, data: str | None) -> Tokens:
     if not tokens.documents:
         raise NotSupported(f"{data or 'the test part of this run'} holds no text; name some with --data")
     return tokens
-
-
-def config_in(run: Run[Any], kind: type[TextConfig]) -> Any:
-    """The settings a run was trained with."""
-    known = {field.name for field in fields(kind)}
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in run.config["settings"].items() if name in known}
-    return kind(**plain)

@@ -35,7 +35,7 @@ from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
 from ..models import MODELS, TextEncoder, build, config_of
 from ..train import Loss, Metric, Result, TrainConfig, fit
-from .language import TextConfig, check_length, config_in, prepared, text_for
+from .language import TextConfig, check_length, prepared, text_for
 from .run import Run, write_config
 
 
@@ -208,7 +208,8 @@ def _losses(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor, Tenso
     """Summed loss of hidden tokens, how many were right; summed loss of what follows, how many rows were right."""
     assert isinstance(model, TextEncoder)
     x_BLD = model.features(batch.ids_BL, batch.n_B, batch.kind_BL)
-    x_TD = Packing(*batch.ids_BL.shape, batch.chosen_T).pack(x_BLD)[0]
+    B, L = batch.ids_BL.shape
+    x_TD = Packing(B, L, batch.chosen_T).pack(x_BLD)[0]
     total, right = smoothed_cross_entropy(model.spoken(x_TD), *model.head(), batch.wanted_T, 0.0)
     if batch.apart_B is None:
         return total, right, None, 0.0
@@ -233,7 +234,7 @@ def judge(model: nn.Module, rows: Rows, config: MaskedConfig, at_most: int | Non
 
 def judge_masked(run: Run[TextEncoder], data: str | None = None) -> dict[str, float]:
     """`judge` of a run, on other text or on the test part of its own."""
-    config: MaskedConfig = config_in(run, MaskedConfig)
+    config = run.settings(MaskedConfig)
     tokens = text_for(run, config, data)
     rows = Rows(tokens, Frame.of(run.tokenizer), config.length, bool(config.following) and tokens.documents > 1, 0)
     return judge(run.model, rows, config, at_most=len(rows.plan(0)))

@@ -11,9 +11,9 @@ tokens/              running text as numbers, made anew if it is gone
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -23,7 +23,11 @@ from ..errors import BadFile, MissingFile, NotSupported
 from ..models import Labeller, LanguageModel, Model, TextEncoder, Translator, build
 from ..train.weights import load_weights
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 FORMAT = 1
+Settings = TypeVar("Settings", bound="DataclassInstance")
 Kind = TypeVar("Kind", bound=Model, covariant=True)
 KINDS = {  # in words, and what to do for one
     Translator: ("translator", "regard train translation"),
@@ -57,6 +61,12 @@ class Run(Generic[Kind]):
         """The names of what a classifier tells apart."""
         return tuple(self.config["settings"].get("labels", ()))
 
+    def settings(self, kind: type[Settings]) -> Settings:
+        """What the task was told, as the value it was told by."""
+        known = {field.name for field in fields(kind)}
+        plain: dict[str, Any] = {name: value for name, value in self.config["settings"].items() if name in known}
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+
     @overload
     @classmethod
     def load(cls, folder: Path | str) -> Run[Model]: ...
@@ -81,7 +91,7 @@ class Run(Generic[Kind]):
             load_weights(model, load_file(weights), str(weights))
         except (OSError, SafetensorError) as wrong:
             raise BadFile(f"{weights}: not a file of weights: {wrong}") from wrong
-        return cls(folder, config, model.eval(), Tokenizers.load(folder / "tokenizer.json")).of(kind)  # type: ignore[arg-type]
+        return cls(folder, config, model.eval(), Tokenizers.load(folder / "tokenizer.json")).of(kind)
 
     def of(self, kind: type[Any]) -> Run[Any]:
         """The same run for those who need a model of this kind: it is one, or the body of a classifier is."""
