@@ -91,14 +91,14 @@ class Run(Generic[Kind]):
             load_weights(model, load_file(weights), str(weights))
         except (OSError, SafetensorError) as wrong:
             raise BadFile(f"{weights}: not a file of weights: {wrong}") from wrong
-        return cls(folder, config, model.eval(), Tokenizers.load(folder / "tokenizer.json")).of(kind)
+        return Run[Any](folder, config, model.eval(), Tokenizers.load(folder / "tokenizer.json")).of(kind)
 
     def of(self, kind: type[Any]) -> Run[Any]:
         """The same run for those who need a model of this kind: it is one, or the body of a classifier is."""
         if isinstance(self.model, kind):
             return self
         if isinstance(self.model, Labeller) and isinstance(self.model.body, kind):
-            return replace(self, model=self.model.body)  # type: ignore[arg-type]
+            return replace(self, model=self.model.body)
         name, made_by = KINDS.get(kind, (kind.__name__, "another model"))
         has = next((said for part, (said, _) in KINDS.items() if isinstance(self.model, part)), type(self.model).__name__)
         raise NotSupported(f"{self.folder}: a run of the task {self.task}, whose model is a {has}; this needs a {name}: {made_by}")
