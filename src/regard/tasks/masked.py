@@ -85,6 +85,7 @@ class Rows:
 
     def __init__(self, tokens: Tokens, frame: Frame, length: int, following: bool, seed: int):
         self.tokens, self.frame, self.following, self.seed = tokens, frame, following, seed
+        self.words, self.special = frame.words(), torch.tensor(sorted(frame.special))
         self.room = length - (3 if following else 2)  # BOS and one EOS a half
 
     def plan(self, epoch: int) -> Numbers:
@@ -173,16 +174,14 @@ def hide(rows: Rows, some: Numbers, share: float, generator: torch.Generator | N
     frame = rows.frame
     ids, kind, n = _filled(rows, some)
     ids_BL, kind_BL, n_B = torch.from_numpy(ids), torch.from_numpy(kind), torch.from_numpy(n)
-    special = torch.tensor(sorted(frame.special))
-    word_BL = ~torch.isin(ids_BL, special) & (torch.arange(ids_BL.shape[1]) < n_B[:, None])
+    word_BL = ~torch.isin(ids_BL, rows.special) & (torch.arange(ids_BL.shape[1]) < n_B[:, None])
     # so many of each row, at least one: those with the smallest random numbers
     chance_BL = torch.rand(ids_BL.shape, generator=generator).masked_fill(~word_BL, 2.0)
     count_B = (word_BL.sum(1) * share).round().long().clamp(min=1)
     rank_BL = chance_BL.argsort(1).argsort(1)
     chosen_T = ((rank_BL < count_B[:, None]) & word_BL).flatten().nonzero()[:, 0]
     wanted_T = ids_BL.flatten()[chosen_T]
-    words = frame.words()
-    random_T = words[torch.randint(len(words), wanted_T.shape, generator=generator)]
+    random_T = rows.words[torch.randint(len(rows.words), wanted_T.shape, generator=generator)]
     lot_T = torch.rand(wanted_T.shape, generator=generator)
     shown_T = torch.where(lot_T < 0.8, frame.mask, torch.where(lot_T < 0.9, random_T, wanted_T))
     ids_BL = ids_BL.flatten().index_copy(0, chosen_T, shown_T).view_as(ids_BL)
