@@ -22,7 +22,7 @@ from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes, Positional, subcommand
 
 from . import __version__, catalogue, show
-from .commands import Compare, Evaluate, Look, Predict
+from .commands import Compare, Evaluate, Export, Import, Look, Predict
 from .errors import Interrupted, NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
 from .training import TASKS, Train
@@ -204,11 +204,13 @@ Command = (
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Look, subcommand("look")]
+    | Annotated[Import, subcommand("import")]
+    | Annotated[Export, subcommand("export")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Demo, subcommand("demo")]
 )
 OPTIONS = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
-COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "compare", "env", "demo")
+COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "import", "export", "compare", "env", "demo")
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list

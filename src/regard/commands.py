@@ -1,4 +1,4 @@
-"""The commands that work on a run: evaluate, predict, look; and compare. Each parses, calls the library, and prints."""
+"""The commands that work on a run: evaluate, predict, look, import, export; and compare. Each parses, calls the library, and prints."""
 
 from __future__ import annotations
 
@@ -206,6 +206,49 @@ class Look:
         maps.show()
         if self.png is not None:
             print(f"wrote {maps.save_png(self.png)}")
+
+
+@dataclass(frozen=True)
+class Import:
+    """Make a run of a published checkpoint: a directory with config.json and safetensors, as transformers writes it.
+
+    As in:  regard import downloads/bert-base-uncased --out runs/bert
+    """
+
+    folder: Positional[Path]
+    """the directory"""
+    out: Path
+    """the run directory to make"""
+
+    def run(self) -> None:
+        from .interop import import_checkpoint
+
+        model = import_checkpoint(self.folder, self.out)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        print(f"{model.facts.name}, {count:,} parameters. wrote {self.out}")
+        print(f'Next, in Python:  model = regard.load("{self.out}"); model.with_attention("longformer")')
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a run as a directory that transformers' from_pretrained reads.
+
+    As in:  regard export runs/bert --to huggingface --out published/bert
+    """
+
+    folder: Positional[Path]
+    """a run directory"""
+    out: Path
+    """the directory to make"""
+    to: Literal["huggingface"] = "huggingface"
+    """whose files to write"""
+
+    def run(self) -> None:
+        from .interop import export_run
+
+        export_run(self.folder, self.out)
+        written = ", ".join(sorted(path.name for path in self.out.iterdir()))
+        print(f"wrote {self.out}: {written}")
 
 
 @dataclass(frozen=True)
