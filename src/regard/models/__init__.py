@@ -8,6 +8,7 @@ from inspect import isfunction
 from typing import Any
 
 from ..errors import BadConfig, UnknownName
+from ._labels import Labeller as Labeller
 from ._language import LanguageModel as LanguageModel
 from ._language import LanguageModelConfig as LanguageModelConfig
 from ._language import TextEncoder as TextEncoder
