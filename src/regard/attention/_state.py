@@ -40,6 +40,10 @@ class State:
         """Gradients go no further back than here."""
         raise NotImplementedError
 
+    def back(self, count: int) -> Self:
+        """All rows forget the last `count` tokens, of those that the last call took in."""
+        raise StateNotSupported(f"a {type(self).__name__} cannot forget its last tokens; a Cache can")
+
     def keys(self) -> tuple[Tensor, Tensor] | None:
         """The keys still held, k_BMHK, and their positions; None if they were not kept one by one."""
         return None

@@ -5,6 +5,7 @@
 | `translate`, `translated` | many sources to many answers, in batches of similar length |
 | `search`, `Beam`, `GREEDY` | the best answers, by `GNMT` or `Power` length penalty, and coverage |
 | `sample`, `Sampling` | drawn answers: temperature, top-k, top-p, min-p, a seed |
+| `Engine`, `Request`, `Row`, `Piece`, `Said` | completions of many prompts at once, in a batch that changes |
 | `Stops`, `Stream`, `Watcher` | stop strings in text that streams |
 | `Hypothesis` | an answer: ids, score, log-probabilities, where it looked |
 | `align` | who was translated from whom |
@@ -18,8 +19,13 @@ from ._base import Relative as Relative
 from ._base import Tokens as Tokens
 from .batches import translate as translate
 from .batches import translated as translated
+from .engine import Engine as Engine
 from .penalties import GNMT as GNMT
 from .penalties import Power as Power
+from .requests import Piece as Piece
+from .requests import Request as Request
+from .requests import Row as Row
+from .requests import Said as Said
 from .sample import Sampling as Sampling
 from .sample import sample as sample
 from .search import GREEDY as GREEDY
