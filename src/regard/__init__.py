@@ -26,6 +26,9 @@ Letters at the end of a tensor's name are its axes, in order; one legend for the
 So q_BLHK holds queries, weights_BHLM weights, x_BLD what goes from layer to layer.
 """
 
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import catalogue, errors, kernels, patterns
 from .attention import *  # noqa: F403  the list of mechanisms is kept once, in attention/__init__.py
 from .attention import __all__ as _mechanisms
@@ -61,7 +64,18 @@ from .patterns import (
     window,
 )
 
+if _TYPE_CHECKING:
+    from .models import Model as _Model
+
 __version__ = "0.1.0"
+
+
+def load(folder: _Path | str) -> "_Model":
+    """The model of a run, or of a directory of transformers (config.json and safetensors), with its weights, ready to use."""
+    from .interop import load as load_  # reads files of several libraries, which takes time to import
+
+    return load_(folder)
+
 
 __all__ = [
     "Block",
@@ -87,6 +101,7 @@ __all__ = [
     "keep",
     "kernels",
     "lengths",
+    "load",
     "local_causal",
     "patterns",
     "per_head",

@@ -12,7 +12,8 @@ RegardError
 ├── BadConfig           (ValueError)  settings that make no sense, alone or together
 ├── BadPattern          (ValueError)  text that is not a pattern
 ├── BadFile             (ValueError)  a file that is not what it should be
-│   └── MissingFile     (FileNotFoundError too)
+│   ├── MissingFile     (FileNotFoundError too)
+│   └── Misfit          tensors of a checkpoint that are missing, unknown or of another size
 ├── BadText             (ValueError)  a string that no file could hold
 ├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
 ├── CannotSave          (OSError)     the disk is full, read-only or not ours
@@ -83,6 +84,18 @@ class BadFile(RegardError, ValueError):
 
 class MissingFile(BadFile, FileNotFoundError):
     """A file that is not there."""
+
+
+class Misfit(BadFile):
+    """The tensors of a checkpoint are not those of its model: every name is in `missing`, `unknown` or `sizes`."""
+
+    def __init__(self, origin: str, missing: Iterable[str] = (), unknown: Iterable[str] = (), sizes: Iterable[str] = (), advice: str = ""):
+        self.missing, self.unknown, self.sizes = list(missing), list(unknown), list(sizes)
+        parts = (("missing", self.missing), ("unknown", self.unknown), ("of another size", self.sizes))
+        said = "; ".join(
+            f"{what}: {', '.join(names[:30])}{f' and {len(names) - 30} more' * (len(names) > 30)}" for what, names in parts if names
+        )
+        super().__init__(f"{origin}: {said}{advice and f'; {advice}'}")
 
 
 class BadText(RegardError, ValueError):

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import MECHANISMS, Attention, Cache, Running
+from regard.attention import MECHANISMS, Attention, Cache, Running, State
 from regard.attention._base import average
+from regard.attention.memory_compressed import Compressed
 from regard.errors import (
     BiasNotSupported,
     CaptureNotSupported,
@@ -356,6 +357,10 @@ def padded_streams(mechanism: type[Attention]) -> list[Pattern]:
     return [causal & rule for name, rule in rules.items() if known == "any" or name in known]
 
 
+class Other(State):
+    """Of no mechanism."""
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS, **ids)
 class TestStreaming:
     """Self-attention step by step. Mechanisms that step over a fixed memory instead are tested in their own files."""
@@ -470,8 +475,53 @@ class TestStreaming:
             whole = attention(q[:, :30], k[:, :30], v[:, :30], pattern)[:, 20:]
             anew = attention(q[:, 20:30], k[:, 20:30], v[:, 20:30], pattern)
             torch.testing.assert_close(after[[0, 2]], whole[[0, 2]], atol=1e-9, rtol=1e-9)
-            if not mechanism.facts.positional:
+            assert state.position() == (30, 10, 30)
+            if not isinstance(state, Compressed):  # its blocks are those of the stream, and says so
                 torch.testing.assert_close(after[1], anew[1], atol=1e-9, rtol=1e-9)
+
+    @pytest.mark.parametrize("step", [1, 4])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_joined_rows_go_on_as_if_alone(self, mechanism, step, turned):
+        """Two streams of different lengths, put together and taken apart again."""
+        for pattern in streams(mechanism):
+            attention, (q, k, v), _ = self.started(mechanism, pattern)
+            if mechanism.facts.random:
+                pytest.skip("steps are drawn anew")
+            # the lengths are whole blocks of the mechanism that has blocks
+            rows, read = ([2], [0, 1]) if turned else ([0, 1], [2]), (6, 18) if turned else (18, 6)
+            states = []
+            for some, n in zip(rows, read, strict=True):
+                states.append(attention.start(len(some), pattern))
+                attention(*(x[some, :n] for x in (q, k, v)), pattern, state=states[-1])
+            state = states[0].join(states[1])
+            order, behind = rows[0] + rows[1], [n for some, n in zip(rows, read, strict=True) for _ in some]
+            assert state.batch == 3 and state.length == 18 and state.position() == tuple(behind)
+            for t in range(0, 12, step):
+                now = [torch.stack([x[row, n + t : n + t + step] for row, n in zip(order, behind, strict=True)]) for x in (q, k, v)]
+                out = attention(*now, pattern, state=state)
+                for b, (row, n) in enumerate(zip(order, behind, strict=True)):
+                    alone = attention(*(x[[row], : n + t + step] for x in (q, k, v)), pattern)[0, n + t :]
+                    torch.testing.assert_close(out[b], alone, atol=1e-9, rtol=1e-9)
+            state.reorder(torch.tensor([order.index(2)]))
+            out = attention(*(x[[2], 18:22] for x in (q, k, v)), pattern, state=state)
+            torch.testing.assert_close(out, attention(*(x[[2], :22] for x in (q, k, v)), pattern)[:, 18:], atol=1e-9, rtol=1e-9)
+            assert state.position() == 22 == state.length
+
+    def test_a_new_row_joins_those_that_go_on(self, mechanism):
+        attention, (q, k, v), state = self.started(mechanism)
+        if mechanism.facts.random:
+            pytest.skip("steps are drawn anew")
+        attention(*(x[:2, :12] for x in (q, k, v)), causal, state=state.reorder(torch.tensor([0, 1])))
+        state.join(attention.start(1, causal))
+        assert state.position() == (12, 12, 0)
+        out = attention(*(torch.cat([x[:2, 12:15], x[2:, :3]]) for x in (q, k, v)), causal, state=state)
+        torch.testing.assert_close(out[2:], attention(*(x[2:, :3] for x in (q, k, v)), causal), atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(out[:2], attention(*(x[:2, :15] for x in (q, k, v)), causal)[:, 12:], atol=1e-9, rtol=1e-9)
+
+    def test_what_cannot_be_joined_is_named(self, mechanism):
+        attention, _, state = self.started(mechanism)
+        with pytest.raises(StateNotSupported, match="same part began"):
+            state.join(Other(1))
 
     def test_gradients_flow_through_steps_until_detached(self, mechanism):
         attention, (q, k, v), state = self.started(mechanism)

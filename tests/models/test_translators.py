@@ -93,6 +93,22 @@ def test_teacher_forcing_is_step_by_step(name):
 
 
 @every
+def test_joined_rows_go_on_as_if_alone(name):
+    """Sources of different lengths, and targets of which one is two words ahead."""
+    model, (source, n, target) = made(VARIANTS[name]), batch()
+    with torch.no_grad():
+        whole = model(source, n, target)
+        ahead, behind = model.begin(source[1:2, :7], n[1:2]), model.begin(source[[0, 2], :4], n[[0, 2]])
+        for t in range(2):
+            model.step(target[1:2, t], ahead)
+        state = ahead.join(behind)
+        assert state.batch == 3 and state.position() == (2, 0, 0)
+        for t in range(3):
+            logits = model.step(torch.stack([target[1, t + 2], target[0, t], target[2, t]]), state).logits_BN
+            close(logits, torch.stack([whole[1, t + 2], whole[0, t], whole[2, t]]))
+
+
+@every
 def test_logits_are_features_through_the_head(name):
     model, (source, n, target) = made(VARIANTS[name]), batch()
     weight_ND, bias_N = model.head()

@@ -3,9 +3,11 @@
 from ._base import Attention as Attention
 from ._base import Facts as Facts
 from ._state import Cache as Cache
+from ._state import Position as Position
 from ._state import Running as Running
 from ._state import Standing as Standing
 from ._state import State as State
+from ._state import places as places
 from .adaptive_span import AdaptiveSpanAttention as AdaptiveSpanAttention
 from .additive import AdditiveAttention as AdditiveAttention
 from .axial import ColumnAttention as ColumnAttention

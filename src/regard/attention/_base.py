@@ -9,17 +9,18 @@ the matrix it really uses, so the law stays exact. It gives the oracle, the pict
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import ClassVar, Literal, ParamSpec, Self
+from typing import Any, ClassVar, Literal, ParamSpec, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import BiasNotSupported, DtypeError, PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import Bias
-from ..patterns import Both, Causal, Full, Pattern, causal, full, placed
+from ..patterns import Both, Causal, Full, Pattern, begun, causal, full, placed, since
 from ._state import State
 
 
@@ -59,6 +60,23 @@ class Attention(nn.Module):
 
     facts: ClassVar[Facts]
     extra: int = 0  # numbers a head wants of every key token beside k and v; MultiHead projects them from x as it projects k
+    _made_of: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        self = super().__new__(cls)
+        object.__setattr__(self, "_made_of", (args, options))  # what PyTorch's own would need set up first
+        return self
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was made with, by name: `type(mechanism)(**mechanism.settings)` is one like it, with parameters of its own."""
+        args, options = self._made_of
+        given = inspect.signature(type(self).__init__).bind(self, *args, **options)
+        named = dict(list(given.arguments.items())[1:])
+        for parameter in given.signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named |= named.pop(parameter.name, {})
+        return named
 
     @classmethod
     def sized(cls, *, heads: int, width: int, length: int) -> Self:
@@ -102,6 +120,11 @@ class Attention(nn.Module):
     def rows_apart(self) -> bool:
         """Whether a query's weights are the same whatever other queries there are: such mechanisms have a `weights_of` of their own."""
         return type(self).weights_of is not Attention.weights_of
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether documents packed in one row are each read as if alone under `segments`: it takes any rule, and counts no places."""
+        return self.facts.patterns == "any" and not self.facts.positional
 
     def within(self, pattern: Pattern) -> Pattern:
         """Where it looks when it may look where `pattern` says: a mechanism with a pattern of its own narrows it."""
@@ -206,10 +229,15 @@ def factors(pattern: Pattern) -> list[Pattern]:
     """The rules that must all allow a pair."""
     if isinstance(pattern, placed):
         return factors(pattern.rule)
+    if isinstance(pattern, begun):  # a rule that tells keys apart counts from the beginning of each row
+        parts = factors(pattern.rule)
+        return [since(torch.tensor(pattern.first)), *(p if isinstance(p, Full | Causal) else begun(p, pattern.first) for p in parts)]
     return [*factors(pattern.left), *factors(pattern.right)] if isinstance(pattern, Both) else [pattern]
 
 
 def _rule_name(pattern: Pattern) -> str:
+    if isinstance(pattern, begun):
+        return _rule_name(pattern.rule)
     return {Full: "full", Causal: "causal"}.get(type(pattern), type(pattern).__name__)
 
 

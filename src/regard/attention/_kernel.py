@@ -13,7 +13,7 @@ from ..kernels import Bias, scan
 from ..patterns import Causal, Full, Pattern, causal, full
 from ._base import Attention, factors, pattern_rows, share_heads, unmixed
 from ._scored import fits
-from ._state import Running, State, running
+from ._state import Running, State, places, running
 
 PATTERNS = ("full", "causal", "lengths", "since")  # a key is seen by all queries or by none, but for those before it
 
@@ -116,8 +116,8 @@ def keys_seen(pattern: Pattern, k_BMHK: Tensor, past: Running | None = None) -> 
     rules = [rule for rule in factors(pattern) if not isinstance(rule, Full | Causal)]
     if not rules:
         return None
-    first, M, device = 0 if past is None else past.length, k_BMHK.shape[1], k_BMHK.device
-    j, none = torch.arange(first, first + M, device=device), torch.zeros((), dtype=torch.long, device=device)
+    M, device = k_BMHK.shape[1], k_BMHK.device
+    j, none = places(0 if past is None else past.position(), M, device), torch.zeros((), dtype=torch.long, device=device)
     each = (rule.allows(torch.arange(rule.batch, device=device)[:, None], none, none, j) for rule in rules)
     return reduce(torch.logical_and, each)
 

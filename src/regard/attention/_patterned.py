@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels import Bias
-from ..patterns import Causal, Full, Pattern, causal, placed
+from ..patterns import Causal, Full, Pattern, begun, causal, placed
+from ..patterns.distance import Distance
 from ._base import Attention, share_heads
 from ._scored import fits
 from ._state import Cache, State
@@ -40,11 +41,16 @@ class Patterned(SoftmaxAttention):
         super().__init__(**options)
         self.own = own
 
+    @property
+    def reads_apart(self) -> bool:
+        return isinstance(self.own, Distance)  # the same picture wherever a document begins
+
     def within(self, pattern: Pattern) -> Pattern:
         if isinstance(pattern, placed):  # keys that stand elsewhere than at 0, 1, 2 …: there they stand for `own` too
             length = int(pattern.keys[-1]) + 1 if len(pattern.keys) else 0
-            here = self.within(pattern.rule) if isinstance(pattern.rule, placed) else pattern.rule & self.own.fit(length, length)
-            return placed(here, pattern.queries, pattern.keys)
+            return placed(self.within(pattern.rule).fit(length, length), pattern.queries, pattern.keys)
+        if isinstance(pattern, begun):
+            return begun(self.within(pattern.rule), pattern.first)
         return pattern & self.own
 
     def check(

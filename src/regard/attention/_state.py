@@ -9,32 +9,51 @@ from torch import Tensor
 
 from ..errors import ShapeError, StateNotSupported
 from ..kernels import Bias, PlacedBias
-from ..patterns import Pattern, full, placed, since
+from ..patterns import Pattern, begun, full, placed
+
+Position = int | tuple[int, ...]  # of the next token: one number where all rows have read as many, else one a row
 
 
 class State:
     """The past of a stream: one row a batch row. The caller owns it; a mechanism reads it and moves it on.
 
-    `reorder` follows a beam, `reset` begins some rows anew, `detach` cuts the gradients to the past.
+    `reorder` follows a beam, `reset` begins some rows anew, `join` puts further rows below, `detach` cuts the gradients to the past.
+    Rows that began at different places are aligned at the end: each counts its positions from its own beginning (`position`).
     """
 
     grows: ClassVar[bool] = True  # the keys of each step are new ones; False: all keys are given at every step
 
     def __init__(self, batch: int):
         self.batch = batch
-        self.length = 0  # tokens seen so far
+        self.length = 0  # tokens that the oldest row has seen
+        self._first: tuple[int, ...] | None = None  # where each row began, the oldest at 0; None if all did there
+
+    def position(self) -> Position:
+        """Where the next token of each row stands: how many it has seen since it began."""
+        return self.length if self._first is None else tuple(self.length - first for first in self._first)
 
     def reorder(self, rows: Tensor) -> Self:
         """Row b continues what row `rows[b]` was; the number of rows may change."""
-        raise NotImplementedError
+        self.batch = len(rows)
+        if self._first is not None:
+            self._begin([self._first[row] for row in rows.tolist()])
+        return self
 
     def reset(self, rows: Tensor) -> Self:
-        """The chosen rows (indices, or a boolean a row) forget all they have seen."""
-        raise NotImplementedError
+        """The chosen rows (indices, or a boolean a row) forget all they have seen, and count from 0 again."""
+        first = list(self._first or (0,) * self.batch)
+        for row in (rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows).tolist():
+            first[row] = self.length
+        self._begin(first)
+        return self
 
     def join(self, other: Self) -> Self:
         """The rows of `other` go on below these. Rows that have read more or less than others keep their own past, and count from it."""
-        raise StateNotSupported(f"rows of a {type(self).__name__} cannot be put together; go on with them one by one")
+        self._joins(other)
+        positions = [n for state in (self, other) for n in _each(state)]
+        self.batch, self.length = self.batch + other.batch, max(self.length, other.length)
+        self._begin([self.length - n for n in positions])
+        return self
 
     def detach(self) -> Self:
         """Gradients go no further back than here."""
@@ -63,6 +82,18 @@ class State:
         """The bias as the last `queries` queries add it to the keys still held. A tensor is taken to be over them already."""
         return bias
 
+    def _begin(self, first: list[int]) -> None:
+        """Rows begin at `first`; what is before all of them is not counted any more."""
+        begin = min(first, default=0)
+        self.length -= begin
+        self._first = tuple(n - begin for n in first) if any(n > begin for n in first) else None
+
+    def _joins(self, other: State) -> None:
+        if type(other) is not type(self):
+            raise StateNotSupported(
+                f"rows of a {type(other).__name__} cannot go on below those of a {type(self).__name__}: join states that the same part began"
+            )
+
     def _check(self, batch: int) -> None:
         if batch != self.batch:
             raise ShapeError(
@@ -70,11 +101,23 @@ class State:
             )
 
 
+def places(position: Position, count: int, device: torch.device | str | None = None) -> Tensor:
+    """Where `count` tokens stand, the first of them at `position`: (L,), or (B, L) where rows differ."""
+    after = torch.arange(count, device=device)
+    return after + (position if isinstance(position, int) else torch.tensor(position, device=device)[:, None])
+
+
+def _each(state: State) -> tuple[int, ...]:
+    position = state.position()
+    return (position,) * state.batch if isinstance(position, int) else position
+
+
 class Cache(State):
     """All keys and values so far, or, where the pattern never looks further, the first `sinks` and the last `window`.
 
     Buffers grow by doubling, so a step costs no copy of the past. Forgotten keys are dropped in bulk: a rolling cache
-    holds at most sinks + 2 · window keys, and the pattern hides those that are already too old.
+    holds at most sinks + 2 · window keys, and the pattern hides those that are already too old. While rows began at different
+    places no column holds the first keys of all: with sinks nothing is forgotten then.
     """
 
     def __init__(self, batch: int, reach: tuple[int, int] | None = None):
@@ -85,7 +128,6 @@ class Cache(State):
         self._v: Tensor | None = None
         self._held = 0
         self._positions: Tensor | None = None  # of the keys held; None while they are 0, 1, 2 …
-        self._first: Tensor | None = None  # where each row begins, once a row was reset
 
     def append(self, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Pattern]:
         """Take in new keys and values; return all that are held, and the pattern over them."""
@@ -102,7 +144,7 @@ class Cache(State):
 
     def over(self, pattern: Pattern, queries: int) -> Pattern:
         if self._first is not None:
-            pattern = pattern & since(self._first)
+            pattern = begun(pattern, self._first)
         if self._positions is None:
             return pattern  # the keys held are 0, 1, 2 … and the newest queries stand at their end
         return placed(pattern.fit(self.length, self.length), self._latest(queries), self._positions)
@@ -139,6 +181,8 @@ class Cache(State):
     def _forget(self) -> None:
         if self.window is None or self._k is None or self._v is None or self._held <= self.sinks + 2 * self.window:
             return
+        if self.sinks and self._first is not None:
+            return
         device = self._k.device
         positions = torch.arange(self._held, device=device) if self._positions is None else self._positions
         kept = torch.cat([torch.arange(self.sinks, device=device), torch.arange(self._held - self.window, self._held, device=device)])
@@ -147,15 +191,35 @@ class Cache(State):
 
     def reorder(self, rows: Tensor) -> Self:
         self._k, self._v = self._moved(self._k, rows), self._moved(self._v, rows)
-        self._first = None if self._first is None else self._first.index_select(0, rows)
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
 
-    def reset(self, rows: Tensor) -> Self:
-        first = torch.zeros(self.batch, dtype=torch.long, device=rows.device) if self._first is None else self._first.clone()
-        first[rows] = self.length
-        self._first = first
-        return self
+    def join(self, other: Self) -> Self:
+        self._joins(other)
+        if (self.window, self.sinks) != (other.window, other.sinks):
+            raise StateNotSupported("these caches were started under different patterns, and hold different parts of the past")
+        forgot = self.sinks and not (self._positions is None and other._positions is None)
+        if forgot and not (self.position() == other.position() == self.length and self._held == other._held):
+            raise StateNotSupported(
+                f"these caches hold the first {self.sinks} keys of their rows, and the rows are of different lengths; join them before "
+                "anything was forgotten, or go on with them one by one"
+            )
+        held, length = max(self._held, other._held), max(self.length, other.length)
+        parts = ((self.batch, self._held), (other.batch, other._held))
+        self._k, self._v = _stacked((self._k, other._k), parts, held), _stacked((self._v, other._v), parts, held)
+        if not forgot and self._k is not None:  # columns are the newest keys, one behind the other
+            self._positions = None if held == length else torch.arange(length - held, length, device=self._k.device)
+        self._held = held
+        return super().join(other)
+
+    def _begin(self, first: list[int]) -> None:
+        before = min(first, default=0)
+        if before and self._k is not None and self._v is not None:  # no row looks there any more
+            gone = min(before, self._held) if self._positions is None else int((self._positions < before).sum())
+            self._k, self._v, self._held = self._k[:, gone:], self._v[:, gone:], self._held - gone
+            if self._positions is not None:
+                at = self._positions[gone:] - before
+                self._positions = None if len(at) == self.length - before else at
+        super()._begin(first)
 
     def detach(self) -> Self:
         self._k = None if self._k is None else self._k.detach()
@@ -176,11 +240,7 @@ class Cache(State):
         """Where the keys held stand, (1 or B, M): positions as each row counts them since it began, negative before that."""
         held = self.keys()
         assert held is not None, "a cache has places once it has keys"
-        return held[1][None] if self._first is None else held[1] - self._first.to(held[1].device)[:, None]
-
-    def oldest(self) -> int:
-        """How many tokens the row that began first has seen."""
-        return self.length if self._first is None or not self.batch else self.length - int(self._first.min())
+        return held[1][None] if self._first is None else held[1] - torch.tensor(self._first, device=held[1].device)[:, None]
 
 
 class Running(State):
@@ -232,14 +292,26 @@ class Running(State):
         self.sums = {name: x.index_select(0, rows) for name, x in self.sums.items()}
         if self._kept is not None:
             self._kept.reorder(rows)
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
 
     def reset(self, rows: Tensor) -> Self:
-        self.sums = {name: _begun(x, rows) for name, x in self.sums.items()}
+        self.sums = {name: begun_anew(x, rows) for name, x in self.sums.items()}
         if self._kept is not None:
             self._kept.reset(rows)
-        return self
+        return super().reset(rows)
+
+    def join(self, other: Self) -> Self:
+        self._joins(other)
+        sums, known = (self.sums, other.sums), {**other.sums, **self.sums}
+        # a stream that has read nothing has no sums yet: they begin at zero
+        self.sums = {
+            name: torch.cat(
+                [x[name] if name in x else like.new_zeros(n, *like.shape[1:]) for x, n in zip(sums, (self.batch, other.batch), strict=True)]
+            )
+            for name, like in known.items()
+        }
+        self._kept = None if self._kept is None or other._kept is None else self._kept.join(other._kept)
+        return super().join(other)
 
     def detach(self) -> Self:
         self.sums = {name: x.detach() for name, x in self.sums.items()}
@@ -262,19 +334,39 @@ class Standing(State):
 
     def reorder(self, rows: Tensor) -> Self:
         self.at = None if self.at is None else self.at.index_select(0, rows)
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
 
     def reset(self, rows: Tensor) -> Self:
-        self.at = None if self.at is None else _begun(self.at, rows)
-        return self
+        self.at = None if self.at is None else begun_anew(self.at, rows)
+        return super().reset(rows)
+
+    def join(self, other: Self) -> Self:
+        self._joins(other)
+        known = self.at if self.at is not None else other.at
+        if known is not None:
+            parts = ((self.at, self.batch), (other.at, other.batch))
+            self.at = torch.cat([known.new_zeros(n, *known.shape[1:]) if at is None else at for at, n in parts])
+        return super().join(other)
 
     def detach(self) -> Self:
         self.at = None if self.at is None else self.at.detach()
         return self
 
 
-def _begun(x: Tensor, rows: Tensor) -> Tensor:
+def _stacked(held: tuple[Tensor | None, Tensor | None], parts: tuple[tuple[int, int], ...], length: int) -> Tensor | None:
+    """What two caches of (rows, keys) hold, one below the other and aligned at the end; with room for more, and zeros before."""
+    like = held[0] if held[0] is not None else held[1]
+    if like is None:
+        return None
+    room, row = like.new_zeros(sum(rows for rows, _ in parts), max(2 * length, 16), *like.shape[2:]), 0
+    for x, (rows, keys) in zip(held, parts, strict=True):
+        if x is not None:
+            room[row : row + rows, length - keys : length] = x[:, :keys]
+        row += rows
+    return room
+
+
+def begun_anew(x: Tensor, rows: Tensor) -> Tensor:
     """The same with zeros in the rows that begin anew."""
     begun = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     begun[rows] = True

@@ -69,7 +69,7 @@ class LocationAttention(Scored):
         super().check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         keys = k_BMHK.shape[1]
         if isinstance(state, Cache):
-            keys += state.oldest()
+            keys += state.length
         if keys > self.length:
             raise ShapeError(
                 f"LocationAttention has a score for {self.length} positions and was given {keys} keys; make it with length={keys}, "

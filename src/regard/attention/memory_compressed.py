@@ -13,7 +13,7 @@ from ..kernels import Bias, attend
 from ..patterns import Both, Causal, Full, Pattern, causal, full, lengths, placed
 from ._base import Attention, Facts, factors, softmax_where
 from ._scored import fits, uniform
-from ._state import Cache, State
+from ._state import Cache, State, begun_anew, places
 
 
 class MemoryCompressedAttention(Attention):
@@ -107,7 +107,8 @@ class MemoryCompressedAttention(Attention):
             over = lengths(-(-kept_BM.sum(1) // self.stride))
         k_BUHK, v_BUHV = self._compress(k_BMHK, v_BMHV)
         if _is_causal(pattern):
-            over = over & self._past(torch.arange(M - L, M, device=device), k_BUHK.shape[1])
+            slots = k_BUHK.shape[1]
+            over = over & self._past(torch.arange(M - L, M, device=device), slots, slots * self.stride)
         return attend(q_BLHK, k_BUHK, v_BUHV, over)
 
     def start(self, batch: int, pattern: Pattern = causal) -> Compressed:
@@ -134,22 +135,22 @@ class MemoryCompressedAttention(Attention):
             raise PatternNotSupported(
                 f"MemoryCompressedAttention goes step by step under `causal` and `causal & lengths`, not `{pattern}`; SoftmaxAttention takes any"
             )
-        at_M = torch.arange(state.length, state.length + k_BMHK.shape[1], device=q_BLHK.device)
-        at_L = at_M[len(at_M) - q_BLHK.shape[1] :]
+        at_BM, device = places(state.position(), k_BMHK.shape[1], q_BLHK.device), q_BLHK.device
         over: Pattern = full
         for rule in factors(pattern):
             if isinstance(rule, lengths):  # padding enters no block, and blocks of padding only are not seen
-                n_B = rule.keys.to(at_M.device)
-                padding_BM = at_M >= n_B[:, None]
+                n_B = rule.keys.to(device)
+                padding_BM = at_BM >= n_B[:, None]
                 k_BMHK, v_BMHV = (x.masked_fill(padding_BM[..., None, None], 0) for x in (k_BMHK, v_BMHV))
                 over = over & lengths(-(-n_B // self.stride))
         k_BMHK, v_BMHV = state.whole_blocks(k_BMHK, v_BMHV, self.stride)
-        k_BUHK, v_BUHV, since = state.slots.append(*self._compress(k_BMHK, v_BMHV), full)
-        return attend(q_BLHK, k_BUHK, v_BUHV, since & self._past(at_L, k_BUHK.shape[1]) & over)
+        k_BUHK, v_BUHV, over = state.slots.append(*self._compress(k_BMHK, v_BMHV), over)
+        at_L = torch.arange(state.length - q_BLHK.shape[1], state.length, device=device)
+        return attend(q_BLHK, k_BUHK, v_BUHV, self._past(at_L, k_BUHK.shape[1], state.length - state.waiting) & over)
 
-    def _past(self, at_L: Tensor, slots: int) -> Pattern:
-        """Queries at these positions see the blocks whose last key is not after them."""
-        return placed(causal, at_L, torch.arange(1, slots + 1, device=at_L.device) * self.stride - 1)
+    def _past(self, at_L: Tensor, slots: int, stop: int) -> Pattern:
+        """Queries at these positions see the blocks whose last key is not after them; the last block ends before `stop`."""
+        return placed(causal, at_L, torch.arange(1 - slots, 1, device=at_L.device) * self.stride + stop - 1)
 
     def _compress(self, k_BMHK: Tensor, v_BMHV: Tensor) -> tuple[Tensor, Tensor]:
         short = -k_BMHK.shape[1] % self.stride
@@ -183,16 +184,30 @@ class Compressed(State):
         self.slots.reorder(rows)
         self._k = None if self._k is None else self._k.index_select(0, rows)
         self._v = None if self._v is None else self._v.index_select(0, rows)
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
 
     def reset(self, rows: Tensor) -> Self:
         self.slots.reset(rows)
-        begun = torch.zeros(self.batch, dtype=torch.bool, device=rows.device)
-        begun[rows] = True
-        self._k = None if self._k is None else self._k.masked_fill(begun[:, None, None, None], 0)
-        self._v = None if self._v is None else self._v.masked_fill(begun[:, None, None, None], 0)
-        return self
+        self._k = None if self._k is None else begun_anew(self._k, rows)
+        self._v = None if self._v is None else begun_anew(self._v, rows)
+        return super().reset(rows)
+
+    @property
+    def waiting(self) -> int:
+        """Keys of the block that is not complete."""
+        return 0 if self._k is None else self._k.shape[1]
+
+    def join(self, other: Self) -> Self:
+        self._joins(other)
+        if self.waiting != other.waiting:
+            raise StateNotSupported(
+                f"the last blocks of these rows hold {self.waiting} and {other.waiting} keys, and rows of one batch complete their blocks "
+                "together; go on with them one by one"
+            )
+        pairs = ((self._k, other._k), (self._v, other._v))
+        self._k, self._v = (None if one is None or two is None else torch.cat([one, two]) for one, two in pairs)
+        self.slots.join(other.slots)
+        return super().join(other)
 
     def detach(self) -> Self:
         self.slots.detach()

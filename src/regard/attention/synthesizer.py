@@ -95,7 +95,7 @@ class _Synthesizer(Attention):
     ) -> None:
         super().check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
         fits(self, q_BLHK, self.heads, self.width)
-        keys = k_BMHK.shape[1] + (state.oldest() if isinstance(state, Cache) else 0)
+        keys = k_BMHK.shape[1] + (state.length if isinstance(state, Cache) else 0)
         if keys > self.length:
             raise ShapeError(
                 f"{type(self).__name__} has logits for {self.length} keys and was given {keys}; make it with length={keys}, "

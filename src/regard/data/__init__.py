@@ -12,6 +12,7 @@ True
 """
 
 from .batches import Batches, PairBatch, collate
+from .borrowed import BorrowedTokenizer
 from .corpus import Corpus, Ragged
 from .lines import LONGEST, Skipped
 from .parallel import SOURCES, Parallel, read
@@ -25,6 +26,7 @@ __all__ = [
     "SOURCES",
     "UNK",
     "Batches",
+    "BorrowedTokenizer",
     "Corpus",
     "PairBatch",
     "Parallel",

@@ -175,6 +175,10 @@ class Tokenizer:
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> Tokenizer:
         """Checked before it is used: whatever is wrong is said, as BadFile."""
+        if isinstance(described, dict) and described.get("kind") == "borrowed":
+            from .borrowed import BorrowedTokenizer  # it is a Tokenizer, so it imports this
+
+            return BorrowedTokenizer.from_json(described, where)
         if not isinstance(described, dict) or described.get("kind") not in get_args(Kind):
             raise BadFile(f"{where}: expected an object with a kind, one of {', '.join(get_args(Kind))}")
         kind, vocabulary, merges = described["kind"], described.get("vocabulary"), described.get("merges", [])

@@ -1,4 +1,8 @@
-"""The mechanisms inside models of other libraries. So far: transformers, by its attention interface.
+"""Models of other libraries: their checkpoints in ours and back, and our mechanisms inside them. So far: transformers.
+
+    >>> model = regard.load("path/to/bert")      a directory with config.json and safetensors; docs/interchange.md has the rest
+
+And the mechanisms in transformers' own models, by its attention interface:
 
     >>> import regard.interop
     >>> regard.interop.register()
@@ -13,5 +17,10 @@ from ._masks import Mask as Mask
 from ._register import Factory as Factory
 from ._register import prepare as prepare
 from ._register import register as register
+from .checkpoints import export as export
+from .checkpoints import export_run as export_run
+from .checkpoints import import_checkpoint as import_checkpoint
+from .checkpoints import load as load
+from .checkpoints import load_tokenizers as load_tokenizers
 
-__all__ = ["Factory", "Mask", "prepare", "register"]
+__all__ = ["Factory", "Mask", "export", "export_run", "import_checkpoint", "load", "load_tokenizers", "prepare", "register"]

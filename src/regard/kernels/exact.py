@@ -8,6 +8,7 @@ L × M is ever stored, whatever is asked for: a pattern, a learned bias, dropout
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, overload
 
 import torch
@@ -91,19 +92,32 @@ def _dense(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, sca
         if L * M > SMALL:
             return None
         if not isinstance(pattern, Full):
-            mask = additive(pattern.mask(L, M, q_BLHK.device), q_BLHK.dtype)
+            mask = (_kept_mask if pattern.static else _mask)(pattern, L, M, q_BLHK.dtype, q_BLHK.device)
         if bias is not None:
             whole = bias.whole(L, M, q_BLHK.device).to(q_BLHK.dtype)
             mask = whole if mask is None else mask + whole
         assert mask is not None
-        mask = mask.expand(B, H, L, M)
+    alike = mask is None or (L == 1 and mask.shape[1] == 1)  # heads see the same: some may be further queries of others
     q, k, v = q_BLHK.transpose(1, 2), k_BMHK.transpose(1, 2), v_BMHV.transpose(1, 2)
-    if G != H and mask is None and not aligned:
+    if G != H and not aligned and alike:
         # heads that share a key head become further queries of it: nothing of the cache is copied
-        out = F.scaled_dot_product_attention(q.reshape(B, G, H // G * L, -1), k, v, scale=scale).reshape(B, H, L, -1)
+        mask = None if mask is None else mask.expand(B, G, H // G, M)
+        out = F.scaled_dot_product_attention(q.reshape(B, G, H // G * L, -1), k, v, mask, scale=scale).reshape(B, H, L, -1)
     else:
+        mask = None if mask is None else mask.expand(B, H, L, M)
         out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=aligned, scale=scale, enable_gqa=G != H)
     return out.transpose(1, 2)
+
+
+def _mask(pattern: Pattern, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return additive(pattern.mask(queries, keys, device), dtype)
+
+
+@lru_cache(maxsize=8)
+def _kept_mask(pattern: Pattern, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Made once for all layers of a step."""
+    with torch.inference_mode(False):  # it outlives the call, and may be trained with
+        return _mask(pattern, queries, keys, dtype, device)
 
 
 @dataclass(slots=True)

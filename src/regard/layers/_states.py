@@ -7,10 +7,20 @@ from copy import copy
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention import State
+from ..errors import StateNotSupported
 from ..patterns import Pattern, full, lengths
+
+
+def below(one_BMD: Tensor, two_BMD: Tensor) -> Tensor:
+    """Rows below rows; the shorter ones get zeros behind them."""
+    length = max(one_BMD.shape[1], two_BMD.shape[1])
+    return torch.cat(
+        [x if x.shape[1] == length else F.pad(x, (0, 0) * (x.dim() - 2) + (0, length - x.shape[1])) for x in (one_BMD, two_BMD)]
+    )
 
 
 class Memory(State):
@@ -39,8 +49,24 @@ class Memory(State):
         kept, self.share = (kept, int(runs[0])) if even else (rows // self.share, 1)
         if not kept.equal(torch.arange(len(self.k_BMHK), device=kept.device)):
             self._each(lambda x: x.index_select(0, kept))
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
+
+    def join(self, other: Self) -> Self:
+        self._joins(other)
+        one, two = (self, other) if self.share == other.share else (self.apart(), other.apart())
+        sizes = [len(x) for x in (one.k_BMHK, two.k_BMHK)]
+        shortest, longest = sorted(x.k_BMHK.shape[1] for x in (one, two))
+        if shortest < longest or one.n_B is not None or two.n_B is not None:
+            real = [
+                torch.full((n,), x.k_BMHK.shape[1], device=x.k_BMHK.device) if x.n_B is None else x.n_B
+                for x, n in zip((one, two), sizes, strict=True)
+            ]
+            self.n_B = torch.cat(real)
+        self.k_BMHK, self.v_BMHV = below(one.k_BMHK, two.k_BMHK), below(one.v_BMHV, two.v_BMHV)
+        if one.extra_BMHE is not None and two.extra_BMHE is not None:
+            self.extra_BMHE = below(one.extra_BMHE, two.extra_BMHE)
+        self.share = one.share
+        return super().join(other)
 
     def apart(self) -> Memory:
         """The same with a row of its own for each that looks."""
@@ -80,13 +106,22 @@ class States(State):
     def reorder(self, rows: Tensor) -> Self:
         for part in self.parts.values():
             part.reorder(rows)
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
 
     def reset(self, rows: Tensor) -> Self:
         for part in self.parts.values():
             part.reset(rows)
-        return self
+        return super().reset(rows)
+
+    def join(self, other: Self) -> Self:
+        self._joins(other)
+        if self.parts.keys() != other.parts.keys():
+            raise StateNotSupported(
+                f"states of {', '.join(self.parts)} and of {', '.join(other.parts)} cannot be put together: join states that the same part began"
+            )
+        for name, part in self.parts.items():
+            part.join(other.parts[name])
+        return super().join(other)
 
     def detach(self) -> Self:
         for part in self.parts.values():

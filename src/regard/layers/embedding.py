@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..attention import places
 from ..errors import DtypeError, ShapeError
 from .dropout import Dropout
 from .packing import Packing
-from .positions import Position
+from .positions import Place, Position
 
 
 class Embedding(nn.Module):
@@ -39,21 +40,20 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if scaled else 1.0
         self.dropout = Dropout(dropout)
 
-    def forward(self, ids_BL: Tensor, at: int | Tensor = 0, packing: Packing | None = None) -> Tensor:
-        """`at`: the position of the first token (a state's length), or of every token, (L,) or (B, L). With `packing`, x_1TD."""
+    def forward(self, ids_BL: Tensor, at: Place | Tensor = 0, packing: Packing | None = None) -> Tensor:
+        """`at`: the position of the first token (a state's), or of every token, (L,) or (B, L). With `packing`, x_1TD."""
         if ids_BL.dim() != 2:
             raise ShapeError(f"Embedding takes token numbers (batch, length), got {tuple(ids_BL.shape)}; ids[None] makes a batch of one")
         if ids_BL.dtype.is_floating_point or ids_BL.dtype == torch.bool:
             raise DtypeError(f"Embedding takes whole numbers, not {ids_BL.dtype}; tokens are ids, convert with .long()")
-        if packing is not None:
-            at = torch.arange(packing.length, device=ids_BL.device).expand(packing.batch, -1) + at
-            ids_BL, at = packing.packed(ids_BL), packing.packed(at)
+        if not isinstance(at, Tensor) and (packing is not None or self.position is not None):
+            at = places(at, ids_BL.shape[1], ids_BL.device)
+        if packing is not None and isinstance(at, Tensor):
+            ids_BL, at = packing.packed(ids_BL), packing.packed(at.expand(ids_BL.shape))
         x_BLD: Tensor = self.token(ids_BL)
         if self.scale != 1:
             x_BLD = x_BLD * self.scale
-        if self.position is not None:
-            if not isinstance(at, Tensor):
-                at = torch.arange(at, at + ids_BL.shape[1], device=ids_BL.device)
+        if self.position is not None and isinstance(at, Tensor):
             x_BLD = self.position.add(x_BLD, at)
         return self.dropout(x_BLD)  # type: ignore[no-any-return]
 

@@ -51,6 +51,7 @@ class MultiHead(nn.Module):
     shared_qk     one projection makes q and k, as Reformer asks
     qk_norm       a norm for each head's q and k, e.g. `RMSNorm`, before positions
     position      any scheme of `positions` that acts on q, k or scores
+    own           where a sequence that looks at itself may look at most, whatever the caller's pattern allows
 
     Layout: `qkv.weight` holds the rows of q, of k, of v, in this order, as `in_proj_weight` of PyTorch's module; `out` is its
     `out_proj`. With another `memory_width` there are two: `q`, and `kv`. `extra` makes what the mechanism wants of each key beside
@@ -72,6 +73,7 @@ class MultiHead(nn.Module):
         shared_qk: bool = False,
         qk_norm: Norm | None = None,
         position: Position | None = None,
+        own: Pattern = full,
     ):
         super().__init__()
         groups = heads if kv_heads is None else kv_heads
@@ -87,7 +89,7 @@ class MultiHead(nn.Module):
         V = K if value_width is None else value_width
         self.width, self.memory_width, self.heads, self.kv_heads = width, memory_width or width, heads, groups
         self.attention = SoftmaxAttention() if attention is None else attention
-        self.position = position
+        self.position, self.own = position, own
         norm = NoNorm if qk_norm is None else qk_norm
         self.q_norm, self.k_norm = norm(K), norm(K)
         self.sizes = (heads * K, 0 if shared_qk else groups * K, groups * V)  # rows of q, k, v in the weights
@@ -156,9 +158,10 @@ class MultiHead(nn.Module):
     ) -> _Given:
         self._check("x_BLD", x_BLD, self.width)
         if memory_BMD is None:
+            pattern = pattern & self.own
             q, k, v = self._project(x_BLD, packing)
             extra = self._extra(x_BLD, packing)
-            q_from = k_from = 0 if state is None else state.length
+            q_from = k_from = 0 if state is None else state.position()
         else:
             memory = memory_BMD if isinstance(memory_BMD, Memory) else self.remember(memory_BMD, memory_packing)
             q = self._query(x_BLD, packing)
@@ -188,8 +191,8 @@ class MultiHead(nn.Module):
         return Memory(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads), self._extra(memory_BMD, packing), n_B)
 
     def start(self, batch: int, pattern: Pattern = causal) -> State:
-        """A fresh state for a sequence that looks at itself step by step; positions go on from `state.length`."""
-        return self.attention.start(batch, pattern)
+        """A fresh state for a sequence that looks at itself step by step; positions go on from `state.position()`."""
+        return self.attention.start(batch, pattern & self.own)
 
     def projections(self) -> list[Tensor]:
         """The matrices of q, k, v as views, each apart: what an initialisation should see."""

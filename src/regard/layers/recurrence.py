@@ -27,7 +27,7 @@ from torch.func import functional_call
 from ..attention import State
 from ..errors import ShapeError, StateNotSupported
 from ..kernels import attend
-from ..patterns import Pattern, causal, placed, since
+from ..patterns import Pattern, begun, causal, placed, since
 from ._states import States
 from .multihead import MultiHead
 
@@ -41,7 +41,6 @@ class Past(State):
         super().__init__(batch)
         self.size = size
         self.rows_BMD: Tensor | None = None
-        self.first_B: Tensor | None = None  # where each stream begins, once one was reset
 
     def with_rows(self, x_BLD: Tensor) -> Tensor:
         """What is remembered, and x behind it."""
@@ -51,8 +50,8 @@ class Past(State):
     def over(self, pattern: Pattern, queries: int) -> Pattern:
         """The pattern, a rule on places in the stream, for `queries` new rows that look at `with_rows` of them."""
         held = 0 if self.rows_BMD is None else self.rows_BMD.shape[1]
-        if self.first_B is not None:
-            pattern = pattern & since(self.first_B)
+        if self._first is not None:
+            pattern = begun(pattern, self._first)
         if held == self.length:
             return pattern
         at = torch.arange(self.length - held, self.length + queries)
@@ -66,15 +65,27 @@ class Past(State):
 
     def reorder(self, rows: Tensor) -> Self:
         self.rows_BMD = None if self.rows_BMD is None else self.rows_BMD.index_select(0, rows)
-        self.first_B = None if self.first_B is None else self.first_B.index_select(0, rows)
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
 
-    def reset(self, rows: Tensor) -> Self:
-        first_B = torch.zeros(self.batch, dtype=torch.long, device=rows.device) if self.first_B is None else self.first_B.clone()
-        first_B[rows] = self.length
-        self.first_B = first_B
-        return self
+    def join(self, other: Self) -> Self:
+        self._joins(other)
+        if self.size != other.size:
+            raise StateNotSupported(f"these remember the last {self.size} and {other.size} rows; join states that the same part began")
+        known = self.rows_BMD if self.rows_BMD is not None else other.rows_BMD
+        if known is not None:
+            parts = [
+                known.new_zeros(n, 0, known.shape[2]) if x is None else x
+                for x, n in ((self.rows_BMD, self.batch), (other.rows_BMD, other.batch))
+            ]
+            held = max(x.shape[1] for x in parts)
+            self.rows_BMD = torch.cat([F.pad(x, (0, 0, held - x.shape[1], 0)) for x in parts])
+        return super().join(other)
+
+    def _begin(self, first: list[int]) -> None:
+        before = min(first, default=0)
+        if before and self.rows_BMD is not None:  # no row looks there any more
+            self.rows_BMD = self.rows_BMD[:, max(0, before - self.length + self.rows_BMD.shape[1]) :]
+        super()._begin(first)
 
     def detach(self) -> Self:
         return self  # it never held gradients
@@ -159,14 +170,15 @@ class CompressedPast(Past):
 
     def over(self, pattern: Pattern, queries: int) -> Pattern:
         """Rows held stand side by side, compressed ones too, as in the paper: the pattern is a rule on them."""
-        if self.first_B is None:
+        if self._first is None:
             return pattern
+        first_B = torch.tensor(self._first)
         small = 0 if self.small_BCD is None else self.small_BCD.shape[1]
         near = 0 if self.rows_BMD is None else self.rows_BMD.shape[1]
         squeezed = self.length - near  # rows that were compressed; the k-th compressed row is of rows k·rate … (k + 1)·rate
         dropped = squeezed // self.rate - small
         # a compressed row that mixes two texts belongs to neither
-        lost_B = (-(-self.first_B // self.rate) - dropped).clamp(0, small) + (self.first_B - squeezed).clamp(0, near)
+        lost_B = (-(-first_B // self.rate) - dropped).clamp(0, small) + (first_B - squeezed).clamp(0, near)
         return pattern & since(lost_B)
 
     def overflow(self, x_BLD: Tensor) -> Tensor:
@@ -181,6 +193,15 @@ class CompressedPast(Past):
         """Remember compressed rows, and forget the oldest of them."""
         small_BCD = small_BCD.detach() if self.small_BCD is None else torch.cat([self.small_BCD, small_BCD.detach()], 1)
         self.small_BCD = small_BCD[:, max(0, small_BCD.shape[1] - self.small) :]
+
+    def join(self, other: Self) -> Self:
+        raise StateNotSupported(
+            f"each row of a {type(self).__name__} was squeezed {self.rate} to 1 from its own beginning on, so rows of different lengths do not "
+            "fit together; go on with them one by one"
+        )
+
+    def _begin(self, first: list[int]) -> None:
+        self._first = tuple(first)  # positions stay: what was squeezed is counted from the beginning of the stream
 
     def reorder(self, rows: Tensor) -> Self:
         self.small_BCD = None if self.small_BCD is None else self.small_BCD.index_select(0, rows)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, fields, replace
+from inspect import isfunction
 from typing import Any
 
 from ..errors import BadConfig, UnknownName
@@ -16,9 +17,52 @@ from ._model import ModelFacts as ModelFacts
 from ._model import Step as Step
 from ._translator import Translator as Translator
 from ._translator import TranslatorConfig as TranslatorConfig
+from .bert import Bert as Bert
+from .bert import BertConfig as BertConfig
+from .bert import bert_base as bert_base
+from .bert import bert_large as bert_large
+from .bert import bert_medium as bert_medium
+from .bert import bert_mini as bert_mini
+from .bert import bert_sized as bert_sized
+from .bert import bert_small as bert_small
+from .bert import bert_tiny as bert_tiny
+from .gpt import GPT as GPT
+from .gpt import GPTConfig as GPTConfig
+from .gpt import openai_gpt as openai_gpt
+from .gpt2 import GPT2 as GPT2
+from .gpt2 import GPT2Config as GPT2Config
+from .gpt2 import gpt2_large as gpt2_large
+from .gpt2 import gpt2_medium as gpt2_medium
+from .gpt2 import gpt2_small as gpt2_small
+from .gpt2 import gpt2_xl as gpt2_xl
+from .gpt3 import GPT3 as GPT3
+from .gpt3 import GPT3Config as GPT3Config
+from .gpt3 import gpt3_3b as gpt3_3b
+from .gpt3 import gpt3_7b as gpt3_7b
+from .gpt3 import gpt3_13b as gpt3_13b
+from .gpt3 import gpt3_175b as gpt3_175b
+from .gpt3 import gpt3_large as gpt3_large
+from .gpt3 import gpt3_medium as gpt3_medium
+from .gpt3 import gpt3_small as gpt3_small
+from .gpt3 import gpt3_tiny as gpt3_tiny
+from .gpt3 import gpt3_xl as gpt3_xl
+from .llama import Llama as Llama
+from .llama import LlamaConfig as LlamaConfig
+from .llama import llama3_8b as llama3_8b
+from .llama import llama_7b as llama_7b
+from .llama import llama_13b as llama_13b
+from .llama import llama_33b as llama_33b
+from .llama import llama_65b as llama_65b
+from .llama import llama_tiny as llama_tiny
+from .llama import mistral_7b as mistral_7b
+from .llama import qwen2_half_b as qwen2_half_b
 from .luong import Luong as Luong
 from .luong import LuongConfig as LuongConfig
 from .luong import luong_paper as luong_paper
+from .rnn_lm import RNNLM as RNNLM
+from .rnn_lm import RNNLMConfig as RNNLMConfig
+from .rnn_lm import zaremba_large as zaremba_large
+from .rnn_lm import zaremba_medium as zaremba_medium
 from .rnnsearch import RNNsearch as RNNsearch
 from .rnnsearch import RNNsearchConfig as RNNsearchConfig
 from .rnnsearch import rnnsearch_paper as rnnsearch_paper
@@ -38,6 +82,24 @@ MODELS: tuple[type[Model], ...] = tuple(
         key=lambda model: (model.facts.year, model.facts.name),
     )
 )
+
+
+# Published sizes by name, derived as well: a function above that returns a config is one, `gpt2_small` being "gpt2-small".
+SIZES: dict[str, Callable[[], ModelConfig]] = {
+    name.replace("_", "-"): part
+    for name, part in list(vars().items())
+    if isfunction(part)
+    and str(part.__annotations__.get("return")).endswith("Config")
+    and part.__code__.co_argcount == len(part.__defaults__ or ())  # nothing need be said
+}
+
+
+def of_size(name: str, **settings: Any) -> Model:
+    """The published model called `name`, freshly begun: `of_size("gpt2-small")`. Settings given here replace the published ones."""
+    if name not in SIZES:
+        raise UnknownName("size of a model", name, SIZES)
+    config = replace(SIZES[name](), **settings)  # type: ignore[type-var]
+    return next(model for model in MODELS if model.Config is type(config))(config)
 
 
 def build(name: str, config: Mapping[str, Any]) -> Model:

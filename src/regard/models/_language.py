@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention import State
@@ -91,6 +92,14 @@ class TextEncoder(Model):
 
     def logits(self, x: Tensor) -> Tensor:
         return linear(self.spoken(x), *self.head())
+
+    def embedded(self, ids_BL: Tensor, n_B: Tensor | None = None, kind_BL: Tensor | None = None) -> Tensor:
+        """One vector of length 1 a text, y_BD: the mean of its tokens' features. What sentence encoders compare, by dot products."""
+        x_BLD = self.features(ids_BL, n_B, kind_BL)
+        if n_B is None:
+            return F.normalize(x_BLD.mean(1), dim=-1)
+        real_BL1 = (torch.arange(x_BLD.shape[1], device=x_BLD.device) < n_B[:, None])[..., None]
+        return F.normalize((x_BLD * real_BL1).sum(1) / n_B[:, None].clamp(min=1), dim=-1)
 
     def check(self, ids_BL: Tensor, n_B: Tensor | None = None, kind_BL: Tensor | None = None) -> None:
         """Refuse by name what does not fit together."""

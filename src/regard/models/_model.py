@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from ..attention import MECHANISMS, Attention
 from ..errors import BadConfig, UnknownName
+from ..layers import MultiHead
+from ..patterns import Full, Pattern, full, parse
 
 
 class Step(NamedTuple):
@@ -69,3 +72,53 @@ def mechanism(name: str) -> type[Attention]:
     if name not in known:
         raise UnknownName("mechanism", name, known)
     return known[name]
+
+
+class Spec(NamedTuple):
+    """Which mechanism, made how, and under which pattern, as one line of a config:
+
+    local                                           as its `sized` makes it for the model
+    local(radius=64)                                made with these settings
+    softmax(dropout=0.1) under window(64) | tokens(0)   and looking only where the pattern allows, too
+    """
+
+    kind: type[Attention]
+    settings: dict[str, Any] | None = None  # None: as `sized` makes it
+    pattern: Pattern = full
+
+    @classmethod
+    def read(cls, text: str) -> Spec:
+        """What the line says; never run as code."""
+        made, _, under = text.partition(" under ")
+        pattern = parse(under) if under else full
+        if made.isidentifier():
+            return cls(mechanism(made), None, pattern)
+        try:
+            match ast.parse(made.strip(), mode="eval").body:
+                case ast.Call(func=ast.Name(id=name), args=[], keywords=given) if all(option.arg for option in given):
+                    return cls(mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass
+        raise BadConfig(
+            f"{text!r} names no mechanism; write for example: local, or local(radius=64), or softmax under window(64) | tokens(0)"
+        )
+
+    def made(self, *, heads: int, width: int, length: int) -> Attention:
+        """The mechanism for `heads` heads of size `width` and up to `length` keys."""
+        if self.settings is None:
+            return self.kind.sized(heads=heads, width=width, length=length)
+        try:
+            return self.kind(**self.settings)
+        except TypeError as wrong:
+            raise BadConfig(f"{self.kind.__name__} is not made with {self.settings}: {wrong}") from wrong
+
+    def __str__(self) -> str:
+        given = "" if self.settings is None else f"({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
+        return self.kind.facts.name + given + ("" if isinstance(self.pattern, Full) else f" under {self.pattern}")
+
+
+def looking(spec: str, width: int, heads: int, length: int, *, head_width: int | None = None, **options: Any) -> MultiHead:
+    """Heads that look as the line of a config says; the options are those of MultiHead."""
+    said = Spec.read(spec)
+    attention = said.made(heads=heads, width=width // heads if head_width is None else head_width, length=length)
+    return MultiHead(width, heads, attention, head_width=head_width, own=said.pattern, **options)

@@ -20,6 +20,7 @@ from ..attention import State
 from ..errors import DtypeError, ShapeError
 from ..kernels import linear
 from ..layers import Packing
+from ..layers._states import below
 from ._model import Model, ModelConfig, Step
 
 
@@ -94,18 +95,26 @@ class Decoding(State):
         self.now, self.fixed, self.looking = dict(now), dict(fixed), looking
         self.first = dict(now)
 
-    def move(self, **now: Tensor) -> None:
-        """A step was made, to `now`."""
+    def move(self, steps: int = 1, /, **now: Tensor) -> None:
+        """A step was made, or several, to `now`."""
         self.now.update(now)
-        self.length += 1
+        self.length += steps
 
     def reorder(self, rows: Tensor) -> Self:
         for tensors in (self.now, self.fixed, self.first):
             tensors.update({name: x.index_select(0, rows) for name, x in tensors.items()})
         if self.looking is not None:
             self.looking.reorder(rows)
-        self.batch = len(rows)
-        return self
+        return super().reorder(rows)
+
+    def join(self, other: Self) -> Self:
+        """A shorter source gets zeros behind it: models know its length."""
+        self._joins(other)
+        for mine, theirs in ((self.now, other.now), (self.fixed, other.fixed), (self.first, other.first)):
+            mine.update({name: torch.cat([x, theirs[name]]) if x.dim() == 1 else below(x, theirs[name]) for name, x in mine.items()})
+        if self.looking is not None and other.looking is not None:
+            self.looking.join(other.looking)
+        return super().join(other)
 
     def reset(self, rows: Tensor) -> Self:
         for name, x in self.now.items():
@@ -114,7 +123,7 @@ class Decoding(State):
             self.now[name] = torch.where(begun.view(-1, *[1] * (x.dim() - 1)), self.first[name], x)
         if self.looking is not None:
             self.looking.reset(rows)
-        return self
+        return super().reset(rows)
 
     def detach(self) -> Self:
         for tensors in (self.now, self.fixed, self.first):

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, State
+from ..attention import State
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHead, NoNorm, Packing, Position, Sinusoidal, States, xavier
 from ..patterns import causal, lengths
-from ._model import ModelFacts, Step, mechanism
-from ._translator import Decoding, Translator, TranslatorConfig
+from ._encoder import ACTIVATIONS
+from ._model import ModelFacts, Spec, Step, looking
+from ._translator import Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +30,18 @@ class TransformerConfig(TranslatorConfig):
     dropout: float = 0.1
     tied: str = "all"  # one table for source, target and output; "output": target and output share; "none"
     placement: str = "pre"  # of the norms: the paper's is "post"
-    position: str = "sinusoidal"  # or "learned", "none"
+    position: str = "sinusoidal"  # or "sinusoidal_halves" (all sines, then all cosines, as Marian has them), "learned", "none"
     attention: tuple[str, str, str] = ("softmax", "softmax", "softmax")  # encoder, decoder, decoder looking at encoder
+    activation: str = "relu"
+    output_bias: bool = False  # a number a word, added to its logit
     length: int = 512  # longest sequence, for learned positions and mechanisms that must know
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._one_of("tied", ("all", "output", "none"))
         self._one_of("placement", ("post", "pre", "sandwich"))
-        self._one_of("position", ("sinusoidal", "learned", "none"))
+        self._one_of("position", ("sinusoidal", "sinusoidal_halves", "learned", "none"))
+        self._one_of("activation", ACTIVATIONS)
         if len(self.depth) != 2 or any(type(n) is not int or n < 1 for n in self.depth):
             raise BadConfig(f"TransformerConfig: depth={self.depth!r}; expected two whole numbers, of the encoder and of the decoder")
         if isinstance(self.attention, str) or len(self.attention) != 3:
@@ -44,9 +49,9 @@ class TransformerConfig(TranslatorConfig):
                 f"TransformerConfig: attention={self.attention!r}; expected three names: of the encoder, the decoder, and the decoder looking "
                 "at the encoder"
             )
-        for name in self.attention:
-            mechanism(name)
-        if self.width % self.heads or (self.position == "sinusoidal" and self.width % 2):
+        for line in self.attention:
+            Spec.read(line)
+        if self.width % self.heads or (self.position.startswith("sinusoidal") and self.width % 2):
             raise BadConfig(
                 f"TransformerConfig: width={self.width}; expected a multiple of heads={self.heads}, even for sinusoidal positions"
             )
@@ -103,18 +108,17 @@ class Transformer(Translator):
 
         def embedding(vocab: int) -> Embedding:
             places: dict[str, Position | None] = {"none": None}
-            if c.position == "sinusoidal":
-                places[c.position] = Sinusoidal(c.width)
+            if c.position.startswith("sinusoidal"):
+                places[c.position] = Sinusoidal(c.width, layout="halves" if c.position.endswith("halves") else "interleaved")
             elif c.position == "learned":
                 places[c.position] = Learned(c.length, c.width)
             return Embedding(vocab, c.width, places[c.position], scaled=True, dropout=c.dropout)
 
-        def heads(name: str) -> MultiHead:
-            attention: Attention = mechanism(name).sized(heads=c.heads, width=c.width // c.heads, length=c.length)
-            return MultiHead(c.width, c.heads, attention)
+        def heads(line: str) -> MultiHead:
+            return looking(line, c.width, c.heads, c.length)
 
         def block(name: str, cross: MultiHead | None = None) -> Block:
-            thinking = FeedForward(c.width, c.hidden)
+            thinking = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
             return Block(c.width, heads(name), thinking, cross=cross, placement=c.placement, dropout=c.dropout)  # type: ignore[arg-type]
 
         of_encoder, of_decoder, across = c.attention
@@ -125,6 +129,7 @@ class Transformer(Translator):
         final = NoNorm if c.placement == "post" else LayerNorm  # norms before each part leave the last sum as it is
         self.encoder_norm, self.decoder_norm = final(c.width), final(c.width)
         self.output = nn.Linear(c.width, c.target_vocab, bias=False) if c.tied == "none" else None
+        self.output_bias = nn.Parameter(torch.zeros(c.target_vocab)) if c.output_bias else None
         xavier(self)
 
     def encode(self, source_BM: Tensor, source_n_B: Tensor, packing: Packing | None = None) -> Tensor:
@@ -157,29 +162,23 @@ class Transformer(Translator):
         return self.decoder_norm(x_BLD)  # type: ignore[no-any-return]
 
     def head(self) -> tuple[Tensor, Tensor | None]:
-        return (self.embedding.token if self.output is None else self.output).weight, None
+        return (self.embedding.token if self.output is None else self.output).weight, self.output_bias
 
     def begin(self, source_BM: Tensor, source_n_B: Tensor) -> State:
         self.check(source_BM, source_n_B)
         memory_BMD, B = self.encode(source_BM, source_n_B), len(source_BM)
-        parts: dict[str, State] = {"place": Decoding({"at": source_n_B.new_zeros(B)}, {})}  # rows that begin anew count from 0 again
-        for i, block in enumerate(self._blocks()):
-            parts[f"block {i}"] = block.start(B, causal, memory_BMD, source_n_B)
-        return States(B, parts)
+        return States(B, {f"block {i}": block.start(B, causal, memory_BMD, source_n_B) for i, block in enumerate(self._blocks())})
 
     def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
         assert isinstance(state, States)
-        place = state["place"]
-        assert isinstance(place, Decoding)
-        at_B, weights_BM = place.now["at"], None
-        x_BLD: Tensor = self.embedding(token_B[:, None], at_B[:, None].to(token_B.device))
+        weights_BM = None
+        x_BLD: Tensor = self.embedding(token_B[:, None], state.position())
         for i, block in enumerate(self._blocks()):
             part = state[f"block {i}"]
             x_BLD = block.mix(x_BLD, causal, part)
             if want_weights and i + 1 == len(self.decoder):
                 weights_BM = block.looks(x_BLD, state=part).mean(1)[:, 0]
             x_BLD = block.think(block.look(x_BLD, state=part))
-        place.move(at=at_B + 1)
         state.length += 1
         return Step(self.logits(self.decoder_norm(x_BLD[:, 0])), weights_BM)
 

@@ -50,6 +50,7 @@ from .chosen import from_tokens as from_tokens
 from .chosen import summary as summary
 from .chosen import to_tokens as to_tokens
 from .chosen import tokens as tokens
+from .data import begun as begun
 from .data import edges as edges
 from .data import keep as keep
 from .data import lengths as lengths

@@ -62,6 +62,53 @@ class since(_Data):
         return Bounds(j.last >= first, j.first >= first)
 
 
+@dataclass(frozen=True, repr=False)
+class begun(Pattern):
+    """Batch row b begins at position `first[b]`: it sees nothing before, and the rule counts from there."""
+
+    rule: Pattern
+    first: tuple[int, ...]
+
+    @property
+    def batch(self) -> int:
+        return join((self.rule.batch, len(self.first)), "batch rows", self)
+
+    @property
+    def heads(self) -> int:
+        return self.rule.heads
+
+    @property
+    def static(self) -> bool:
+        return self.rule.static
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return begun(self.rule.fit(queries, keys), self.first)
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        first = torch.tensor(self.first, device=j.device)[b if len(self.first) > 1 else b * 0]
+        i, j = i - first, j - first
+        # those before the beginning are asked about as if they stood there: a rule may look its positions up in a table
+        return self.rule.allows(b, h, i.clamp(min=0), j.clamp(min=0)) & (i >= 0) & (j >= 0)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        first = torch.tensor(self.first, device=j.first.device)[b if len(self.first) > 1 else b * 0]
+        i, j = Span(i.first - first, i.last - first), Span(j.first - first, j.last - first)
+        # rules with tables of their own may not know rectangles that differ from row to row
+        known = self.rule.bounds if self.static else super().bounds
+        some, every = known(b, h, *(Span(*(end.clamp(min=0) for end in x)) for x in (i, j)))
+        return Bounds(some & (i.last >= 0) & (j.last >= 0), every & (i.first >= 0) & (j.first >= 0))
+
+    def most(self, length: int) -> int:
+        return self.rule.most(length)
+
+    def reach(self) -> tuple[int, int] | None:
+        reach = self.rule.reach()
+        return None if reach is None or reach[1] else reach  # the first keys of the rows are not the first keys there are
+
+    def __repr__(self) -> str:
+        return repr(self.rule)
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class segments(_Data):
     """Documents packed in one row: only pairs with the same number see each other. `ids` is (M,) or (B, M).

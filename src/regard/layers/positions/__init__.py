@@ -12,6 +12,7 @@
 All share one small contract, `Position`: an `Embedding` calls `add`, a `MultiHead` calls `place`.
 """
 
+from ._base import Place as Place
 from ._base import Position as Position
 from .absolute import GridLearned as GridLearned
 from .absolute import GridSinusoidal as GridSinusoidal

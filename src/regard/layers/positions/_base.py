@@ -11,6 +11,7 @@ from ...errors import ShapeError
 from ...kernels import Bias
 
 Layout = Literal["interleaved", "halves"]
+Place = int | tuple[int, ...]  # where the first token stands, in all rows or in each: `State.position`
 
 
 class Position(nn.Module):
@@ -23,8 +24,8 @@ class Position(nn.Module):
         """Embeddings of tokens that stand at `at`, (L,) or (B, L), with their places added."""
         return x_BLD
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
-        """Queries at q_from, q_from + 1 …, keys at k_from, k_from + 1 …, and what to add to their scores.
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
+        """Queries at q_from, q_from + 1 …, keys at k_from, k_from + 1 …, and what to add to their scores. A row may have its own.
 
         When a state holds older keys, those given are the new ones; the bias is asked for the old ones as well.
         """

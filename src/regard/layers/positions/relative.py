@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ...errors import ShapeError
 from ...kernels import Bias
-from ._base import Position, divisible
+from ._base import Place, Position, divisible
 from .absolute import sinusoids
 
 
@@ -33,7 +33,7 @@ class ALiBi(Position):
         super().__init__()
         self.slopes = alibi_slopes(heads)
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
         _heads(self, q_BLHK, len(self.slopes))
         precise = torch.promote_types(q_BLHK.dtype, torch.float32)  # slope times distance, and distances go beyond 256
         return q_BLHK, k_BMHK, _Slopes(torch.tensor(self.slopes, dtype=precise, device=q_BLHK.device))
@@ -75,7 +75,7 @@ class Buckets(Position):
         self.register_buffer("bucket", of, persistent=False)  # of every distance j − i that is told apart
         self.bucket: Tensor
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
         _heads(self, q_BLHK, self.table.embedding_dim)
         return q_BLHK, k_BMHK, _Table(self.table.weight, self.bucket, self.furthest)
 
@@ -123,10 +123,12 @@ class RelativeXL(Position):
         self.project = nn.Linear(width, heads * head_width, bias=False)
         self.u_HK, self.w_HK = (nn.Parameter(torch.zeros(heads, head_width)) for _ in range(2))
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
         L, H, K = q_BLHK.shape[1:]
         if tuple(self.u_HK.shape) != (H, K):
             raise ShapeError(f"RelativeXL is for {len(self.u_HK)} heads of size {self.u_HK.shape[1]}, got q_BLHK {tuple(q_BLHK.shape)}")
+        # distances are the same in rows that began elsewhere: rows are aligned at the end, and the oldest counts for all
+        q_from, k_from = (at if isinstance(at, int) else max(at) for at in (q_from, k_from))
         nearest, furthest = q_from - (k_from + k_BMHK.shape[1] - 1), q_from + L - 1  # older keys, in a state, go back to 0
         distance = torch.arange(nearest, furthest + 1, device=q_BLHK.device)
         r_NHK = self.project(sinusoids(distance, self.width, layout="halves", dtype=q_BLHK.dtype)).unflatten(-1, (H, K))

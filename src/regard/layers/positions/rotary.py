@@ -13,22 +13,37 @@ Paper: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 12–16 and 34. On grid
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
+from ...attention import places
 from ...kernels import Bias
-from ._base import Layout, Position, angles, cells, divisible
+from ._base import Layout, Place, Position, angles, cells, divisible
 
 
-def rotate(x_BLHK: Tensor, turn_LC: Tensor, layout: Layout = "halves") -> Tensor:
-    """The first 2·C features turned, pair c at place l by turn_LC[l, c]; the rest stay as they are."""
-    size = 2 * turn_LC.shape[-1]
-    part, rest = x_BLHK[..., :size].to(turn_LC.dtype), x_BLHK[..., size:]
-    cos, sin = turn_LC.cos()[:, None], turn_LC.sin()[:, None]
+def rotate(x_BLHK: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "halves") -> Tensor:
+    """The first 2·C features turned, pair c at place l by the angle whose cosine and sine are given, (L, 1, C) or a row apart."""
+    size = 2 * cos.shape[-1]
+    part, rest = x_BLHK[..., :size].to(cos.dtype), x_BLHK[..., size:]
     a, b = part.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else part.chunk(2, -1)
     turned = (a * cos - b * sin, a * sin + b * cos)
     part = torch.stack(turned, -1).flatten(-2) if layout == "interleaved" else torch.cat(turned, -1)
     return torch.cat([part.to(x_BLHK.dtype), rest], -1) if rest.shape[-1] else part.to(x_BLHK.dtype)
+
+
+def turns(at: Tensor, size: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angles at places (…, L), as `rotate` takes them."""
+    turn = angles(at, size, base, dtype).unsqueeze(-2)
+    return turn.cos(), turn.sin()
+
+
+@lru_cache(maxsize=8)
+def _turns(start: Place, count: int, size: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Made once for q and k of all layers of a step."""
+    with torch.inference_mode(False):  # they outlive the call, and may be trained with
+        return turns(places(start, count, device), size, base, dtype)
 
 
 class Rotary(Position):
@@ -40,14 +55,13 @@ class Rotary(Position):
             divisible("the part that rotary positions turn", part, 2)
         self.base, self.part, self.layout = base, part, layout
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
         return self._at(q_BLHK, q_from), self._at(k_BMHK, k_from), None
 
-    def _at(self, x_BLHK: Tensor, start: int) -> Tensor:
+    def _at(self, x_BLHK: Tensor, start: Place) -> Tensor:
         size = x_BLHK.shape[-1] if self.part is None else min(self.part, x_BLHK.shape[-1])
         divisible("the head size that rotary positions turn", size, 2)
-        at = torch.arange(start, start + x_BLHK.shape[1], device=x_BLHK.device)
-        return rotate(x_BLHK, angles(at, size, self.base, x_BLHK.dtype), self.layout)
+        return rotate(x_BLHK, *_turns(start, x_BLHK.shape[1], size, self.base, x_BLHK.dtype, x_BLHK.device), self.layout)
 
 
 class GridRotary(Position):
@@ -60,13 +74,13 @@ class GridRotary(Position):
         super().__init__()
         self.columns, self.prefix, self.base, self.layout = columns, prefix, base, layout
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: int, k_from: int) -> tuple[Tensor, Tensor, Bias | None]:
+    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
         return self._at(q_BLHK, q_from), self._at(k_BMHK, k_from), None
 
-    def _at(self, x_BLHK: Tensor, start: int) -> Tensor:
+    def _at(self, x_BLHK: Tensor, start: Place) -> Tensor:
         divisible("the head size that grid rotary positions turn", x_BLHK.shape[-1], 4)
-        at = torch.arange(start, start + x_BLHK.shape[1], device=x_BLHK.device)
+        at = places(start, x_BLHK.shape[1], x_BLHK.device)
         row, column, inside = cells(at, self.columns, self.prefix)
         halves = zip(x_BLHK.chunk(2, -1), (row * inside, column * inside), strict=True)
         size = x_BLHK.shape[-1] // 2
-        return torch.cat([rotate(x, angles(axis, size, self.base, x.dtype), self.layout) for x, axis in halves], -1)
+        return torch.cat([rotate(x, *turns(axis, size, self.base, x.dtype), self.layout) for x, axis in halves], -1)

@@ -1,0 +1,167 @@
+"""Published decoders and translators, read from the files of transformers and written back: the same logits both ways."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.errors import BadConfig, NotSupported
+from regard.interop.checkpoints import export, load
+from regard.models import build
+
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
+N, L = 37, 19
+
+
+def gpt2(**changes):
+    sizes = {"vocab_size": N, "n_positions": 24, "n_embd": 15, "n_layer": 2, "n_head": 3}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**(sizes | changes)))
+
+
+def openai_gpt(**changes):
+    sizes = {"vocab_size": N, "n_positions": 24, "n_embd": 15, "n_layer": 2, "n_head": 3}
+    return transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**(sizes | changes)))
+
+
+def llama_like(kind: str, **changes):
+    sizes = {
+        "vocab_size": N, "max_position_embeddings": 24, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 29,
+    }  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(**(sizes | changes))
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+FAMILIES = {
+    "gpt2": gpt2,
+    "openai-gpt": openai_gpt,
+    "llama": lambda: llama_like("Llama"),
+    "llama, tied, wide heads": lambda: llama_like("Llama", tie_word_embeddings=True, head_dim=10, rope_theta=500.0, rms_norm_eps=1e-3),
+    "mistral": lambda: llama_like("Mistral", sliding_window=None),
+    "mistral, window": lambda: llama_like("Mistral", sliding_window=5),
+    "qwen2": lambda: llama_like("Qwen2"),
+}
+
+
+def shaken(model):
+    """Larger weights than a beginner's, so that nothing hides."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.2, generator=generator)
+            else:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return model.eval()
+
+
+def ids(rows: int = 2, seed: int = 3):
+    return torch.randint(N, (rows, L), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+class TestDecoders:
+    @pytest.fixture
+    def theirs(self, family, tmp_path):
+        model = shaken(FAMILIES[family]())
+        model.save_pretrained(tmp_path / "theirs")
+        return model, tmp_path
+
+    def test_logits_are_theirs(self, family, theirs):
+        model, folder = theirs
+        mine = load(folder / "theirs")
+        with torch.no_grad():
+            logits = model(ids()).logits
+            assert (mine(ids()) - logits).abs().max() <= 1e-5
+            state, said = mine.begin(2), []
+            for token in ids().unbind(1):
+                said.append(mine.step(token, state).logits_BN)
+        assert (torch.stack(said, 1) - logits).abs().max() <= 1e-5
+
+    def test_and_back(self, family, theirs):
+        model, folder = theirs
+        export(load(folder / "theirs"), folder / "mine")
+        again = transformers.AutoModelForCausalLM.from_pretrained(folder / "mine").eval()
+        with torch.no_grad():
+            assert again(ids()).logits.equal(model(ids()).logits)
+        before, after = (load_file(folder / name / "model.safetensors") for name in ("theirs", "mine"))
+        for name, x in after.items():
+            assert name in before or name.replace("model.", "", 1) in before
+            assert x.equal(before[name])
+
+
+def test_gpt2_of_old(tmp_path):
+    """Early files lack the prefix and hold masks."""
+    model = shaken(gpt2())
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    old = {name.removeprefix("transformer."): x for name, x in tensors.items()}
+    old |= {f"h.{i}.attn.bias": torch.ones(1, 1, 24, 24).tril() for i in range(2)}
+    save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with torch.no_grad():
+        assert (load(tmp_path)(ids()) - model(ids()).logits).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("family", "wrong", "named"),
+    [
+        ("gpt2", {"activation_function": "relu"}, "gelu_new"),
+        ("gpt2", {"n_inner": 17}, "n_inner"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn"),
+        ("openai-gpt", {"afn": "relu"}, "afn"),
+        ("llama", {"attention_bias": True}, "attention_bias"),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}, "linear"),
+        ("qwen2", {"use_sliding_window": True}, "use_sliding_window"),
+    ],
+)
+def test_what_would_differ_is_refused(family, wrong, named, tmp_path):
+    FAMILIES[family]().save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | wrong))
+    with pytest.raises(BadConfig, match=named):
+        load(tmp_path)
+
+
+def test_another_mechanism_is_not_written(tmp_path):
+    model = build("gpt2", {"vocab": N, "width": 12, "heads": 2, "depth": 1, "attention": ("linear",)})
+    with pytest.raises(NotSupported, match="linear"):
+        export(model, tmp_path / "out")
+    windows = build("llama", {"vocab": N, "width": 12, "heads": 2, "kv_heads": 2, "depth": 2, "attention": ("softmax", "local")})
+    with pytest.raises(NotSupported, match="local"):
+        export(windows, tmp_path / "out")
+
+
+class TestMarian:
+    def theirs(self, folder, **changes):
+        sizes = {
+            "vocab_size": N, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 29, "decoder_ffn_dim": 29,
+            "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 32, "activation_function": "swish",
+            "scale_embedding": True, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1,
+        }  # fmt: skip
+        model = shaken(transformers.MarianMTModel(transformers.MarianConfig(**(sizes | changes))))
+        model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(5))
+        model.save_pretrained(folder / "theirs")
+        return model
+
+    def logits(self, model, source, n, target):
+        real = (torch.arange(source.shape[1]) < n[:, None]).long()
+        with torch.no_grad():
+            return model(input_ids=source, attention_mask=real, decoder_input_ids=target).logits
+
+    @pytest.mark.parametrize(
+        "changes", [{}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}], ids=["shared", "apart"]
+    )
+    def test_both_ways(self, tmp_path, changes):
+        model = self.theirs(tmp_path, **changes)
+        source, target, n = ids(3), ids(3, seed=4)[:, :11] % 31, torch.tensor([19, 12, 7])
+        mine = load(tmp_path / "theirs")
+        with torch.no_grad():
+            assert (mine(source, n, target) - self.logits(model, source, n, target)).abs().max() <= 1e-5
+        export(mine, tmp_path / "mine")
+        again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mine").eval()
+        assert self.logits(again, source, n, target).equal(self.logits(model, source, n, target))
+
+    def test_only_what_marian_is(self, tmp_path):
+        with pytest.raises(NotSupported, match="sinusoidal_halves"):
+            export(build("transformer", {"source_vocab": 9, "target_vocab": 9}), tmp_path / "out")
