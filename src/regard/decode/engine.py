@@ -228,7 +228,12 @@ class Engine:
         prompts = reading.prompts
         while reading.begun < len(prompts) and prompts[reading.begun].length == reading.left:
             fresh = self.model.begin(1)
-            reading.state = fresh if reading.state is None else reading.state.join(fresh)
+            try:
+                reading.state = fresh if reading.state is None else reading.state.join(fresh)
+            except StateNotSupported:  # as rows whose blocks are not complete: they are read after these
+                self._waiting.extendleft(reversed(prompts[reading.begun :]))
+                del prompts[reading.begun :]
+                break
             reading.begun += 1
         assert reading.state is not None
         until = prompts[reading.begun].length if reading.begun < len(prompts) else 0
