@@ -25,6 +25,7 @@ from . import __version__, catalogue, show
 from .commands import Compare, Evaluate, Look, Predict, Train
 from .errors import Interrupted, NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
+from .writing import Complete, Serve
 
 COLUMNS = {  # of `regard list`: fact → heading
     "mechanisms": {"name": "name", "year": "year", "formula": "what it computes", "time": "time", "memory": "memory", "paper": "paper"},
@@ -203,10 +204,12 @@ Command = (
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Look, subcommand("look")]
+    | Annotated[Complete, subcommand("complete")]
+    | Annotated[Serve, subcommand("serve")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Demo, subcommand("demo")]
 )
-COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "compare", "env", "demo")
+COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "complete", "serve", "compare", "env", "demo")
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list

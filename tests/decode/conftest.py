@@ -81,3 +81,11 @@ class Table:
 @pytest.fixture(scope="session")
 def table():
     return Table
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """One token a byte."""
+    from regard.data import Tokenizer
+
+    return Tokenizer.train([], "bytes", 260)
