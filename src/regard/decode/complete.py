@@ -43,7 +43,7 @@ class Options:
     echo: bool = False
 
     def __post_init__(self) -> None:
-        if self.n < 1 or self.best_of is not None and self.best_of < self.n:
+        if self.n < 1 or (self.best_of is not None and self.best_of < self.n):
             raise NotSupported(f"Options(n={self.n}, best_of={self.best_of}): expected 1 ≤ n ≤ best_of")
         Stops(self.stops)
 
