@@ -63,7 +63,7 @@ class Served:
             answer = connection.getresponse()
             found = answer.read()
             kind = answer.headers.get("content-type", "")
-            return answer.status, dict(answer.headers), json.loads(found) if kind == "application/json" else found.decode()
+            return answer.status, dict(answer.headers), json.loads(found) if found and kind == "application/json" else found.decode()
         finally:
             connection.close()
 
