@@ -13,7 +13,10 @@ from regard.patterns import parse
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [path.name for path in DOCUMENTS]
-NEEDS = {"interop.md": "transformers"}  # packages that a document is about, and that the library does without
+NEEDS = {
+    "interop.md": "transformers",
+    "interchange.md": "transformers",
+}  # packages that a document is about, and that the library does without
 
 
 def blocks(path: Path, language: str) -> list[tuple[int, str]]:

@@ -19,12 +19,13 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import FlagCreatePairsOff, Positional, subcommand
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes, Positional, subcommand
 
 from . import __version__, catalogue, show
-from .commands import Compare, Evaluate, Look, Predict, Train
+from .commands import Compare, Evaluate, Export, Import, Look, Predict
 from .errors import Interrupted, NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
+from .training import TASKS, Train
 from .writing import Complete, Serve
 
 COLUMNS = {  # of `regard list`: fact → heading
@@ -206,10 +207,13 @@ Command = (
     | Annotated[Look, subcommand("look")]
     | Annotated[Complete, subcommand("complete")]
     | Annotated[Serve, subcommand("serve")]
+    | Annotated[Import, subcommand("import")]
+    | Annotated[Export, subcommand("export")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Demo, subcommand("demo")]
 )
-COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "complete", "serve", "compare", "env", "demo")
+OPTIONS = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
+COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "complete", "serve", "import", "export", "compare", "env", "demo")
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list
@@ -217,6 +221,7 @@ As in:  regard list
         regard show "causal & window(3)"
         regard train translation --data numbers:en-de --out runs/numbers --minutes 2
         regard predict runs/numbers "twenty-one"
+        regard train language --data folder --out runs/mine --minutes 5
         regard compare linear local --lengths 512 2048 8192
 """
 
@@ -254,10 +259,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(arguments: list[str]) -> Any:
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise UnknownName("command", arguments[0], COMMANDS)
+    if arguments[0] == "train" and len(arguments) > 1 and not arguments[1].startswith("-") and arguments[1] not in TASKS:
+        raise UnknownName("task", arguments[1], TASKS)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(Command, prog="regard", description=DESCRIPTION, args=arguments, config=(FlagCreatePairsOff,))
+            return tyro.cli(Command, prog="regard", description=DESCRIPTION, args=arguments, config=OPTIONS)
     except SystemExit as stop:
         if stop.code:
             print(f"regard: {_one_line(complaint.getvalue())}", file=sys.stderr)

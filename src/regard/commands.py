@@ -1,4 +1,4 @@
-"""The commands that work on a run: train, evaluate, predict, look; and compare. Each parses, calls the library, and prints."""
+"""The commands that work on a run: evaluate, predict, look, import, export; and compare. Each parses, calls the library, and prints."""
 
 from __future__ import annotations
 
@@ -10,136 +10,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
-from .errors import BadConfig, NotSupported, UnknownName
-
-
-@dataclass(frozen=True)
-class Train:
-    """Train a translator on pairs of sentences; stop and resume at will.
-
-    As in:  regard train translation --data numbers:en-de --out runs/numbers --minutes 2
-            regard train translation --data "train.en train.de" --valid "val.en val.de" --out runs/mine --set width=128 --set heads=4
-    """
-
-    task: Positional[str]
-    """translation"""
-    out: Path
-    """the run directory"""
-    data: str = "numbers:en-de"
-    """two files, a .tsv or .jsonl (.gz too), or an embedded source: numbers:en-de, dates:en-fr, gettext:fr"""
-    valid: str | None = None
-    """validation pairs; cut from the data if not given"""
-    test: str | None = None
-    """test pairs; cut from the data if not given"""
-    bad: Literal["stop", "skip"] = "stop"
-    """what to do with a bad line"""
-    model: str = "transformer"
-    """a model from `regard list models`"""
-    set: UseAppendAction[tuple[str, ...]] = ()
-    """a setting of the model, as in --set width=128; may be given several times"""
-    tokens: Literal["bpe", "words", "characters", "bytes"] = "bpe"
-    """how text is cut"""
-    vocab: int = 8000
-    """tokens to learn, at most"""
-    bpe_dropout: float = 0.0
-    """leave out each merge of bpe with this probability, other ones each epoch; 0.1 helps where data are few"""
-    budget: int = 2048
-    """tokens a batch"""
-    minutes: float | None = None
-    """stop after so long"""
-    epochs: int | None = None
-    """stop after so many passes over the data"""
-    steps: int | None = None
-    """stop after so many steps; 3,000 if nothing else is given"""
-    lr: float = 2e-3
-    """the highest learning rate"""
-    warmup: int = 400
-    """steps up to it; it falls with the square root after"""
-    smoothing: float = 0.1
-    """label smoothing"""
-    average: int = 5
-    """try the mean of the weights at so many last evaluations too"""
-    accumulate: int = 1
-    """batches a step, over all processes together"""
-    nproc_per_node: int = 1
-    """processes on this machine; torchrun … -m regard train … works too"""
-    sharding: Literal["none", "full"] = "none"
-    """full: each process keeps a part of the weights and of the optimizer, not all of them"""
-    precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """of products on the way forward; auto: bfloat16 if this machine is sure and faster with it"""
-    compile: bool = False
-    """train with torch.compile: minutes to start; for large models on batches of few shapes"""
-    tensorboard: bool = False
-    """write curves for TensorBoard too"""
-    seed: int = 0
-    """of weights, data order and dropout"""
-    resume: bool = False
-    """go on from the last checkpoint"""
-    quiet: bool = False
-    """plain lines instead of a progress bar"""
-
-    def run(self) -> None:
-        from . import train as training
-        from .tasks import TranslationConfig, train_translator
-
-        if self.task != "translation":
-            raise UnknownName("task", self.task, ["translation"])
-        if self.nproc_per_node > 1 and "RANK" not in os.environ:
-            sys.exit(training.launch(self.nproc_per_node, ["-m", "regard", *sys.argv[1:]]))
-        nothing = self.minutes is None and self.epochs is None and self.steps is None
-        config = TranslationConfig(
-            data=self.data, valid=self.valid, test=self.test, tokens=self.tokens, vocab=self.vocab, budget=self.budget,
-            smoothing=self.smoothing, bad=self.bad, bpe_dropout=self.bpe_dropout,
-        )  # fmt: skip
-        how = training.TrainConfig(
-            budget=training.Budget(steps=3000 if nothing else self.steps, epochs=self.epochs, minutes=self.minutes),
-            optimizer=training.AdamW(betas=(0.9, 0.98)),
-            schedule=training.InverseSquareRoot(peak=self.lr, warmup=self.warmup),
-            average=self.average,
-            accumulate=max(self.accumulate, int(os.environ.get("WORLD_SIZE", "1"))),  # no process may be without a batch
-            seed=self.seed,
-            sharding=self.sharding,
-            precision=self.precision,
-            compile=self.compile,
-            tensorboard=self.tensorboard,
-        )
-        done = train_translator(self.out, config, how, self.model, _settings(self.set), resume=self.resume, progress=not self.quiet)
-        if os.environ.get("RANK", "0") != "0":
-            return  # the first process speaks for all
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in done.metrics.items())
-        print(f"{done.steps} steps, {done.seconds:.0f} s; on validation: {figures}")
-        print(f'Next:  regard evaluate {self.out}        regard predict {self.out} "a sentence"        regard look {self.out} "a sentence"')
+from .errors import BadConfig, NotSupported
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """BLEU (sacrebleu, with signature), chrF and exact match of a run, also by sentence length.
+    """How good a run is: BLEU and chrF of a translator, perplexity and bits a byte of a language model, F1 of a classifier.
 
     As in:  regard evaluate runs/numbers
             regard evaluate runs/mine --data "test.en test.de" --beam 5
+            regard evaluate runs/python --data other.txt --stride 64
     """
 
     folder: Positional[Path]
     """a run directory"""
     data: str | None = None
-    """pairs to judge by; the run's own test part if not given"""
+    """what to judge by, in the form the run was trained on; its own test part if not given"""
     beam: int = 4
-    """hypotheses kept in the search; 1 is greedy"""
+    """of a translator: hypotheses kept in the search; 1 is greedy"""
+    stride: int | None = None
+    """of a language model: by how many tokens the window moves on; half its length if not given"""
     json: bool = False
     """print JSON"""
 
     def run(self) -> None:
+        from .tasks import Run
+
+        run = Run.load(self.folder)
+        tasks = {"translation": self._translation, "language": self._language, "masked": self._masked}
+        tasks |= dict.fromkeys(("classify", "label"), self._labels)
+        if run.task not in tasks:
+            raise NotSupported(f"{self.folder}: a run of the task {run.task}, which has nothing to be judged by; train it on a task first")
+        tasks[run.task](run)
+
+    def _translation(self, run: Any) -> None:
         from dataclasses import asdict
 
         from rich.console import Console
         from rich.table import Table
 
         from .data import read
-        from .tasks import Run, TranslationConfig, score, translations
+        from .tasks import TranslationConfig, score, translations
 
-        run = Run.load(self.folder)
         if self.data is None:
             kept = {key: value for key, value in run.config["settings"].items() if key != "digest"}
             pairs = TranslationConfig(**kept).read().test
@@ -159,49 +73,110 @@ class Evaluate:
             table.add_row(length, f"{count:,}", f"{bleu:.1f}", f"{exact:.1%}")
         Console().print(table)
 
+    def _language(self, run: Any) -> None:
+        from dataclasses import asdict
+
+        from .tasks import judge_language
+
+        found = judge_language(run, self.data, self.stride)
+        if self.json:
+            print(json_.dumps(asdict(found), indent=2))
+            return
+        print(f"loss {found.nats:.4f} nats a token  perplexity {found.perplexity:.2f}  bits per byte {found.bits_per_byte:.4f}")
+        print(f"{found.tokens:,} tokens, {found.bytes:,} bytes; {found.right:.1%} of the tokens were the likeliest")
+        if found.unknown:
+            print(f"{found.unknown:.2%} of the tokens are unknown to the vocabulary: bits per byte leave out what they were")
+
+    def _masked(self, run: Any) -> None:
+        from .tasks import judge_masked
+
+        found = judge_masked(run, self.data)
+        if self.json:
+            print(json_.dumps(found, indent=2))
+            return
+        told = f"  told rightly what follows {found['followed']:.1%}" if "followed" in found else ""
+        print(f"loss {found['nats']:.4f} nats a hidden word  guessed right {found['right']:.1%}{told}")
+
+    def _labels(self, run: Any) -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        from .tasks import judge_labels
+
+        figures, counts = judge_labels(run, self.data)
+        if self.json:
+            print(json_.dumps(figures | {"labels": list(run.labels), "confusion": counts.tolist()}, ensure_ascii=False, indent=2))
+            return
+        print("  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+        table = Table("label", "there", "found", "precision", "recall", box=None, header_style="bold")
+        for n, name in enumerate(run.labels):
+            there, found, both = int(counts[n].sum()), int(counts[:, n].sum()), int(counts[n, n])
+            shares = (f"{both / of:.1%}" if of else "–" for of in (found, there))
+            table.add_row(name, f"{there:,}", f"{found:,}", *shares)
+        Console().print(table)
+
 
 @dataclass(frozen=True)
 class Predict:
-    """Translate sentences: the arguments, or a line each from standard input.
+    """Translate, or label: the arguments, or a line each from standard input.
 
     As in:  regard predict runs/numbers "twenty-one" "three hundred"
             regard predict runs/mine --beam 5 --nbest 3 < sentences.txt
+            regard predict runs/reviews "a waste of two hours"
     """
 
     folder: Positional[Path]
     """a run directory"""
     sentences: Positional[tuple[str, ...]] = ()
-    """what to translate; standard input if nothing is given"""
+    """what to translate or label (a tab between the two texts of a pair); standard input if nothing is given"""
     beam: int = 4
-    """hypotheses kept in the search; 1 is greedy"""
+    """of a translator: hypotheses kept in the search; 1 is greedy"""
     nbest: int = 1
-    """translations a sentence, best first, with their scores"""
+    """answers a sentence, best first, with their scores"""
     alignments: Literal["none", "pharaoh"] = "none"
-    """pharaoh: after each translation a tab and pairs source-target of word numbers"""
+    """of a translator: pharaoh: after each translation a tab and pairs source-target of word numbers"""
 
     def run(self) -> None:
-        from .tasks import Run, translations
+        from .models import Translator
+        from .tasks import Run
 
         run = Run.load(self.folder)
         wanted = self.sentences or tuple(line.rstrip("\n") for line in sys.stdin)
-        filled = [n for n, line in enumerate(wanted) if line.strip()]
+        filled = [line for line in wanted if line.strip()]
+        labels = run.task in ("classify", "label")
+        given = iter(self._labels(run, filled) if labels else self._translations(run.of(Translator), filled))
+        for line in wanted:
+            print("\n".join(next(given)) if line.strip() else "")  # an empty line stays an empty line, so that lines still match
+
+    def _translations(self, run: Any, wanted: list[str]) -> list[list[str]]:
+        from .tasks import translations
+
         pharaoh = self.alignments == "pharaoh"
-        found = dict(
-            zip(
-                filled,
-                translations(run.model, run.tokenizers, [wanted[n] for n in filled], _beam(self.beam, self.nbest), want_weights=pharaoh),
-                strict=True,
-            )
-        )
-        for n in range(len(wanted)):
-            if n not in found:
-                print()  # an empty line stays an empty line, so that lines still match
-                continue
-            for hypothesis in found[n][1][: self.nbest]:
-                text = run.tokenizers.target.decode(hypothesis.ids).replace("\n", " ")
-                score = f"{hypothesis.score:.4f}\t" if self.nbest > 1 else ""
-                links = f"\t{_pharaoh(run, wanted[n], hypothesis)}" if pharaoh else ""
-                print(f"{score}{text}{links}")
+        found = translations(run.model, run.tokenizers, wanted, _beam(self.beam, self.nbest), want_weights=pharaoh)
+
+        def said(sentence: str, hypothesis: Any) -> str:
+            text = run.tokenizers.target.decode(hypothesis.ids).replace("\n", " ")
+            score = f"{hypothesis.score:.4f}\t" if self.nbest > 1 else ""
+            links = f"\t{_pharaoh(run, sentence, hypothesis)}" if pharaoh else ""
+            return f"{score}{text}{links}"
+
+        return [[said(line, one) for one in hypotheses[: self.nbest]] for line, (_, hypotheses) in zip(wanted, found, strict=True)]
+
+    def _labels(self, run: Any, wanted: list[str]) -> list[list[str]]:
+        from .tasks import probabilities, tagged
+
+        if run.task == "label":
+            sentences = [line.split() for line in wanted]
+            found = tagged(run, sentences)
+            return [
+                [" ".join(f"{word}/{label}({p:.2f})" for word, (label, p) in zip(words, labels, strict=True))]
+                for words, labels in zip(sentences, found, strict=True)
+            ]
+        best = probabilities(run, [tuple(line.split("\t")) for line in wanted]).topk(min(self.nbest, len(run.labels)))
+        return [
+            [f"{run.labels[n]}\t{p:.4f}" for p, n in zip(ps, numbers, strict=True)]
+            for ps, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -222,14 +197,58 @@ class Look:
 
     def run(self) -> None:
         from .look import Maps
+        from .models import Translator
         from .tasks import Run, alignment
 
-        text, drawn = alignment(Run.load(self.folder), self.sentence, _beam(self.beam))
+        text, drawn = alignment(Run.load(self.folder, Translator), self.sentence, _beam(self.beam))
         print(text)
         maps = Maps([drawn])
         maps.show()
         if self.png is not None:
             print(f"wrote {maps.save_png(self.png)}")
+
+
+@dataclass(frozen=True)
+class Import:
+    """Make a run of a published checkpoint: a directory with config.json and safetensors, as transformers writes it.
+
+    As in:  regard import downloads/bert-base-uncased --out runs/bert
+    """
+
+    folder: Positional[Path]
+    """the directory"""
+    out: Path
+    """the run directory to make"""
+
+    def run(self) -> None:
+        from .interop import import_checkpoint
+
+        model = import_checkpoint(self.folder, self.out)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        print(f"{model.facts.name}, {count:,} parameters. wrote {self.out}")
+        print(f'Next, in Python:  model = regard.load("{self.out}"); model.with_attention("longformer")')
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a run as a directory that transformers' from_pretrained reads.
+
+    As in:  regard export runs/bert --to huggingface --out published/bert
+    """
+
+    folder: Positional[Path]
+    """a run directory"""
+    out: Path
+    """the directory to make"""
+    to: Literal["huggingface"] = "huggingface"
+    """whose files to write"""
+
+    def run(self) -> None:
+        from .interop import export_run
+
+        export_run(self.folder, self.out)
+        written = ", ".join(sorted(path.name for path in self.out.iterdir()))
+        print(f"wrote {self.out}: {written}")
 
 
 @dataclass(frozen=True)
@@ -334,7 +353,7 @@ def _pharaoh(run: Any, sentence: str, hypothesis: Any) -> str:
     return align.pharaoh(align.best(weights_LM))
 
 
-def _settings(given: tuple[str, ...]) -> dict[str, Any]:
+def settings_of(given: tuple[str, ...]) -> dict[str, Any]:
     """--set width=128: numbers, true/false and lists as Python writes them, anything else a name."""
     found: dict[str, Any] = {}
     for one in given:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .data import Parallel
 from .look import Map, Maps
+from .models import Translator
 from .recipes.report import STYLE
 from .tasks import Run, Score, TranslationConfig, alignment, score, train_translator, translations
 from .train import AdamW, Budget, Every, InverseSquareRoot, TrainConfig
@@ -78,7 +79,7 @@ def _learn(name: str, settings: dict[str, Any], pairs: Parallel, out: Path, seco
     if not resume and (out / "config.json").exists():  # what an earlier demo left; the next one begins anew
         shutil.rmtree(out)
     done = train_translator(out, CONFIG, how, name, settings, resume=resume)
-    run = Run.load(out)
+    run = Run.load(out, Translator)
     sources, right = [s for s, _ in pairs.test], [t for _, t in pairs.test]
     found = [text for text, _ in translations(run.model, run.tokenizers, sources)]
     text, drawn = alignment(run, SHOWN)

@@ -49,6 +49,8 @@ def shaken(model):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue  # Marian's sinusoids, which are in no file
             if parameter.dim() > 1:
                 parameter.normal_(0, 0.2, generator=generator)
             else:

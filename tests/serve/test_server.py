@@ -41,6 +41,8 @@ def test_every_error_has_the_shape(served):
         ("POST", "/v1/completions", b'{"temperature": NaN}', {}, 400),
         ("POST", "/v1/completions", b'{"temperature": 1e999}', {}, 400),
         ("POST", "/v1/completions", b'{"prompt": "\\ud800"}', {}, 400),
+        ("POST", "/v1/completions", b'{"\\ud800": 1}', {}, 400),
+        ("POST", "/v1/completions", b'{"model": "\\ud800"}', {}, 404),
         ("POST", "/v1/completions", b" " * (2**20 + 1), {}, 413),
         ("POST", "/v1/completions", {}, {"Content-Type": "text/plain"}, 415),
         ("POST", "/v1/completions", {"prompt": "x"}, {"Authorization": "Bearer "}, 401),

@@ -9,7 +9,25 @@ from tiny import Net
 from torch import nn
 
 from regard.errors import BadConfig, UnknownName
-from regard.train import OPTIMIZERS, SCHEDULES, Adafactor, Adam, AdamW, Budget, Cosine, Lamb, Noam, RAdam, TrainConfig
+from regard.train import (
+    OPTIMIZERS,
+    SCHEDULES,
+    Adafactor,
+    Adam,
+    AdamW,
+    Budget,
+    Constant,
+    Cosine,
+    Lamb,
+    Loss,
+    Metric,
+    Noam,
+    RAdam,
+    TrainConfig,
+    depths,
+    fit,
+    layerwise,
+)  # fmt: skip
 from regard.train.lamb import LambOptimizer
 from regard.train.state import _flat, _unflat
 
@@ -125,3 +143,73 @@ def test_bad_configurations_are_refused():
     with pytest.raises(BadConfig, match="not a training configuration"):
         TrainConfig.from_json({**plain, "surprise": 1})
     assert isinstance(TrainConfig.from_json({**plain, "schedule": {"name": "noam", "width": 64, "warmup": 5}}).schedule, Noam)
+
+
+class Stack(nn.Module):
+    """Something before the layers, three layers, something after."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = nn.Embedding(5, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.after = nn.Linear(4, 2)
+
+
+def test_layerwise_rates_by_hand():
+    rates = layerwise(Stack(), 0.5)
+    assert rates["after.weight"] == rates["after.bias"] == 1.0
+    assert [rates[f"layers.{n}.bias"] for n in (2, 1, 0)] == [0.5, 0.25, 0.125] and rates["before.weight"] == 0.0625
+    assert set(depths(nn.Linear(2, 2)).values()) == {0} and depths(Stack())["layers.1.weight"] == 2
+    with pytest.raises(BadConfig, match="decay of 0"):
+        layerwise(Stack(), 0.0)
+
+
+@pytest.mark.parametrize("config", [Adam(), AdamW(), RAdam(), Lamb(), Adafactor()], ids=lambda config: type(config).__name__)
+def test_rates_make_groups(config):
+    model = Stack()
+    groups = config.build(model, {"before.weight": 0.1, "after.bias": 0.1}).param_groups
+    found = {parameter: group["rate"] for group in groups for parameter in group["params"]}
+    assert len(found) == len(list(model.parameters()))
+    assert {name for name, parameter in model.named_parameters() if found[parameter] == 0.1} == {"before.weight", "after.bias"}
+    assert all(group["rate"] == 1.0 for group in config.build(model).param_groups)
+
+
+@pytest.mark.parametrize("rates", [{"nothing": 1.0}, {"after.bias": 0.0}, {"after.bias": float("nan")}])
+def test_rates_of_what_is_not_there(rates):
+    with pytest.raises(BadConfig, match="rates"):
+        AdamW().build(Stack(), rates)
+
+
+def test_the_loop_takes_rates_from_the_task(tmp_path):
+    """One step of plain sizes: Adam's first step is the learning rate, whatever the gradient; so each weight moves by its own rate."""
+
+    class Task:
+        metric = Metric("loss", higher=False)
+
+        def batches(self, epoch):
+            return [0]
+
+        def batch(self, item):
+            return torch.ones(3, 4, dtype=torch.float64)
+
+        def loss(self, model, batch):
+            return Loss(model(batch).square().sum(), 3)
+
+        def evaluate(self, model):
+            return {"loss": 0.0}
+
+        def rates(self, model):
+            return {"0.weight": 0.25}
+
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False)).double()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    fit(
+        model,
+        Task(),
+        TrainConfig(budget=Budget(steps=1), optimizer=Adam(eps=1e-30), schedule=Constant(peak=0.01), clip=0.0),
+        tmp_path,
+        progress=False,
+    )
+    moved = [(new.detach() - old).abs() for new, old in zip(model.parameters(), before, strict=True)]
+    torch.testing.assert_close(moved[0], torch.full((4, 4), 0.0025, dtype=torch.float64))
+    torch.testing.assert_close(moved[1], torch.full((2, 4), 0.01, dtype=torch.float64))

@@ -164,7 +164,7 @@ class Attention(nn.Module):
             )
         if pattern.batch not in (1, B) or pattern.heads not in (1, H):
             raise ShapeError(f"{me}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {_shapes(given)}")
-        if facts.patterns != "any" and not self._knows(pattern):
+        if not self.knows(pattern):
             raise PatternNotSupported(f"{me} knows {self._known()}, not `{pattern}`; SoftmaxAttention takes any pattern")
         if not facts.cross and L != M and state is None and not isinstance(pattern, placed):  # it says where the queries stand
             raise ShapeError(
@@ -190,9 +190,11 @@ class Attention(nn.Module):
             raise DtypeError(f"{me}: extra_BMHE is {extra_BMHE.dtype} and k_BMHK {k_BMHK.dtype}; convert with .to(dtype)")
         return extra_BMHE
 
-    def _knows(self, pattern: Pattern) -> bool:
-        names = {_rule_name(part) for part in factors(pattern)}
-        return names <= set(self.facts.patterns) and ("full" in self.facts.patterns or "causal" in names)
+    @classmethod
+    def knows(cls, pattern: Pattern) -> bool:
+        """Whether it can look where this pattern says."""
+        names, known = {_rule_name(part) for part in factors(pattern)}, cls.facts.patterns
+        return known == "any" or (names <= set(known) and ("full" in known or "causal" in names))
 
     def _known(self) -> str:
         names = self.facts.patterns

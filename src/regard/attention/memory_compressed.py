@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import Bias, attend
-from ..patterns import Both, Causal, Full, Pattern, causal, full, lengths, placed
+from ..patterns import Both, Causal, Full, Pattern, causal, full, lengths, placed, since
 from ._base import Attention, Facts, factors, softmax_where
 from ._scored import fits, uniform
 from ._state import Cache, State, begun_anew, places
@@ -142,9 +142,11 @@ class MemoryCompressedAttention(Attention):
                 n_B = rule.keys.to(device)
                 padding_BM = at_BM >= n_B[:, None]
                 k_BMHK, v_BMHV = (x.masked_fill(padding_BM[..., None, None], 0) for x in (k_BMHK, v_BMHV))
-                over = over & lengths(-(-n_B // self.stride))
+                over = over & lengths(-(-n_B // self.stride) + state.begins(device))
         k_BMHK, v_BMHV = state.whole_blocks(k_BMHK, v_BMHV, self.stride)
-        k_BUHK, v_BUHV, over = state.slots.append(*self._compress(k_BMHK, v_BMHV), over)
+        k_BUHK, v_BUHV, _ = state.slots.append(*self._compress(k_BMHK, v_BMHV), full)
+        if not isinstance(state.position(), int):
+            over = over & since(state.begins(device))
         at_L = torch.arange(state.length - q_BLHK.shape[1], state.length, device=device)
         return attend(q_BLHK, k_BUHK, v_BUHV, self._past(at_L, k_BUHK.shape[1], state.length - state.waiting) & over)
 
@@ -191,6 +193,10 @@ class Compressed(State):
         self._k = None if self._k is None else begun_anew(self._k, rows)
         self._v = None if self._v is None else begun_anew(self._v, rows)
         return super().reset(rows)
+
+    def begins(self, device: torch.device) -> Tensor:
+        """The first block of each row."""
+        return self.slots.length - places(self.slots.position(), 1, device).expand(self.batch, 1)[:, 0]
 
     @property
     def waiting(self) -> int:

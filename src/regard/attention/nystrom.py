@@ -88,7 +88,7 @@ class NystromAttention(Attention):
         left_BHLC = softmax_where(_scores(q_BLHK[:, rows], k_BCHK), column_B11C)
         middle_BHCC = softmax_where(_scores(q_BCHK, k_BCHK), row_B1C1 & column_B11C)
         right_BHCM = softmax_where(_scores(q_BCHK, k_BMHK), row_B1C1 & kept_BM[:, None, None])
-        rebuilt_BHCM = pseudo_inverse(middle_BHCC, self.iterations) @ right_BHCM
+        rebuilt_BHCM = pseudo_inverse(middle_BHCC, self.iterations, self._scale(norms(middle_BHCC))) @ right_BHCM
         # as many landmarks as keys: each key is its own, and the inverse undoes the product exactly
         alone_B1CM = ((c_C1 == j_M) & kept_BM[:, None])[:, None].to(q_BLHK.dtype)
         rebuilt_BHCM = torch.where((kept_BM.sum(-1) <= self.landmarks)[:, None, None, None], alone_B1CM, rebuilt_BHCM)
@@ -118,23 +118,33 @@ class NystromAttention(Attention):
         kept_BM = pattern.mask(1, M, q_BLHK.device)[:, 0, 0]
         if not isinstance(pattern, Full):
             k_BMHK, v_BMHV = (x.masked_fill(~kept_BM[..., None, None], 0) for x in (k_BMHK, v_BMHV))
+        short_B111 = (kept_BM.sum(-1) <= m)[:, None, None, None]
+        if bool(short_B111.all()):  # each key is its own landmark
+            return (attend(q_BLHK, k_BMHK, v_BMHV, pattern) + self._neighbours(v_BMHV)).to(dtype)
         mean_BCM, used_B = _segments(kept_BM, m, q_BLHK.dtype)
         q_BCHK, k_BCHK = _mean(mean_BCM, q_BLHK), _mean(mean_BCM, k_BMHK)
         used_BC = torch.arange(m, device=q_BLHK.device) < used_B[:, None]
         middle_BHCC = softmax_where(_scores(q_BCHK, k_BCHK), used_BC[:, None, :, None] & used_BC[:, None, None])
         # landmarks that are not used have a row of `right` too, but none of the pseudo-inverse: its columns there are zeros
         right_BCHV = attend(q_BCHK, k_BMHK, v_BMHV, pattern)
-        values_BCHV = torch.einsum("bhcd,bdhv->bchv", pseudo_inverse(middle_BHCC, self.iterations), right_BCHV)
-        short_B111 = (kept_BM.sum(-1) <= m)[:, None, None, None]
+        inverse_BHCC = pseudo_inverse(middle_BHCC, self.iterations, self._scale(norms(middle_BHCC)))
+        values_BCHV = torch.einsum("bhcd,bdhv->bchv", inverse_BHCC, right_BCHV)
         over: Pattern = full
         if short_B111.any():
             over = lengths(used_B)
             values_BCHV = torch.where(short_B111, F.pad(v_BMHV[:, :m], (0, 0, 0, 0, 0, max(m - M, 0))), values_BCHV)
-        out_BLHV = attend(q_BLHK, k_BCHK, values_BCHV, over)
-        if self.c_HT is not None:
-            c_H1T1 = _precise(self.c_HT)[:, None, :, None]
-            out_BLHV = out_BLHV + F.conv2d(v_BMHV.transpose(1, 2), c_H1T1, padding=(self.kernel // 2, 0), groups=H).transpose(1, 2)
-        return out_BLHV.to(dtype)
+        return (attend(q_BLHK, k_BCHK, values_BCHV, over) + self._neighbours(v_BMHV)).to(dtype)
+
+    def _neighbours(self, v_BMHV: Tensor) -> Tensor | float:
+        """The convolution of the values."""
+        if self.c_HT is None:
+            return 0.0
+        c_H1T1 = _precise(self.c_HT)[:, None, :, None]
+        return F.conv2d(v_BMHV.transpose(1, 2), c_H1T1, padding=(self.kernel // 2, 0), groups=v_BMHV.shape[2]).transpose(1, 2)
+
+    def _scale(self, norm_BH11: Tensor) -> Tensor:
+        """What the inverse begins at Aᵀ over: ‖A‖₁ of each matrix by itself."""
+        return norm_BH11
 
     def check(
         self,
@@ -161,9 +171,17 @@ def _segments(kept_BM: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tens
     return inside_BCM.to(dtype) / inside_BCM.sum(-1, keepdim=True).clamp(min=1), used_B1[:, 0]
 
 
-def pseudo_inverse(a_BHCC: Tensor, iterations: int) -> Tensor:
-    """Of matrices whose rows sum to one (or are zeros, and stay so), by an iteration of third order."""
-    norm_BH11 = a_BHCC.sum(-2).amax(-1)[..., None, None]  # ‖A‖₁; ‖A‖∞ is one
+def norms(a_BHCC: Tensor) -> Tensor:
+    """‖A‖₁ of matrices of nothing negative, norm_BH11."""
+    return a_BHCC.sum(-2).amax(-1)[..., None, None]
+
+
+def pseudo_inverse(a_BHCC: Tensor, iterations: int, norm_BH11: Tensor | None = None) -> Tensor:
+    """Of matrices whose rows sum to one (or are zeros, and stay so), by an iteration of third order that begins at Aᵀ / (‖A‖₁ ‖A‖∞).
+
+    ‖A‖∞ is one; in place of ‖A‖₁ anything larger will do, and takes longer.
+    """
+    norm_BH11 = norms(a_BHCC) if norm_BH11 is None else norm_BH11
     z_BHCC = a_BHCC.mT / norm_BH11.masked_fill(norm_BH11 == 0, 1)
     one_CC = torch.eye(a_BHCC.shape[-1], dtype=a_BHCC.dtype, device=a_BHCC.device)
     for _ in range(iterations):

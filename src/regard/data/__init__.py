@@ -13,10 +13,13 @@ True
 
 from .batches import Batches, PairBatch, collate
 from .borrowed import BorrowedTokenizer
+from .cache import Encoded, Tokens, encoded
 from .corpus import Corpus, Ragged
 from .lines import LONGEST, Skipped
 from .parallel import SOURCES, Parallel, read
+from .text import Texts
 from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers
+from .windows import TokenBatch, Windows
 
 __all__ = [
     "BOS",
@@ -28,12 +31,18 @@ __all__ = [
     "Batches",
     "BorrowedTokenizer",
     "Corpus",
+    "Encoded",
     "PairBatch",
     "Parallel",
     "Ragged",
     "Skipped",
+    "Texts",
+    "TokenBatch",
     "Tokenizer",
     "Tokenizers",
+    "Tokens",
+    "Windows",
     "collate",
+    "encoded",
     "read",
 ]

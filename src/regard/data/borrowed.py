@@ -169,13 +169,13 @@ def _word_pieces(path: Path, lowercase: bool) -> tokenizers.Tokenizer:
 def _bytes(folder: Path) -> tokenizers.Tokenizer:
     ids = _json(folder / "vocab.json")
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     if set(_bpe.BYTES) - set(ids) or any(len(pair) != 2 for pair in merges):
         raise NotSupported(
             f"{folder} has vocab.json and merges.txt, but not over bytes as GPT-2's; "
             'transformers.AutoTokenizer.from_pretrained("DIR").save_pretrained("DIR") writes tokenizer.json'
         )
-    native = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges))
+    native = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[(left, right) for left, right in merges]))
     native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     native.decoder = decoders.ByteLevel()
     if "<|endoftext|>" in ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import zlib
 from collections import Counter
@@ -10,18 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import BadFile, MissingFile, NotSupported
 
 LONGEST = 1 << 16  # bytes of a line, unless the caller says otherwise
 Policy = Literal["stop", "skip"]
+OBJECTS = (".jsonl", ".ndjson", ".json")  # suffixes of files that hold an object a line
 _PACKED = (".gz", ".xz")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Why one line, or one pair, cannot be used."""
+    """Why one line, pair or document cannot be used."""
 
     where: str  # file and line
     what: str  # the same words for the same fault: they are counted
@@ -29,9 +31,7 @@ class Fault:
     remedy: str = "mend the line"
 
     def __str__(self) -> str:
-        return (
-            f'{self.where}: {self.what}{f" ({self.detail})" if self.detail else ""}; {self.remedy}, or leave such pairs out with bad="skip"'
-        )
+        return f'{self.where}: {self.what}{f" ({self.detail})" if self.detail else ""}; {self.remedy}, or leave it out with bad="skip"'
 
 
 @dataclass
@@ -40,13 +40,14 @@ class Skipped:
 
     counts: Counter[str] = field(default_factory=Counter)
     first: list[str] = field(default_factory=list)
+    unit: str = "pair"
 
     def take(self, fault: Fault, bad: Policy) -> None:
         """Under "stop" the fault is raised; under "skip" it is counted."""
         if bad == "stop":
             raise BadFile(str(fault))
         if bad != "skip":
-            raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad pair, "skip" leaves bad pairs out and counts them')
+            raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad {self.unit}, "skip" leaves bad ones out and counts them')
         self.counts[fault.what] += 1
         if len(self.first) < 5:
             self.first.append(f"{fault.where}: {fault.what}{f' ({fault.detail})' if fault.detail else ''}")
@@ -56,9 +57,9 @@ class Skipped:
 
     def __str__(self) -> str:
         if not len(self):
-            return "no pair was left out"
+            return f"no {self.unit} was left out"
         reasons = ", ".join(f"{n:,} {what}" for what, n in self.counts.most_common())
-        return f"{len(self):,} pairs were left out: {reasons}. First: {'; '.join(self.first)}"
+        return f"{len(self):,} {self.unit}s were left out: {reasons}. First: {'; '.join(self.first)}"
 
 
 def plain_suffix(path: Path) -> str:
@@ -72,6 +73,13 @@ def lines(path: str | Path, longest: int = LONGEST) -> Iterator[str | Fault]:
     A line of more than `longest` bytes is passed over piece by piece, never held. Faults of a line are yielded in its
     place, so that lines of two files stay side by side; faults of the file (missing, a folder, a damaged archive) raise.
     """
+    empty = "write the sentence, or delete the line in both languages"
+    for where, line, _ in every_line(path, longest):
+        yield line if isinstance(line, Fault) or line.strip() else Fault(where, "empty line", "", empty)
+
+
+def every_line(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, str | Fault, bool]]:
+    """(file and line number, the line as `lines` gives it but maybe empty, whether a line end followed)."""
     path, number = Path(path), 0
     if not path.exists():
         raise MissingFile(f"{path}: no such file; check the name, and where it is looked for: {path.resolve().parent}")
@@ -87,15 +95,53 @@ def lines(path: str | Path, longest: int = LONGEST) -> Iterator[str | Fault]:
                 if len(body) > longest or not (ended or len(raw) < longest + 2):
                     while not ended and (more := file.readline(longest)):
                         ended = more.endswith(b"\n")
-                    yield Fault(where, "line too long", f"more than {longest:,} bytes", "cut it, or raise longest")
+                    yield where, Fault(where, "line too long", f"more than {longest:,} bytes", "cut it, or raise longest"), ended
                 else:
-                    yield _text(body.removeprefix(b"\xef\xbb\xbf") if first else body, where)
+                    yield where, _text(body.removeprefix(b"\xef\xbb\xbf") if first else body, where), ended
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as wrong:
         raise BadFile(
             f"{path}, after line {number:,}: the {path.suffix} archive is damaged or cut short ({wrong}); fetch it again"
         ) from wrong
     except OSError as wrong:
         raise BadFile(f"{path}, after line {number:,}: cannot be read ({wrong}); check its permissions and the disk") from wrong
+
+
+def objects(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, Any]]:
+    """(file and line number, what the line of JSON describes, or a Fault)."""
+    for number, line in enumerate(lines(path, longest), 1):
+        where = f"{path}, line {number:,}"
+        if isinstance(line, Fault):
+            yield where, line
+            continue
+        try:
+            yield where, json.loads(line)
+        except (ValueError, RecursionError) as wrong:
+            yield where, Fault(where, "not JSON", str(wrong)[:100], "write one object a line")
+
+
+def reach(described: Any, name: str) -> Any:
+    """A field by its name, or None; a name with dots reaches into objects."""
+    if isinstance(described, dict) and name in described:
+        return described[name]
+    first, dot, rest = name.partition(".")
+    return reach(described[first], rest) if dot and isinstance(described, dict) and first in described else None
+
+
+def no_text(where: str, name: str, described: Any, remedy: str) -> Fault:
+    """The field is not there, or is no text."""
+    has = ", ".join(map(repr, described))[:200] if isinstance(described, dict) else type(described).__name__
+    return Fault(where, f"no text in field {name!r}", f"found {has}", remedy)
+
+
+def unwritable(where: str, text: str) -> Fault | None:
+    """What JSON can spell and a text file cannot: NUL, halves of surrogate pairs."""
+    if "\0" in text:
+        return Fault(where, "NUL byte")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return Fault(where, "half a surrogate pair")
+    return None
 
 
 def _opened(path: Path) -> gzip.GzipFile | lzma.LZMAFile | BufferedReader:
@@ -108,8 +154,7 @@ def _text(body: bytes, where: str) -> str | Fault:
     if b"\0" in body:
         return Fault(where, "NUL byte", f"byte {body.index(0) + 1}", "save the file as UTF-8 text (UTF-16 looks like this)")
     try:
-        text = body.decode()
+        return body.decode()
     except UnicodeDecodeError as wrong:
         detail = f"byte {wrong.start + 1} is 0x{body[wrong.start]:02x}"
         return Fault(where, "not UTF-8", detail, "convert the file to UTF-8")
-    return text if text.strip() else Fault(where, "empty line", "", "write the sentence, or delete the line in both languages")

@@ -16,17 +16,15 @@ tells how many for which reason. Faults of a whole file always raise: missing, e
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
 from . import catalogues, dates, numbers, synthetic
-from .lines import LONGEST, Fault, Policy, Skipped, lines, plain_suffix
+from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, lines, no_text, objects, plain_suffix, reach, unwritable
 from .splits import SHARES, Pair, Row, part_of, split
 
 Spec = str | Path | Sequence[str | Path]
@@ -37,7 +35,7 @@ SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "copy": synthetic.rows,
     "reverse": partial(synthetic.rows, step=-1),
 }
-_TABLES, _OBJECTS = (".tsv", ".tab", ".txt"), (".jsonl", ".ndjson", ".json")
+_TABLES = (".tsv", ".tab", ".txt")
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,11 @@ def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None
         found = _two_files(files[0], files[1], longest)
     elif plain_suffix(files[0]) in _TABLES:
         found = _table(files[0], fields, longest)
-    elif plain_suffix(files[0]) in _OBJECTS:
+    elif plain_suffix(files[0]) in OBJECTS:
         found = _objects(files[0], fields or ("source", "target"), longest)
     else:
         raise BadFile(
-            f"{files[0]}: one file of pairs ends in {', '.join((*_TABLES, *_OBJECTS))} (or such a name with .gz, .xz); "
+            f"{files[0]}: one file of pairs ends in {', '.join((*_TABLES, *OBJECTS))} (or such a name with .gz, .xz); "
             "for plain text name two files, source and target"
         )
     rows = list(_sound(found, bad, skipped))
@@ -191,40 +189,23 @@ def _table(path: Path, fields: tuple[str, str] | None, longest: int) -> Iterator
 
 
 def _objects(path: Path, fields: tuple[str, str], longest: int) -> Iterator[Pair | Fault]:
-    for number, line in enumerate(lines(path, longest), 1):
-        if isinstance(line, Fault):
-            yield line
+    for where, described in objects(path, longest):
+        if isinstance(described, Fault):
+            yield described
             continue
-        where = f"{path}, line {number:,}"
-        try:
-            described = json.loads(line)
-        except (ValueError, RecursionError) as wrong:
-            yield Fault(where, "not JSON", str(wrong)[:100], "write one object a line")
-            continue
-        texts = [_reach(described, name) for name in fields]
+        texts = [reach(described, name) for name in fields]
         lacking = [name for name, text in zip(fields, texts, strict=True) if not isinstance(text, str)]
         if lacking:
-            has = ", ".join(map(repr, described))[:200] if isinstance(described, dict) else type(described).__name__
-            yield Fault(where, f"no text in field {lacking[0]!r}", f"found {has}", "name the two fields with fields=(source, target)")
+            yield no_text(where, lacking[0], described, "name the two fields with fields=(source, target)")
             continue
         yield _pair_of(where, *(" ".join(str(text).splitlines()).strip() for text in texts))
 
 
-def _reach(described: Any, name: str) -> Any:
-    """A field by its name; a name with dots reaches into objects."""
-    if isinstance(described, dict) and name in described:
-        return described[name]
-    first, dot, rest = name.partition(".")
-    return _reach(described[first], rest) if dot and isinstance(described, dict) and first in described else None
-
-
 def _pair_of(where: str, source: str, target: str) -> Pair | Fault:
-    """What JSON can spell and a text file cannot: NUL, halves of surrogate pairs; and empty text."""
+    """What JSON can spell and a text file cannot; and empty text."""
     for text in (source, target):
         if not text:
             return Fault(where, "empty field")
-        if "\0" in text:
-            return Fault(where, "NUL byte")
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            return Fault(where, "half a surrogate pair")
+        if fault := unwritable(where, text):
+            return fault
     return source, target

@@ -17,6 +17,7 @@ from ._encoders import (
     heads_table,
     looking_table,
     only_softmax,
+    prefixed,
     thinking_table,
     tied,
 )
@@ -39,12 +40,11 @@ def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def exported(model: Bert) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    only_softmax(model)
+    more = {"attention_probs_dropout_prob": only_softmax(model)}
     c = model.config
     kind = "BertForPreTraining" if c.words and c.sentences else "BertForMaskedLM" if c.words else "BertModel"
     tensors = theirs(model.state_dict(), _table(vars(c)))
-    prefix = "" if kind == "BertModel" else "bert."
-    return encoder_config(model, "bert", kind), {name if name.startswith("cls.") else prefix + name: x for name, x in tensors.items()}
+    return encoder_config(model, "bert", kind) | more, prefixed(tensors, "" if kind == "BertModel" else "bert")
 
 
 def _table(settings: Mapping[str, Any]) -> list[Line]:

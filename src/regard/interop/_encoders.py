@@ -11,9 +11,10 @@ from ..attention import SoftmaxAttention
 from ..errors import BadConfig, NotSupported
 from ..layers import MultiHead
 from ..models import Model
-from ..models._encoder import Encoder
+from ..models._encoder import Encoder, HeadsConfig
 from ..patterns import Full
-from ._names import Line, activation, both, expect, line, need, their_activation
+from ._names import Line, both, expect, line, need, their_activation
+from ._names import activation as our_activation
 
 PLACES = r"(^|\.)embeddings\.(position_ids|token_type_ids)$"  # 0, 1, 2 … and zeros, which older files hold
 
@@ -51,24 +52,28 @@ def tied(hf: Mapping[str, Tensor], copy: str, original: str) -> None:
         raise BadConfig(f"{copy} is not {original}: words go in by one table and come out by another, and models here have one for both")
 
 
-def encoder_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes and the like."""
+def prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Names as a model with heads has them: those of the encoder under its prefix."""
+    return {name if name.startswith(("cls.", "lm_head.")) or not prefix else f"{prefix}.{name}": x for name, x in tensors.items()}
+
+
+def encoder_settings(hf: Mapping[str, Any], activation: str = "gelu", eps: float = 1e-12) -> dict[str, Any]:
+    """Sizes and the like; `activation` (over there) and `eps` where config.json leaves them out."""
     expect(hf, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     names = {_today(name) for name in hf["tensors"]}
-    width = need(hf, "hidden_size")
     dropout = hf.get("attention_probs_dropout_prob", 0.1)
     return {
         "vocab": need(hf, "vocab_size"),
         "length": need(hf, "max_position_embeddings"),
-        "width": width,
+        "width": need(hf, "hidden_size"),
         "heads": hf.get("num_attention_heads", 12),
         "depth": need(hf, "num_hidden_layers"),
         "hidden": need(hf, "intermediate_size"),
         "kinds": hf.get("type_vocab_size", 2),
         "dropout": hf.get("hidden_dropout_prob", 0.1),
         "attention": f"softmax(dropout={dropout})" if dropout else "softmax",
-        "activation": activation(hf),
-        "eps": hf.get("layer_norm_eps", 1e-12),
+        "activation": our_activation(hf, default=activation),
+        "eps": hf.get("layer_norm_eps", eps),
         "pooler": any(name.endswith(("pooler.dense.weight", "pooler.weight")) for name in names),
         "words": any(name.startswith(("cls.predictions.", "lm_head.")) for name in names),
         "sentences": "cls.seq_relationship.weight" in names,
@@ -78,23 +83,20 @@ def encoder_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
 def encoder_config(model: Encoder, model_type: str, architecture: str) -> dict[str, Any]:
     """The other way round."""
     c = model.config
-    first = model.blocks[0].mixer
-    looked = first.attention if isinstance(first, MultiHead) else None
-    return {
+    said = {
         "model_type": model_type,
         "architectures": [architecture],
         "vocab_size": c.vocab,
         "max_position_embeddings": c.length,
         "hidden_size": c.width,
-        "num_attention_heads": c.heads,
         "num_hidden_layers": c.depth,
         "intermediate_size": c.hidden,
         "type_vocab_size": c.kinds,
         "hidden_dropout_prob": c.dropout,
-        "attention_probs_dropout_prob": getattr(looked, "dropout", 0.0),
         "hidden_act": their_activation(c.activation),
         "layer_norm_eps": c.eps,
     }
+    return said | ({"num_attention_heads": c.heads} if isinstance(c, HeadsConfig) else {})
 
 
 def embedding_table() -> list[Line]:
@@ -136,15 +138,26 @@ def heads_table(settings: Mapping[str, Any], pooler: str = "pooler.dense") -> li
     return table + (both("follower", "cls.seq_relationship") if settings["sentences"] else [])
 
 
-def only_softmax(model: Model) -> None:
-    """Over there these layers look by plain softmax; whatever else ours do would be lost."""
+def unswapped(model: Model) -> None:
+    """Over there these models look in one way only."""
+    if model.config.swapped:
+        what = "; ".join(f"{path} looks by {spec}" for path, spec in model.config.swapped)
+        raise NotSupported(
+            f"transformers' {model.facts.name} has its own attention everywhere, and here {what}; export the model as it was before"
+        )
+
+
+def only_softmax(model: Model) -> float:
+    """Over there these layers look by plain softmax; whatever else ours do would be lost. The dropout of its weights, which is the same in all."""
+    dropout = 0.0
     for name, part in model.named_modules():
-        if isinstance(part, MultiHead):
-            a = part.attention
-            plain = type(a) is SoftmaxAttention and a.scale is a.softcap is a.sink_H is None and isinstance(part.own, Full)
-            if not plain:
-                what = f"{a.facts.name}{'' if isinstance(part.own, Full) else f' under {part.own}'}"
-                raise NotSupported(
-                    f"{name} looks by {what}; transformers' {model.facts.name} has plain softmax there. Export what it can hold: "
-                    'model.with_attention("softmax"), perhaps fine-tuned'
-                )
+        if not isinstance(part, MultiHead):
+            continue
+        a, always = part.attention, isinstance(part.own, Full)
+        if type(a) is not SoftmaxAttention or (a.scale, a.softcap, a.sink_H) != (None, None, None) or not always:
+            raise NotSupported(
+                f"{name} looks by {a.facts.name}{'' if always else f' under {part.own}'}; transformers' {model.facts.name} has plain softmax there. "
+                'Export what it can hold: model.with_attention("softmax"), perhaps fine-tuned'
+            )
+        dropout = a.dropout
+    return dropout

@@ -19,13 +19,18 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from . import _bert, _gpt, _gpt2, _llama, _marian
+from . import _bert, _big_bird, _fnet, _gpt, _gpt2, _llama, _longformer, _marian, _nystromformer, _reformer
 
 
 class Family(Protocol):
-    TYPES: tuple[str, ...]
-    NAMES: tuple[str, ...]
-    BUFFERS: tuple[str, ...]
+    @property
+    def TYPES(self) -> tuple[str, ...]: ...
+
+    @property
+    def NAMES(self) -> tuple[str, ...]: ...
+
+    @property
+    def BUFFERS(self) -> tuple[str, ...]: ...
 
     def config(self, hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]: ...
 
@@ -34,4 +39,4 @@ class Family(Protocol):
     def exported(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]: ...
 
 
-FAMILIES: tuple[Family, ...] = (_bert, _gpt, _gpt2, _llama, _marian)
+FAMILIES: tuple[Family, ...] = (_bert, _gpt, _gpt2, _llama, _marian, _longformer, _big_bird, _fnet, _nystromformer, _reformer)

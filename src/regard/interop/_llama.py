@@ -114,7 +114,7 @@ def _base(hf: Mapping[str, Any]) -> int:
 def _attention(hf: Mapping[str, Any]) -> str:
     window, dropout = hf.get("sliding_window"), hf.get("attention_dropout") or 0
     far = hf["model_type"] != "mistral" or window is None or window >= need(hf, "max_position_embeddings")
-    options = {} if far else {"radius": window - 1}
+    options = {} if far or window is None else {"radius": window - 1}
     options |= {"dropout": dropout} if dropout else {}
     said = f"({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
     return ("softmax" if far else "local") + said
@@ -122,5 +122,5 @@ def _attention(hf: Mapping[str, Any]) -> str:
 
 def _window(attention: Any) -> int | None:
     """How many tokens it sees, itself included, if that is all it does differently."""
-    plain = type(attention) is LocalAttention and attention.scale is attention.softcap is attention.sink_H is None
+    plain = type(attention) is LocalAttention and (attention.scale, attention.softcap, attention.sink_H) == (None,) * 3
     return attention.settings.get("radius", 128) + 1 if plain else None

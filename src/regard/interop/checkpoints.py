@@ -24,6 +24,8 @@ from torch import Tensor
 from ..data import BorrowedTokenizer, Tokenizers
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists, UnknownName
 from ..models import Model, build, config_of
+from ..models._model import Spec
+from ..patterns import Full
 from ..tasks.run import read_config, write_config
 from ..train.weights import load_weights, weights_of
 from ._families import FAMILIES, Family
@@ -84,6 +86,11 @@ def export(model: Model, out: Path | str) -> None:
     if not families:
         known = ", ".join(name for family in FAMILIES for name in family.NAMES)
         raise NotSupported(f"transformers has no model that a {model.facts.name} of ours could be written as; those that can be: {known}")
+    patterns = [f"{path} looks by {spec}" for path, spec in model.config.swapped if not isinstance(Spec.read(spec).pattern, Full)]
+    if patterns:
+        raise NotSupported(
+            f"files of transformers hold no patterns, and {patterns[0]}; export what they can hold: model.with_attention(pattern=full)"
+        )
     config, tensors = families[0].exported(model)
     _empty(out)
     out.mkdir(parents=True, exist_ok=True)

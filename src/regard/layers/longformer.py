@@ -48,14 +48,14 @@ class LongformerHeads(MultiHead):
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
     ) -> Tensor:
-        if packing is not None:
-            raise ShapeError("LongformerHeads takes padded rows, not packed ones; pad them: packing.pad(x)")
-        L = x_BLD.shape[1]
-        q, k, v, at = self._local(x_BLD, memory_BMD, state)
+        q, k, v, at = self._local(x_BLD, memory_BMD, state, packing)
+        L = q.shape[1]
         out_BLHV = self.attention(q, k, v, pattern & self.rule)
         if len(at):
-            q, k, v = self._global(x_BLD, at)
+            q, k, v = self._global(x_BLD, at, packing)
             out_BLHV = out_BLHV.index_copy(1, at, self.global_attention(q, k, v, pattern_rows(pattern, at, L, L)))
+        if packing is not None:
+            out_BLHV = packing.pack(out_BLHV)
         return self.out(out_BLHV.flatten(-2))  # type: ignore[no-any-return]
 
     def weights(
@@ -75,18 +75,24 @@ class LongformerHeads(MultiHead):
     def projections(self) -> list[Tensor]:
         return [*super().projections(), *self.global_qkv.weight.split(self.sizes)]
 
-    def _local(self, x_BLD: Tensor, memory: Tensor | Memory | None, state: State | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _local(
+        self, x_BLD: Tensor, memory: Tensor | Memory | None, state: State | None, packing: Packing | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if memory is not None:
             raise ShapeError("LongformerHeads looks within one sequence and takes no memory; MultiHead does")
         if state is not None:
             self.start(len(x_BLD))  # raises, and says why
-        given = self._given(x_BLD, None, full, None)
-        return given.q, given.k, given.v, torch.tensor([n for n in self.at if n < x_BLD.shape[1]], dtype=torch.long, device=x_BLD.device)
+        given = self._given(x_BLD, None, full, None, packing)
+        inside = [n for n in self.at if n < given.q.shape[1]]
+        return given.q, given.k, given.v, torch.tensor(inside, dtype=torch.long, device=x_BLD.device)
 
-    def _global(self, x_BLD: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _global(self, x_BLD: Tensor, at: Tensor, packing: Packing | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the global tokens alone, keys and values of all."""
         rows, weight, bias = self.sizes[0], self.global_qkv.weight, self.global_qkv.bias
+        kv = F.linear(x_BLD, weight[rows:], bias[rows:])
+        if packing is not None:
+            x_BLD, kv = packing.pad(x_BLD), packing.pad(kv)
         q = F.linear(x_BLD[:, at], weight[:rows], bias[:rows])
-        k, v = F.linear(x_BLD, weight[rows:], bias[rows:]).split(self.sizes[1:], -1)
+        k, v = kv.split(self.sizes[1:], -1)
         q, k, v = (x.unflatten(-1, (self.heads, -1)) for x in (q, k, v))
         return q, k, v

@@ -8,6 +8,7 @@ from inspect import isfunction
 from typing import Any
 
 from ..errors import BadConfig, UnknownName
+from ._labels import Labeller as Labeller
 from ._language import LanguageModel as LanguageModel
 from ._language import LanguageModelConfig as LanguageModelConfig
 from ._language import TextEncoder as TextEncoder
@@ -26,6 +27,10 @@ from .bert import bert_mini as bert_mini
 from .bert import bert_sized as bert_sized
 from .bert import bert_small as bert_small
 from .bert import bert_tiny as bert_tiny
+from .big_bird import BigBird as BigBird
+from .big_bird import BigBirdConfig as BigBirdConfig
+from .fnet import FNet as FNet
+from .fnet import FNetConfig as FNetConfig
 from .gpt import GPT as GPT
 from .gpt import GPTConfig as GPTConfig
 from .gpt import openai_gpt as openai_gpt
@@ -56,9 +61,15 @@ from .llama import llama_65b as llama_65b
 from .llama import llama_tiny as llama_tiny
 from .llama import mistral_7b as mistral_7b
 from .llama import qwen2_half_b as qwen2_half_b
+from .longformer import Longformer as Longformer
+from .longformer import LongformerConfig as LongformerConfig
 from .luong import Luong as Luong
 from .luong import LuongConfig as LuongConfig
 from .luong import luong_paper as luong_paper
+from .nystromformer import Nystromformer as Nystromformer
+from .nystromformer import NystromformerConfig as NystromformerConfig
+from .reformer import Reformer as Reformer
+from .reformer import ReformerConfig as ReformerConfig
 from .rnn_lm import RNNLM as RNNLM
 from .rnn_lm import RNNLMConfig as RNNLMConfig
 from .rnn_lm import zaremba_large as zaremba_large
@@ -98,7 +109,7 @@ def of_size(name: str, **settings: Any) -> Model:
     """The published model called `name`, freshly begun: `of_size("gpt2-small")`. Settings given here replace the published ones."""
     if name not in SIZES:
         raise UnknownName("size of a model", name, SIZES)
-    config = replace(SIZES[name](), **settings)  # type: ignore[type-var]
+    config = replace(SIZES[name](), **settings)
     return next(model for model in MODELS if model.Config is type(config))(config)
 
 

@@ -32,7 +32,7 @@ class DecoderConfig(LanguageModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.attention, str) or not self.attention:
+        if type(self.attention) is not tuple or not self.attention:
             raise BadConfig(
                 f"{type(self).__name__}: attention={self.attention!r}; expected names of mechanisms, for the layers in turn: ('softmax',)"
             )

@@ -21,7 +21,6 @@ from ..layers import Block, Dropout, FeedForward, LayerNorm, Packing, gelu, gelu
 from ..layers.feedforward import Activation
 from ..patterns import full, lengths
 from ._language import LanguageModelConfig, TextEncoder
-from ._model import Spec
 
 ACTIVATIONS: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "gelu_quick": gelu_quick, "relu": relu, "silu": silu}
 
@@ -30,12 +29,10 @@ ACTIVATIONS: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "gel
 class EncoderConfig(LanguageModelConfig):
     length: int = 512
     width: int = 256
-    heads: int = 4
     depth: int = 4
     hidden: int = 1024  # of the feed-forward parts
     kinds: int = 2  # texts that are told apart in one input
     dropout: float = 0.1
-    attention: str = "softmax(dropout=0.1)"  # a mechanism by name, with settings and a pattern if wanted: see `Spec`
     activation: str = "gelu"
     eps: float = 1e-12  # of the norms
     pooler: bool = True  # one vector a text, of its first token
@@ -45,22 +42,33 @@ class EncoderConfig(LanguageModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._one_of("activation", ACTIVATIONS)
-        Spec.read(self.attention)
-        if self.width % self.heads:
-            raise BadConfig(f"{type(self).__name__}: width={self.width}; expected a multiple of heads={self.heads}")
         if self.sentences and not self.pooler:
             raise BadConfig(f"{type(self).__name__}: the head for sentences reads what the pooler says; expected pooler with sentences")
 
 
-class Words(nn.Module):
-    """Token, place and kind, added and normed. Places begin at row `offset` of their table: some published tables keep rows for padding."""
+@dataclass(frozen=True, kw_only=True)
+class HeadsConfig(EncoderConfig):
+    heads: int = 4
 
-    def __init__(self, config: EncoderConfig, offset: int = 0):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads:
+            raise BadConfig(f"{type(self).__name__}: width={self.width}; expected a multiple of heads={self.heads}")
+
+
+class Words(nn.Module):
+    """Token, place and kind, added and normed; with `projected`, through a linear map then.
+
+    Places begin at row `offset` of their table: some published tables keep rows for padding.
+    """
+
+    def __init__(self, config: EncoderConfig, offset: int = 0, projected: bool = False):
         super().__init__()
         self.token = nn.Embedding(config.vocab, config.width)
         self.place = nn.Embedding(config.length + offset, config.width)
         self.kind = nn.Embedding(config.kinds, config.width)
         self.norm = LayerNorm(config.width, eps=config.eps)
+        self.projection = nn.Linear(config.width, config.width) if projected else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.offset = offset
 
@@ -73,14 +81,15 @@ class Words(nn.Module):
             ids_BL, at_BL = packing.packed(ids_BL), packing.packed(at_BL)
             kind_BL = None if kind_BL is None else packing.packed(kind_BL)
         kind = self.kind.weight[0] if kind_BL is None else self.kind(kind_BL)
-        return self.dropout(self.norm(self.token(ids_BL) + kind + self.place(at_BL)))  # type: ignore[no-any-return]
+        return self.dropout(self.projection(self.norm(self.token(ids_BL) + kind + self.place(at_BL))))  # type: ignore[no-any-return]
 
 
 class Encoder(TextEncoder):
     """A stack of blocks over `Words`, with as many of the three heads as the config asks for."""
 
     config: EncoderConfig
-    offset: ClassVar[int] = 0
+    offset: ClassVar[int] = 0  # rows of the table of places before the first
+    projected: ClassVar[bool] = False  # a linear map after the embedding
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
@@ -92,7 +101,7 @@ class Encoder(TextEncoder):
             thinking = FeedForward(c.width, c.hidden, self.activation)
             return Block(c.width, self._mixer(layer), thinking, placement="post", norm=norm, dropout=c.dropout)
 
-        self.embedding = Words(c, self.offset)
+        self.embedding = Words(c, self.offset, self.projected)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))
         self.pooler = nn.Linear(c.width, c.width) if c.pooler else None
         self.speaker = nn.Sequential(nn.Linear(c.width, c.width), norm(c.width)) if c.words else None
@@ -109,13 +118,10 @@ class Encoder(TextEncoder):
         inside = packing
         if inside is None and n_B is not None:
             inside = Packing.of(n_B, ids_BL.shape[1])
-        x_BLD, pattern = self._begun(ids_BL, kind_BL, inside), full if n_B is None else lengths(n_B)
+        x_BLD, pattern = self.embedding(ids_BL, kind_BL, inside), full if n_B is None else lengths(n_B)
         for block in self.blocks:
             x_BLD = block(x_BLD, pattern, packing=inside)
         return x_BLD if inside is packing or inside is None else inside.pad(x_BLD)
-
-    def _begun(self, ids_BL: Tensor, kind_BL: Tensor | None, packing: Packing | None) -> Tensor:
-        return self.embedding(ids_BL, kind_BL, packing)  # type: ignore[no-any-return]
 
     def spoken(self, x: Tensor) -> Tensor:
         if self.speaker is None:

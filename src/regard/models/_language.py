@@ -12,6 +12,7 @@ carries the number of its document, and each document is read as if it were alon
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,7 @@ class LanguageModel(Model):
     """Says what comes next. A model gives `features`, `head` and `begin`; the rest is here."""
 
     config: LanguageModelConfig
+    writes: ClassVar[tuple[str, ...]] = ("",)  # all of it
 
     def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
         """x_BLD: row t has read ids 0 … t, and what the state has read before; the state moves on."""

@@ -9,13 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..layers import MultiHead
-from ._encoder import Encoder, EncoderConfig
-from ._model import ModelFacts, looking
+from ._encoder import Encoder, HeadsConfig
+from ._model import ModelFacts, Spec, looking
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertConfig(EncoderConfig):
-    pass
+class BertConfig(HeadsConfig):
+    attention: str = "softmax(dropout=0.1)"  # a mechanism by name, with settings and a pattern if wanted: see `Spec`
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Spec.read(self.attention)
 
 
 class Bert(Encoder):

@@ -8,6 +8,7 @@ $$x_t = \sqrt{D}\,E[\mathrm{id}_t] + PE_t \qquad p = \mathrm{softmax}(y E^\top)$
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,7 @@ class Transformer(Translator):
     facts = ModelFacts(name="transformer", year=2017, title="Attention is all you need", paper="arXiv:1706.03762")
     Config = TransformerConfig
     config: TransformerConfig
+    writes: ClassVar[tuple[str, ...]] = ("decoder.",)
 
     def __init__(self, config: TransformerConfig):
         super().__init__()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..look import Map
+from ..models import Translator
 from ..tasks import Run, alignment
 from ._base import Figures, Spread
 
@@ -67,7 +68,7 @@ def lines(path: Path, curves: Curves, *, x: str, y: str, title: str, logarithmic
 
 def alignments(path: Path, runs: Mapping[str, Path], sentence: str, columns: int) -> Path:
     """Where each trained run looked while it wrote its own translation of the sentence: a small matrix each, targets down."""
-    return looks(path, {name: alignment(Run.load(out), sentence)[1] for name, out in runs.items()}, columns)
+    return looks(path, {name: alignment(Run.load(out, Translator), sentence)[1] for name, out in runs.items()}, columns)
 
 
 def looks(path: Path, maps: Mapping[str, Map], columns: int) -> Path:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ..data import read
 from ..decode import Beam
 from ..errors import NotSupported
+from ..models import Translator
 from ..tasks import Run, TranslationConfig, likelihood, score, train_translator, translations
 from ..train import TrainConfig
 from ..train.checkpoint import load_latest
@@ -29,7 +30,7 @@ class Judged:
     step: int = 6  # source words a group of lengths
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        run = Run.load(out)
+        run = Run.load(out, Translator)
         if self.weights != "chosen":
             _load(run, self.weights)
         own = {name: value for name, value in run.config["settings"].items() if name != "digest"}
@@ -74,7 +75,7 @@ class Trained:
         }
 
 
-def _load(run: Run, which: str) -> None:
+def _load(run: Run[Translator], which: str) -> None:
     """Weights the loop may have passed over, out of the last checkpoint."""
     found = load_latest(run.folder / "state")
     size = int(run.config["train"]["average"])

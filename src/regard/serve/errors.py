@@ -23,7 +23,8 @@ class Refused(Exception):
         headers: Mapping[str, str] | None = None,
     ):
         super().__init__(message)
-        self.message, self.param, self.status, self.code, self.headers = message, param, status, code, dict(headers or {})
+        self.message, self.status, self.code, self.headers = _written(message), status, code, dict(headers or {})
+        self.param = None if param is None else _written(param)
 
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error")
@@ -31,6 +32,11 @@ class Refused(Exception):
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, self.headers)
+
+
+def _written(text: str) -> str:
+    """The text with what no file could hold replaced: what was sent may be half a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def busy(message: str) -> Refused:

@@ -1,57 +1,107 @@
-"""A run directory: everything that is needed to use, go on with, or look at a trained model.
+"""A run directory: everything that is needed to use, go on with, or look at a trained model, whatever the task.
 
 config.json          format_version, the task, its settings, the model's name and settings, how it was trained
 tokenizer.json       the vocabulary
 model.safetensors    the chosen weights
 metrics.jsonl        what happened, a line an event
 state/               checkpoints, to resume from
+tokens/              running text as numbers, made anew if it is gone
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from ..data import Tokenizers
-from ..errors import BadFile, MissingFile
-from ..models import Translator, build
+from ..data import Tokenizer, Tokenizers
+from ..errors import BadFile, MissingFile, NotSupported
+from ..models import Labeller, LanguageModel, Model, TextEncoder, Translator, build
 from ..train.weights import load_weights
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 FORMAT = 1
+Settings = TypeVar("Settings", bound="DataclassInstance")
+Kind = TypeVar("Kind", bound=Model, covariant=True)
+KINDS = {  # in words, and what to do for one
+    Translator: ("translator", "regard train translation"),
+    LanguageModel: ("language model", "regard train language"),
+    TextEncoder: ("text encoder", "regard train masked"),
+    Labeller: ("classifier", "regard train classify"),
+}
 
 
 @dataclass(frozen=True)
-class Run:
-    """A trained translator as it lies on disk."""
+class Run(Generic[Kind]):
+    """A trained model as it lies on disk."""
 
     folder: Path
     config: dict[str, Any]
-    model: Translator
+    model: Kind
     tokenizers: Tokenizers
 
+    @property
+    def task(self) -> str:
+        """translation, language, masked, classify or label."""
+        return str(self.config["task"])
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of a run with one text; a translator has another for what it writes, maybe."""
+        return self.tokenizers.source
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of what a classifier tells apart."""
+        return tuple(self.config["settings"].get("labels", ()))
+
+    def settings(self, kind: type[Settings]) -> Settings:
+        """What the task was told, as the value it was told by."""
+        known = {field.name for field in fields(kind)}
+        plain: dict[str, Any] = {name: value for name, value in self.config["settings"].items() if name in known}
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+
+    @overload
     @classmethod
-    def load(cls, folder: Path | str) -> Run:
-        """The model with its chosen weights, ready to use."""
+    def load(cls, folder: Path | str) -> Run[Model]: ...
+
+    @overload
+    @classmethod
+    def load(cls, folder: Path | str, kind: type[Kind]) -> Run[Kind]: ...
+
+    @classmethod
+    def load(cls, folder: Path | str, kind: Any = Model) -> Any:
+        """The model with its chosen weights, ready to use. With `kind` it is one of these, or the body of a classifier that is; or an error."""
         folder = Path(folder)
         config = read_config(folder)
         model = build(config["model"]["name"], config["model"]["config"])
-        if not isinstance(model, Translator):
-            raise BadFile(f"{folder}: a run of {model.facts.name}, which is no translator")
+        if config["settings"].get("labels"):
+            model = Labeller(model, len(config["settings"]["labels"]), each=config["task"] == "label")
         weights = folder / "model.safetensors"
         if not weights.exists():
-            raise MissingFile(
-                f"{weights}: no such file; the run has not finished. Go on with it: regard train translation --out {folder} --resume"
-            )
+            again = f"regard train {config['task']} --out {folder} --resume"
+            raise MissingFile(f"{weights}: no such file; the run has not finished. Go on with it: {again}")
         try:
             load_weights(model, load_file(weights), str(weights))
         except (OSError, SafetensorError) as wrong:
             raise BadFile(f"{weights}: not a file of weights: {wrong}") from wrong
-        return cls(folder, config, model.eval(), Tokenizers.load(folder / "tokenizer.json"))
+        return Run[Any](folder, config, model.eval(), Tokenizers.load(folder / "tokenizer.json")).of(kind)
+
+    def of(self, kind: type[Any]) -> Run[Any]:
+        """The same run for those who need a model of this kind: it is one, or the body of a classifier is."""
+        if isinstance(self.model, kind):
+            return self
+        if isinstance(self.model, Labeller) and isinstance(self.model.body, kind):
+            return replace(self, model=self.model.body)
+        name, made_by = KINDS.get(kind, (kind.__name__, "another model"))
+        has = next((said for part, (said, _) in KINDS.items() if isinstance(self.model, part)), type(self.model).__name__)
+        raise NotSupported(f"{self.folder}: a run of the task {self.task}, whose model is a {has}; this needs a {name}: {made_by}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

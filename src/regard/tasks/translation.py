@@ -180,7 +180,7 @@ def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | N
     return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length)
 
 
-def alignment(run: Run, sentence: str, options: Beam = GREEDY) -> tuple[str, Map]:
+def alignment(run: Run[Translator], sentence: str, options: Beam = GREEDY) -> tuple[str, Map]:
     """The translation of one sentence, and where each of its tokens looked."""
     ((text, answers),) = translations(run.model, run.tokenizers, [sentence], options, want_weights=True)
     best = answers[0]

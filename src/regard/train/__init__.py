@@ -20,6 +20,9 @@ from .optim import AdamW as AdamW
 from .optim import Lamb as Lamb
 from .optim import OptimizerConfig as OptimizerConfig
 from .optim import RAdam as RAdam
+from .optim import Rates as Rates
+from .optim import depths as depths
+from .optim import layerwise as layerwise
 from .schedule import SCHEDULES as SCHEDULES
 from .schedule import WSD as WSD
 from .schedule import Constant as Constant
@@ -31,4 +34,5 @@ from .schedule import Schedule as Schedule
 from .task import AfterStep as AfterStep
 from .task import Loss as Loss
 from .task import Metric as Metric
+from .task import Rated as Rated
 from .task import Task as Task

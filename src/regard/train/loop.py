@@ -32,7 +32,7 @@ from .config import TrainConfig
 from .log import Log
 from .progress import Progress, progress_for
 from .state import State, Window
-from .task import AfterStep, Task
+from .task import AfterStep, Rated, Task
 from .tensorboard import TensorBoard, writer
 from .weights import Weights, copied, lent, load_weights, weights_of
 
@@ -85,7 +85,7 @@ class _Loop:
         objective = sharding.sharded(task, model) if self.cut else distributed.Objective(task, model)
         self.objective: nn.Module = objective
         self.trained: nn.Module = objective.model
-        self.state = State(self.trained, config)
+        self.state = State(self.trained, config, task.rates(self.trained) if isinstance(task, Rated) else None)
         self.log: Log | None = None
         self.asked: int | None = None  # a signal that some process got, agreed on by all
         self.out_of_time = self.late = False  # by the clock of the first, told to all: the budget is used up; a checkpoint is due
@@ -231,7 +231,7 @@ class _Loop:
         for gradient in gradients:
             gradient.mul_(factor)
         for parameters in optimizer.param_groups:
-            parameters["lr"] = config.schedule.lr(position.step)
+            parameters["lr"] = config.schedule.lr(position.step) * parameters.get("rate", 1.0)
         optimizer.step()
         if isinstance(self.task, AfterStep):
             self.task.after_step(self.trained)

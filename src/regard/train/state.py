@@ -13,6 +13,7 @@ from ..errors import BadConfig, BadFile
 from ._rng import rng_state, set_rng_state
 from .checkpoint import Checkpoint
 from .config import TrainConfig
+from .optim import Rates
 from .sharding import alike, gathered
 from .weights import Ema, Ring, Weights, load_weights, weights_of
 
@@ -57,9 +58,9 @@ class Position:
 class State:
     """Everything that changes while training: the model, the optimiser, averages, position."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig):
+    def __init__(self, model: nn.Module, config: TrainConfig, rates: Rates | None = None):
         self.model, self.config = model, config
-        self.optimizer = config.optimizer.build(model)
+        self.optimizer = config.optimizer.build(model) if rates is None else config.optimizer.build(model, rates)
         self.ema = Ema(model, config.ema) if config.ema else None
         self.ring = Ring(config.average)
         self.best: Weights = {}

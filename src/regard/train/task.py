@@ -19,7 +19,7 @@ The loop knows nothing about words or pictures. A task knows nothing about steps
             return {"error": float(((model(self.x_test) - self.y_test) ** 2).mean())}
 
 What a model wants added to its loss (a penalty on spans, say) is added in `loss`, times the count. What it wants done to its weights
-after a step, a task says in a sixth method, `after_step(model)`, if it has one.
+after a step, a task says in a sixth method, `after_step(model)`, if it has one; and in `rates(model)` which weights learn more slowly.
 
 Before each batch is made, the loop sets the random state (PyTorch, NumPy, `random`) from its seed, the epoch and the batch's place in it.
 So dropout and random cropping may use the ordinary calls and still be the same after a crash, and for any number of processes.
@@ -80,3 +80,10 @@ class AfterStep(Protocol):
     """
 
     def after_step(self, model: nn.Module) -> None: ...
+
+
+@runtime_checkable
+class Rated(Protocol):
+    """A task that also says, by the names of parameters, by which share of the learning rate each learns; 1 where it says nothing."""
+
+    def rates(self, model: nn.Module) -> Mapping[str, float]: ...

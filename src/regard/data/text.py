@@ -1,0 +1,261 @@
+r"""Documents of running text: from the user's files, or from what is on the machine already.
+
+    Texts("python-docs")                     CPython's own documentation, a document a topic
+    Texts("book.txt")                        a document a file; separator="<|endoftext|>" ends one at each such line, "" at blank lines
+    Texts("pages.jsonl", field="body.text")  an object a line, a document each (.jsonl, .ndjson, .json)
+    Texts("folder", suffixes=(".md",))       all files below it with these suffixes, in the order of their names
+    Texts(["a.txt", "b.jsonl", "folder"])    one after the other
+
+Every file may end in .gz or .xz. Nothing is held whole: text comes in pieces, cut at line ends where no token spans (`\S\n\S`) if there
+are any, so that pieces become the tokens that the whole would.
+
+Parts: `valid` and `test` name texts of the same kinds. A part that is not named is cut off: of `FEW` documents and more, some documents, by
+a hash of how they begin, so that copies never stand on both sides; of fewer, the end of the text.
+
+Bad lines: a NUL byte, bytes that are no UTF-8, more than `longest` bytes; in JSON lines also text that is not JSON and a missing field.
+`bad="stop"` raises at the first, with file and line; `bad="skip"` leaves the line out, and `skipped` tells how many for which reason.
+Documents of nothing but white space are passed over. Faults of a whole file always raise: missing, a damaged archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadFile, MissingFile, NotSupported
+from .lines import OBJECTS, Fault, Policy, Skipped, every_line, no_text, objects, plain_suffix, reach, unwritable
+from .splits import SHARES, Part, part_of
+
+Spec = str | Path | Sequence[str | Path]
+SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson")  # what is read of a folder unless told otherwise
+EMBEDDED = ("python-docs",)
+LONGEST = 1 << 24  # bytes of a line: a document of JSON lines is one
+PIECE = 1 << 18  # characters of a piece, about
+FEW = 20  # documents: below this, parts are cut by place
+PARTS: tuple[Part, ...] = ("train", "valid", "test")
+
+
+class Piece(NamedTuple):
+    """A stretch of text, and whether a document begins and ends with it."""
+
+    part: Part
+    begins: bool
+    ends: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one reading of everything has found."""
+
+    digest: str  # a fingerprint of all text and where documents end
+    place_D: npt.NDArray[np.float64]  # of each document of the first source: its hash as a number from 0 to 1
+    characters_D: npt.NDArray[np.int64]
+
+
+class Texts:
+    """Documents in three parts, read from where they lie as often as they are wanted."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        valid: Spec | None = None,
+        test: Spec | None = None,
+        field: str = "text",
+        separator: str | None = None,
+        suffixes: Sequence[str] = SUFFIXES,
+        bad: Policy = "stop",
+        longest: int = LONGEST,
+        shares: tuple[float, float] = SHARES,
+    ):
+        if bad not in ("stop", "skip"):
+            raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad line, "skip" leaves bad lines out and counts them')
+        self.field, self.separator, self.bad, self.longest = field, separator, bad, longest
+        self.shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
+        part_of(self.shares)  # refuses what makes no sense
+        named: dict[Part, Spec | None] = {"train": spec, "valid": valid, "test": test}
+        self.files = {part: _files(given, tuple(suffixes)) for part, given in named.items() if given is not None}
+        self.skipped = Skipped(unit="line")
+
+    def pieces(self) -> Iterator[Piece]:
+        """All text, part by part within each source. A text cut by place begins anew after the cut, and has not ended before it."""
+        survey = self.survey
+        edges, parts = self._cuts(survey.characters_D), self._chosen(survey.place_D)
+        number, at = -1, 0
+        for begins, ends, text in self._read("train", Skipped()):
+            number += begins
+            if parts is not None:
+                yield Piece(PARTS[parts[number]], begins, ends, text)
+                continue
+            while text:  # by place
+                place = int(np.searchsorted(edges, at, side="right"))
+                cut = text[: edges[place] - at] if place < len(edges) else text
+                anew = begins or at in edges
+                text, at, begins = text[len(cut) :], at + len(cut), False
+                yield Piece(PARTS[place], anew, ends and not text, cut)
+        for part in list(self.files)[1:]:
+            for begins, ends, text in self._read(part, Skipped()):
+                yield Piece(part, begins, ends, text)
+
+    def train(self) -> Iterator[str]:
+        """The text to learn from, piece by piece: what a vocabulary is made of."""
+        return (piece.text for piece in self.pieces() if piece.part == "train")
+
+    @cached_property
+    def survey(self) -> Survey:
+        """Read everything once."""
+        whole, places, counts = hashlib.blake2b(digest_size=16), array("d"), array("q")
+        for part in self.files:
+            for begins, _, text in self._read(part, self.skipped):
+                raw = text.encode()
+                whole.update(b"\0" * begins + raw)  # no text holds a NUL
+                if part != "train":
+                    continue
+                if begins:
+                    places.append(int.from_bytes(hashlib.blake2b(raw, digest_size=6).digest()) / 2**48)
+                    counts.append(0)
+                counts[-1] += len(text)
+            whole.update(b"\0\0")
+        if not counts:
+            raise BadFile(f"{_shown(self.files['train'])}: no text in it{f'; {self.skipped}' if len(self.skipped) else ''}")
+        return Survey(whole.hexdigest(), np.array(places), np.array(counts, dtype=np.int64))
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What, besides the files, decides which text is where."""
+        return {"field": self.field, "separator": self.separator, "bad": self.bad, "longest": self.longest, "shares": list(self.shares)}
+
+    @property
+    def signature(self) -> list[list[object]]:
+        """Names, sizes and times of the files: while they are the same, so is the text."""
+        found: list[list[object]] = []
+        for part, files in self.files.items():
+            for path in files:
+                if isinstance(path, str):
+                    found.append([part, path, len(_embedded()), hash_of("\0".join(_embedded()))])
+                else:
+                    about = path.stat()
+                    found.append([part, str(path.resolve()), about.st_size, about.st_mtime_ns])
+        return found
+
+    def _cuts(self, characters_D: npt.NDArray[np.int64]) -> list[int]:
+        """Where in the whole text validation begins, and test."""
+        total, (valid, test) = int(characters_D.sum()), self.shares
+        return [int(total * (1 - valid - test)), int(total * (1 - test))]
+
+    def _chosen(self, place_D: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | None:
+        """The part of each document; None where parts are cut by place."""
+        valid, test = self.shares
+        if valid == test == 0:
+            return np.zeros(len(place_D), dtype=np.int64)
+        if len(place_D) < FEW:
+            return None
+        chosen = np.where(place_D < test, 2, np.where(place_D < test + valid, 1, 0))
+        for number, share in ((2, test), (1, valid)):  # few documents may leave a part empty; it gets the next by hash
+            spare = np.unique(place_D[chosen == 0])
+            if share > 0 and not (chosen == number).any() and len(spare) > 1:
+                chosen[place_D == spare[0]] = number
+        return chosen
+
+    def _read(self, part: Part, skipped: Skipped) -> Iterator[tuple[bool, bool, str]]:
+        """(begins a document, ends it, text) of one source."""
+        for path in self.files[part]:
+            held: tuple[bool, str] | None = None
+            for begins, text in self._pieces_of(path, skipped):
+                if held is not None:
+                    yield held[0], begins, held[1]
+                held = begins, text
+            if held is not None:
+                yield held[0], True, held[1]
+
+    def _pieces_of(self, path: Path | str, skipped: Skipped) -> Iterator[tuple[bool, str]]:
+        """(begins a document, text) of one file."""
+        if isinstance(path, str):
+            yield from ((True, text) for text in _embedded())
+        elif plain_suffix(path) in OBJECTS:
+            for where, described in objects(path, self.longest):
+                text = described if isinstance(described, Fault) else reach(described, self.field)
+                if text is None or not isinstance(text, str | Fault):
+                    text = no_text(where, self.field, described, "name the field that holds the text")
+                if isinstance(text, str):
+                    text = unwritable(where, text) or text
+                if isinstance(text, str):
+                    if text.strip():
+                        yield True, text
+                elif text.what != "empty line":
+                    skipped.take(text, self.bad)
+        else:
+            yield from self._plain(path, skipped)
+
+    def _plain(self, path: Path, skipped: Skipped) -> Iterator[tuple[bool, str]]:
+        begins, blank, kept, size = True, True, list[str](), 0
+        for _, line, ended in every_line(path, self.longest):
+            if isinstance(line, Fault):
+                skipped.take(line, self.bad)
+                continue
+            if self.separator is not None and line.strip() == self.separator:
+                if not blank:
+                    yield begins, "".join(kept)
+                begins, blank, kept, size = True, True, [], 0
+                continue
+            smooth = line[:1].strip() and kept and kept[-1][-2:-1].strip()  # one line end alone: no token spans it
+            if size >= PIECE and not blank and (smooth or size >= 16 * PIECE):
+                yield begins, "".join(kept)
+                begins, kept, size = False, [], 0
+            kept.append(line + "\n" * ended)
+            size += len(line) + ended
+            blank = blank and not line.strip()
+        if kept and not blank:
+            yield begins, "".join(kept)
+
+    def __str__(self) -> str:
+        parts, survey = self._chosen(self.survey.place_D), self.survey
+        counts = "" if parts is None else f" ({', '.join(f'{(parts == n).sum():,} {name}' for n, name in enumerate(PARTS))})"
+        return f"{_shown(self.files['train'])}: {len(survey.place_D):,} documents{counts}, {survey.characters_D.sum():,} characters"
+
+
+def hash_of(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _embedded() -> list[str]:
+    """The topics of `help()`, as this Python has them."""
+    from pydoc_data.topics import topics  # type: ignore[import-untyped,unused-ignore]
+
+    return [topics[topic] for topic in sorted(topics)]
+
+
+def _files(spec: Spec, suffixes: tuple[str, ...]) -> list[Path | str]:
+    """Files in order, and names of embedded texts as they are."""
+    if isinstance(spec, str) and spec not in EMBEDDED and not Path(spec).exists() and all(Path(one).exists() for one in spec.split()):
+        spec = spec.split()
+    found: list[Path | str] = []
+    for one in [spec] if isinstance(spec, str | Path) else spec:
+        path = Path(one)
+        if one in EMBEDDED:
+            found.append(str(one))
+        elif path.is_dir():
+            below = sorted(p for p in path.rglob("*") if p.is_file() and plain_suffix(p) in suffixes)
+            if not below:
+                raise BadFile(f"{path}: no file below it ends in {', '.join(suffixes)} (or .gz, .xz after that); name other suffixes")
+            found += below
+        elif path.exists():
+            found.append(path)
+        else:
+            raise MissingFile(f"{path}: no such file or folder; check the name, or take an embedded text: {', '.join(EMBEDDED)}")
+    if not found:
+        raise NotSupported("no file given; name some, or take an embedded text: " + ", ".join(EMBEDDED))
+    return found
+
+
+def _shown(files: Sequence[Path | str]) -> str:
+    return f"{files[0]}{f' and {len(files) - 1:,} more' if len(files) > 1 else ''}"

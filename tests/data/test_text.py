@@ -1,0 +1,248 @@
+"""Running text: every source, every kind of bad line, parts that nothing leaks through, and tokens kept on disk."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from regard.data import Texts, Tokenizer, Tokens, encoded, text
+from regard.data.tokens import BOS, EOS, UNK
+from regard.errors import BadFile, CannotSave, MissingFile, NotSupported
+
+DOCUMENTS = [f"Document {n}.\nIt has {n} words,\n\n  and two more lines é😀.\n" for n in range(60)]
+WHOLE = {"shares": (0.0, 0.0)}
+
+
+def documents(texts, part=None):
+    """Whole documents again, of one part or all."""
+    found = []
+    for piece in texts.pieces():
+        if part in (None, piece.part):
+            found.append(piece.text) if piece.begins else found.__setitem__(-1, found[-1] + piece.text)
+    return found
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        raw = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+        return path
+
+    return write
+
+
+# -- where text comes from -----------------------------------------------------------------------------------------------
+
+
+def test_files_lines_and_folders_give_the_same(write, tmp_path):
+    some = DOCUMENTS[:5]
+    for n, document in enumerate(some):
+        write(f"folder/{n}/text.txt{'.gz' if n % 2 else ''}", document)
+    write("folder/picture.png", b"\0\xff")
+    flat = write("a.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in some))
+    deep = write("b.jsonl.gz", "".join(json.dumps({"page": {"body": d}}) + "\r\n\n" for d in some))
+    marked = write("c.txt", "<|end|>\n".join(some))
+    texts = [
+        Texts(tmp_path / "folder", **WHOLE),
+        Texts(flat, **WHOLE),
+        Texts(deep, field="page.body", **WHOLE),
+        Texts(marked, separator="<|end|>", **WHOLE),
+        Texts([tmp_path / "folder" / "0", f"{tmp_path}/folder/1", *(tmp_path / "folder" / str(n) / "text.txt" for n in (2,)),
+               tmp_path / "folder" / "3", tmp_path / "folder" / "4"], **WHOLE),
+    ]  # fmt: skip
+    assert all(documents(one) == some for one in texts)
+    assert len({one.survey.digest for one in texts}) == 1
+    assert len(documents(Texts(marked, separator="", **WHOLE))) == len(some) + 1  # a blank line stands in each
+    assert documents(Texts(f"{flat} {marked}", **WHOLE))[-1] == "<|end|>\n".join(some)
+
+
+def test_python_documents_are_there():
+    texts = Texts("python-docs")
+    parts = Counter(piece.part for piece in texts.pieces() if piece.begins)
+    assert min(parts["valid"], parts["test"]) >= 1 and parts["train"] > 50
+    assert "documents" in str(texts) and any("lambda" in one for one in documents(texts))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"), [("nowhere", MissingFile, "python-docs"), ("", MissingFile, "no such"), ([], NotSupported, "no file")]
+)
+def test_nothing_there(given, error, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=says):
+        Texts(given or ([] if given == [] else "nowhere2"))
+
+
+def test_a_folder_without_text_and_a_file_without_any(write, tmp_path):
+    path = write("folder/a.py", "x = 1\n")
+    with pytest.raises(BadFile, match=r"\.txt"):
+        Texts(tmp_path / "folder")
+    assert documents(Texts(tmp_path / "folder", suffixes=(".py",), **WHOLE)) == ["x = 1\n"]
+    assert documents(Texts(path, **WHOLE)) == ["x = 1\n"]
+    with pytest.raises(BadFile, match="no text"):
+        list(Texts(write("b.txt", "\n \n")).pieces())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.txt", b"one\ntw\xffo\nthree\n", r"a\.txt, line 2: not UTF-8 \(byte 3 is 0xff\)"),
+        ("a.txt", b"one\nt\0wo\nthree\n", r"a\.txt, line 2: NUL byte"),
+        ("a.txt", b"one\n" + b"x" * 101 + b"\nthree\n", r"a\.txt, line 2: line too long"),
+        ("a.jsonl", b'{"text": "one"}\n{"text\n{"text": "three"}\n', r"a\.jsonl, line 2: not JSON"),
+        ("a.jsonl", b'{"text": "one"}\n{"txt": "two"}\n{"text": "three"}\n', r"line 2: no text in field 'text' \(found 'txt'\)"),
+        ("a.jsonl", b'{"text": "one"}\n{"text": 7}\n{"text": "three"}\n', r"line 2: no text in field"),
+        ("a.jsonl", b'{"text": "one"}\n{"text": "a\\u0000"}\n{"text": "three"}\n', r"line 2: NUL byte"),
+        ("a.jsonl", b'{"text": "one"}\n{"text": "a\\ud800"}\n{"text": "three"}\n', r"line 2: half a surrogate"),
+    ],
+)
+def test_bad_lines_stop_or_are_left_out(write, name, content, says):
+    path = write(name, content)
+    with pytest.raises(BadFile, match=says + r".*bad=\"skip\""):
+        list(Texts(path, longest=100, **WHOLE).pieces())
+    kept = Texts(path, longest=100, bad="skip", **WHOLE)
+    assert "".join(documents(kept)).split() in (["one", "three"], ["onethree"])
+    assert len(kept.skipped) == 1 and "1 lines were left out" in str(kept.skipped)
+    with pytest.raises(NotSupported, match="bad='other'"):
+        Texts(path, bad="other")
+
+
+def test_a_broken_archive(write, tmp_path):
+    path = write("a.txt.gz", "some text\n" * 1000)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(BadFile, match="damaged or cut short"):
+        list(Texts(path).pieces())
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------------
+
+
+def test_documents_go_whole_into_one_part_and_copies_into_the_same(write):
+    twice = [*DOCUMENTS, *DOCUMENTS[::2]]
+    path = write("a.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in twice))
+    texts = Texts(path, shares=(0.2, 0.1))
+    parts = {part: documents(texts, part) for part in ("train", "valid", "test")}
+    assert Counter(d for part in parts.values() for d in part) == Counter(twice)
+    assert not set(parts["train"]) & (set(parts["valid"]) | set(parts["test"]))
+    assert parts["valid"] and parts["test"] and len(parts["train"]) > len(twice) / 2
+    more = Texts(write("b.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in [*twice, "one more"])), shares=(0.2, 0.1))
+    assert documents(more, "test")[: len(parts["test"])] == parts["test"]  # the others stay where they were
+
+
+def test_one_document_is_cut_by_place(write):
+    body = "".join(f"line {n}\n" for n in range(1000))
+    texts = Texts(write("a.txt", body), shares=(0.1, 0.05))
+    train, valid, test = ("".join(p.text for p in texts.pieces() if p.part == part) for part in ("train", "valid", "test"))
+    assert train + valid + test == body
+    assert len(train) == int(len(body) * (1 - 0.1 - 0.05)) and abs(len(test) - len(body) * 0.05) <= 1
+    marks = [(p.part, p.begins, p.ends) for p in texts.pieces()]
+    assert marks == [("train", True, False), ("valid", True, False), ("test", True, True)]
+
+
+def test_parts_of_their_own(write):
+    names = [write(f"{n}.txt", DOCUMENTS[n]) for n in range(3)]
+    texts = Texts(names[0], valid=names[1], test=names[2])
+    assert [documents(texts, part) for part in ("train", "valid", "test")] == [[d] for d in DOCUMENTS[:3]]
+    with pytest.raises(NotSupported, match="shares"):
+        Texts(names[0], shares=(0.6, 0.6))
+
+
+# -- pieces and tokens ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "bytes", "characters", "words"])
+def test_pieces_become_the_tokens_of_the_whole(write, tmp_path, monkeypatch, kind):
+    """Also where blank lines, indents and spaces at line ends stand at the border of a piece."""
+    body = "".join(f"word {n},  more\n{'  x ' * (n % 3)}\n{'' if n % 5 else chr(10)}a{n} (b).\n" for n in range(400))
+    path = write("a.txt", body)
+    monkeypatch.setattr(text, "PIECE", 100)
+    texts = Texts(path, **WHOLE)
+    assert len(list(texts.pieces())) > 20
+    tokenizer = Tokenizer.train(texts.train(), kind, 300, least=1)
+    found = encoded(texts, tokenizer, tmp_path / "cache").train
+    assert found.ids.tolist() == [BOS, *tokenizer.encode(body), EOS] == Tokens.of([body], tokenizer).ids.tolist()
+    assert found.ids.dtype == np.uint16 and found.bytes == len(body.encode()) and found.starts.tolist() == [0]
+
+
+def test_documents_end_to_end(write, tmp_path):
+    path = write("a.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
+    texts = Texts(path, shares=(0.2, 0.1))
+    tokenizer = Tokenizer.train(texts.train(), "characters", 100, least=1)
+    found = encoded(texts, tokenizer, tmp_path / "cache")
+    for part in ("train", "valid", "test"):
+        tokens: Tokens = getattr(found, part)
+        whole = documents(texts, part)
+        rows = [tokens.ids[a:b].tolist() for a, b in zip(tokens.starts, tokens.ends, strict=True)]
+        assert rows == [[BOS, *tokenizer.encode(d), EOS] for d in whole]
+        assert tokens.bytes == sum(len(d.encode()) for d in whole) and tokens.documents == len(whole)
+        assert tokens.unknown == sum(row.count(UNK) for row in rows)
+
+
+def test_the_cache_is_kept_until_something_changes(write, tmp_path, monkeypatch):
+    path, folder = write("a.txt", "".join(DOCUMENTS)), tmp_path / "cache"
+    tokenizer = Tokenizer.train(DOCUMENTS, "bpe", 300)
+    made = []
+    real = Tokenizer.encode_all
+    monkeypatch.setattr(Tokenizer, "encode_all", lambda self, *a, **k: (made.append(1), real(self, *a, **k))[1])
+
+    def ask(**options):
+        made.clear()
+        found = encoded(Texts(path, **options), tokenizer, folder)
+        return bool(made), found
+
+    assert ask()[0] and not ask()[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(Texts, "_read", None)  # not even read again
+        ask()
+    os.utime(path, (1, 1))
+    assert not ask()[0]  # other times, the same text
+    assert ask(shares=(0.3, 0.3))[0]
+    path.write_text("other text\n" * 50)
+    again, found = ask()
+    assert again and tokenizer.decode(found.train.ids).startswith("other text\n")
+    tokenizer = Tokenizer.train(DOCUMENTS, "bpe", 310)
+    assert ask()[0]
+    for ids in folder.glob("*/train.ids"):
+        ids.write_bytes(ids.read_bytes()[:-2])  # a disk that lost something
+    assert ask()[0] and not ask()[0]
+    assert not list(folder.glob("writing*"))
+
+
+def test_several_processes_ask_at_once(write, tmp_path):
+    path = write("a.txt", "".join(DOCUMENTS) * 20)
+    script = f"""
+from regard.data import Texts, Tokenizer, encoded
+found = encoded(Texts({str(path)!r}), Tokenizer.train(["x"], "bytes", 300), {str(tmp_path / "cache")!r})
+print(found.train.ids.sum(), found.digest)
+"""
+    workers = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = {worker.communicate(timeout=300)[0] for worker in workers}
+    assert len(said) == 1 and len(said.pop().split()) == 2 and all(worker.returncode == 0 for worker in workers)
+    assert len(list((tmp_path / "cache").glob("*/manifest.json"))) == 1 and not list((tmp_path / "cache").glob("writing*"))
+
+
+def test_a_place_that_cannot_be_written(write, tmp_path):
+    path = write("a.txt", "text\n")
+    with pytest.raises(CannotSave, match="choose another place"):
+        encoded(Texts(path), Tokenizer.train(["text"], "bytes", 300), path / "cache")
+
+
+def test_memory_stays_small(write, tmp_path, monkeypatch):
+    """Thirty megabytes of text in a few megabytes of memory."""
+    path = write("a.txt", "All work and no play makes Jack a dull boy.\n" * 700_000)
+    tokenizer = Tokenizer.train(["x"], "bytes", 300)
+    monkeypatch.setattr("regard.data.cache.AT_ONCE", 1 << 18)
+    monkeypatch.setattr(Tokenizer, "encode_all", lambda self, texts: [list(t.encode()[:1000]) for t in texts])  # quick
+    tracemalloc.start()
+    found = encoded(Texts(path), tokenizer, tmp_path / "cache")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.train.bytes > 25_000_000 and peak < 8_000_000

@@ -1,0 +1,319 @@
+"""Fine-tuning: examples as tokens, figures by hand, what is frozen, seeds, and the command line, from encoders and language models."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from regard.cli import main
+from regard.data import BOS, EOS, Tokenizer
+from regard.data.labels import Labelled, Tagged
+from regard.errors import BadConfig, NotSupported
+from regard.models import Labeller, LanguageModel, TextEncoder, build
+from regard.tasks import LabelConfig, Run, probabilities, tagged
+from regard.tasks.finetune import collate, confusion, figures, freeze, shown
+
+SIZES = {"length": 32, "width": 16, "heads": 2, "depth": 4, "dropout": 0.0}
+
+
+def model(name, vocab, labels=3, each=False):
+    torch.manual_seed(0)
+    return Labeller(build(name, {"vocab": vocab, **SIZES}), labels, each=each).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(["the cat sat on the mat", "a dog ran"], "characters", 100, least=1)
+
+
+# -- examples as tokens ----------------------------------------------------------------------------------------------------
+
+
+def test_texts_and_pairs_in_their_frame(tokenizer):
+    encode = tokenizer.encode
+    some = shown([Labelled(("cat",), "b"), Labelled(("a dog", "ran"), "a")], tokenizer, ("a", "b"), 32, False)
+    assert some.ids[0].tolist() == [BOS, *encode("cat"), EOS]
+    assert some.ids[1].tolist() == [BOS, *encode("a dog"), EOS, *encode("ran"), EOS]
+    batch = collate(some, np.array([0, 1]))
+    assert batch.kind_BL.tolist() == [[0] * 11, [0] * 7 + [1] * 4] and batch.label_T.tolist() == [1, 0] and batch.at_T.tolist() == [0, 1]
+    with pytest.raises(NotSupported, match="'c' does not occur"):
+        shown([Labelled(("cat",), "c")], tokenizer, ("a", "b"), 32, False)
+
+
+@pytest.mark.parametrize(("a", "b", "kept"), [(20, 3, (9, 3)), (3, 20, (3, 9)), (20, 20, (6, 6)), (4, 4, (4, 4)), (7, 9, (6, 6))])
+def test_long_pairs_lose_the_end_of_the_longer(tokenizer, a, b, kept):
+    some = shown([Labelled(("a" * a, "d" * b), "x")], tokenizer, ("x",), 15, False)
+    assert some.ids[0].tolist() == [BOS, *tokenizer.encode("a" * kept[0]), EOS, *tokenizer.encode("d" * kept[1]), EOS]
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe", "words", "bytes"])
+@pytest.mark.parametrize("last", [False, True])
+def test_words_are_asked_at_their_first_or_last_token(kind, last):
+    words = ("the", "cat's", "hat", "fell", "far", "away")
+    labels = ("A", "B", "C", "D", "E", "F")
+    tokenizer = Tokenizer.train([" ".join(words)] * 2, kind, 300, least=1)
+    some = shown([Tagged(words, labels)], tokenizer, labels, 12, last)
+    asked = []
+    for n in range(len(some)):
+        ids, places = some.ids[n], some.places[n]
+        assert len(ids) <= 12 and ids[0] == BOS and ids[-1] == EOS
+        for place, label in zip(places, some.labels[n], strict=True):
+            piece = tokenizer.decode([int(ids[place])]).strip()
+            word = words[label]
+            assert word.endswith(piece) if last else word.startswith(piece)
+            asked.append(label)
+    assert asked == list(range(6))
+
+
+def test_a_word_longer_than_a_row_is_asked_once(tokenizer):
+    some = shown([Tagged(("catcatcatcat", "dog"), ("A", "B"))], tokenizer, ("A", "B"), 8, False)
+    assert [label for n in range(len(some)) for label in some.labels[n].tolist()] == [0, 1]
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------------
+
+
+def test_figures_by_hand():
+    """Two labels: TP 6, FN 2, FP 1, TN 3. F1 of one is 12/15, of the other 6/9; Matthews by its formula for two."""
+    found = figures(np.array([[3, 1], [2, 6]]), ("no", "yes"))
+    assert found["accuracy"] == pytest.approx(9 / 12) and found["f1"] == pytest.approx((12 / 15 + 6 / 9) / 2)
+    assert found["matthews"] == pytest.approx((6 * 3 - 1 * 2) / (7 * 8 * 4 * 5) ** 0.5)
+    assert found["f1_tokens"] == pytest.approx(9 / 12)  # no label is "O"
+    named = figures(np.array([[50, 1, 0], [2, 6, 1], [0, 1, 4]]), ("O", "B", "I"))
+    assert named["f1_tokens"] == pytest.approx(2 * 10 / (14 + 13))
+    assert figures(np.array([[5, 0], [5, 0]]), ("a", "b"))["matthews"] == 0.0
+
+
+def test_matthews_of_many_labels_is_a_correlation():
+    """Of indicator variables, summed over labels: covariance over the root of the variances (Gorodkin 2004)."""
+    generator = np.random.default_rng(0)
+    right, found = generator.integers(0, 4, 200), generator.integers(0, 4, 200)
+    found[:100] = right[:100]
+    counts = np.zeros((4, 4), dtype=np.int64)
+    np.add.at(counts, (right, found), 1)
+    x, y = np.eye(4)[right], np.eye(4)[found]
+
+    def covariance(a, b):
+        return ((a - a.mean(0)) * (b - b.mean(0))).sum()
+
+    expected = covariance(x, y) / (covariance(x, x) * covariance(y, y)) ** 0.5
+    assert figures(counts, "abcd")["matthews"] == pytest.approx(expected)
+
+
+# -- the model -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
+    """As a published BERT has them: [CLS] a [SEP] b [SEP], and [MASK]; none of them is ever drawn or hidden."""
+    from regard.data import BorrowedTokenizer, Tokens
+    from regard.data.frames import Frame
+    from regard.tasks.masked import Rows, hide
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"]
+    (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")
+    borrowed = BorrowedTokenizer.found(tmp_path)
+    some = shown([Labelled(("the cats", "sat"), "x")], borrowed, ("x",), 16, False)
+    assert [names[i] for i in some.ids[0]] == ["[CLS]", "the", "cat", "##s", "[SEP]", "sat", "[SEP]"]
+    words = shown([Tagged(("the", "cats", "sat"), ("O", "N", "O"))], borrowed, ("N", "O"), 16, True)
+    assert words.places[0].tolist() == [1, 3, 4]
+    frame = Frame.of(borrowed)
+    assert (frame.begin, frame.end, frame.mask, frame.words().tolist()) == (2, 3, 4, [5, 6, 7, 8, 9])
+    tokens = Tokens.of(["the cats sat the dogs sat"] * 2, borrowed)
+    rows = Rows(tokens, frame, 12, True, 0)
+    batch = hide(rows, rows.plan(0), 0.5)
+    assert set(batch.wanted_T.tolist()) <= {5, 6, 7, 8, 9} and 4 in batch.ids_BL and (batch.ids_BL[:, 0] == 2).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("each", [False, True])
+def test_padding_changes_nothing(name, each, tokenizer):
+    labeller = model(name, 40, each=each).double()
+    ids, n = torch.randint(4, 40, (2, 9)), torch.tensor([9, 5])
+    whole = labeller(ids, n, torch.zeros_like(ids))
+    alone = labeller(ids[1:, :5], n[1:], torch.zeros(1, 5, dtype=torch.long))
+    torch.testing.assert_close(whole[1:, :5] if each else whole[1:], alone, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_the_lower_half_is_frozen(name):
+    labeller = model(name, 40)
+    freeze(labeller, 0.5)
+    learning = {parameter for parameter, p in labeller.named_parameters() if p.requires_grad}
+    assert not any("embedding" in parameter or ".blocks.0." in parameter or ".blocks.1." in parameter for parameter in learning)
+    assert (
+        {"output.weight", "output.bias"} <= learning
+        and any(".blocks.2." in p for p in learning)
+        and any(".blocks.3." in p for p in learning)
+    )
+    whole = model(name, 40)
+    assert freeze(whole, 0.0) == 0 and all(p.requires_grad for p in whole.parameters())
+
+
+def test_confusion_counts_all(tokenizer):
+    some = shown([Labelled(("cat",), "a")] * 5 + [Labelled(("dog ran",), "b")] * 2, tokenizer, ("a", "b"), 32, False)
+    counts, nats = confusion(model("bert", len(tokenizer), 2), some, 2, batch=3)
+    assert counts.sum(1).tolist() == [5, 2] and nats > 0
+
+
+@pytest.mark.parametrize("bad", [{"frozen": 1.0}, {"decay": 0.0}, {"batch": 0}, {"length": 2}, {"task": "x"}, {"metric": "bleu"}])
+def test_settings_that_make_no_sense(bad):
+    with pytest.raises(BadConfig):
+        LabelConfig(data="x", **bad)
+
+
+# -- from the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Text, an encoder and a language model that have read it, and examples that can be learned in seconds."""
+    root, chance = tmp_path_factory.mktemp("finetune"), random.Random(0)
+    happy, sad, other = (["good", "fine", "great", "nice"], ["bad", "poor", "dull", "weak"], ["film", "plot", "cast", "music", "a", "the"])
+
+    def text(words):
+        return " ".join(chance.choice(words + other) for _ in range(8)) + " " + chance.choice(words)
+
+    texts = [(text(happy), "yes") if n % 2 else (text(sad), "no") for n in range(160)]
+    other_texts = chance.sample(texts, len(texts))
+    (root / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t, _ in texts))
+    (root / "one.tsv").write_text("".join(f"{t}\t{label}\n" for t, label in texts))
+    (root / "two.tsv").write_text(
+        "".join(f"{a}\t{b}\t{'same' if x == y else 'other'}\n" for (a, x), (b, y) in zip(texts, other_texts, strict=True))
+    )
+    words = [[(w, "J" if w in happy + sad else "O") for w in t.split()] for t, _ in texts]
+    (root / "tags.tsv").write_text("\n".join("".join(f"{w}\t{tag}\n" for w, tag in sentence) for sentence in words))
+    small = [x for s in ("width=32", "heads=2", "depth=2") for x in ("--set", s)]
+    shared = ["--data", str(root / "text.jsonl"), "--tokens", "words", "--steps", "30", "--quiet", "--length", "32", "--batch", "8"]
+    assert main(["train", "masked", *shared, *small, "--set", "hidden=64", "--out", str(root / "encoder")]) == 0
+    assert main(["train", "language", *shared, *small, "--out", str(root / "decoder")]) == 0
+    return root
+
+
+TUNE = ["--quiet", "--epochs", "4", "--lr", "5e-3", "--length", "32", "--batch", "16"]
+
+
+@pytest.mark.parametrize("base", ["encoder", "decoder"])
+def test_classify(root, tmp_path, capsys, base):
+    out = tmp_path / "run"
+    assert (
+        main(
+            [
+                "train",
+                "classify",
+                "--data",
+                str(root / "one.tsv"),
+                "--base",
+                str(root / base),
+                "--seeds",
+                "0",
+                "1",
+                *TUNE,
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "over 2 seeds" in said and "accuracy" in said and "matthews" in said
+    kept = json.loads((out / "seeds.json").read_text())
+    assert set(kept["seeds"]) == {"0", "1"} and kept["seeds"][str(kept["best"])]["accuracy"] >= 0.9
+    run = Run.load(out, Labeller)
+    assert run.labels == ("no", "yes") and run.task == "classify"
+    assert isinstance(Run.load(out, TextEncoder if base == "encoder" else LanguageModel).model, TextEncoder | LanguageModel)
+    p = probabilities(run, [("great film",), ("dull plot",)])
+    torch.testing.assert_close(p.sum(1), torch.ones(2))
+    assert p.argmax(1).tolist() == [1, 0]
+    before, after = dict(Run.load(root / base).model.named_parameters()), dict(run.model.body.named_parameters())
+    same = {name for name in before if before[name].equal(after[name])}
+    assert {name for name in before if "embedding" in name or name.startswith("blocks.0.")} <= same  # frozen
+    assert not any(name.startswith("blocks.1.") for name in same)
+    assert main(["predict", str(out), "great film", "dull plot"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["yes", "no"] and all(0.5 <= float(line[1]) <= 1 for line in lines)
+    assert main(["predict", str(out), "great film", "--nbest", "2"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["evaluate", str(out), "--json"]) == 0
+    judged = json.loads(capsys.readouterr().out)
+    assert judged["accuracy"] >= 0.8 and np.array(judged["confusion"]).shape == (2, 2)
+    assert main(["evaluate", str(out), "--data", str(root / "one.tsv")]) == 0
+    assert "precision" in capsys.readouterr().out
+    assert main(["look", str(out), "x"]) == 2 and "needs a translator" in capsys.readouterr().err
+
+
+def test_pairs_and_scratch(root, tmp_path, capsys):
+    out = tmp_path / "run"
+    argv = ["train", "classify", "--data", str(root / "two.tsv"), "--base", str(root / "encoder"), "--scratch", "--seeds", "3", *TUNE]
+    assert main([*argv, "--out", str(out), "--metric", "matthews"]) == 0
+    run = Run.load(out, Labeller)
+    assert run.labels == ("other", "same") and run.tokenizer == Run.load(root / "encoder").tokenizer
+    assert not run.model.body.embedding.token.weight.equal(Run.load(root / "encoder").model.embedding.token.weight)
+    capsys.readouterr()
+    assert main(["predict", str(out), "great film\tdull plot"]) == 0
+    assert capsys.readouterr().out.split("\t")[0] in run.labels
+
+
+@pytest.mark.parametrize("base", ["encoder", "decoder"])
+def test_label_words(root, tmp_path, capsys, base):
+    out = tmp_path / "run"
+    assert (
+        main(["train", "label", "--data", str(root / "tags.tsv"), "--base", str(root / base), "--seeds", "0", *TUNE, "--out", str(out)])
+        == 0
+    )
+    run = Run.load(out, Labeller)
+    ((*found,),) = tagged(run, [["a", "great", "film"]])
+    assert [label for label, _ in found] == ["O", "J", "O"] and all(0 < p <= 1 for _, p in found)
+    capsys.readouterr()
+    assert main(["predict", str(out), "a great film"]) == 0
+    assert capsys.readouterr().out.startswith("a/O(")
+    assert main(["evaluate", str(out)]) == 0
+    assert "f1_tokens" in capsys.readouterr().out
+    with pytest.raises(NotSupported, match="regard train classify"):
+        probabilities(run, [("a",)])
+
+
+def test_without_a_base(root, tmp_path):
+    """A new model and its own vocabulary; `--resume` of a finished one changes nothing."""
+    argv = [
+        "train",
+        "classify",
+        "--data",
+        str(root / "one.tsv"),
+        "--model",
+        "gpt2",
+        "--set",
+        "width=32",
+        "--set",
+        "heads=2",
+        "--set",
+        "depth=1",
+    ]
+    argv += ["--seeds", "0", "--tokens", "words", *TUNE, "--out", str(tmp_path)]
+    assert main(argv) == 0
+    first = Run.load(tmp_path).model.state_dict()
+    assert main([*argv, "--resume"]) == 0
+    assert all(x.equal(first[name]) for name, x in Run.load(tmp_path).model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--data", "nowhere.tsv", "--out", "x"], "nowhere.tsv"),
+        (["--out", "x"], "--data"),
+        (["--data", "same.tsv", "--out", "x"], "nothing to tell apart"),
+        (["--data", "one.tsv", "--out", "x", "--scratch"], "--base"),
+        (["--data", "one.tsv", "--out", "x", "--base", "nowhere"], "not a run"),
+        (["--data", "one.tsv", "--out", "x", "--model", "transformer", "--set", "source_vocab=9"], "transformer"),
+        (["--data", "one.tsv", "--out", "x", "--frozen", "2"], "frozen=2"),
+    ],
+)
+def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.tsv").write_text("".join(f"text {n}\t{n % 2}\n" for n in range(50)))
+    (tmp_path / "same.tsv").write_text("".join(f"text {n}\t1\n" for n in range(50)))
+    assert main(["train", "classify", *argv]) == 2
+    err = capsys.readouterr().err
+    assert says in err and len(err.splitlines()) == 1

@@ -1,0 +1,223 @@
+"""Language models: the loss, perplexity by a sliding window against brute force, runs, and the command line."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from regard.cli import main
+from regard.data import Tokenizer, Tokens
+from regard.errors import BadConfig, NotSupported, RegardError
+from regard.models import LanguageModel, TextEncoder, Translator, build
+from regard.tasks import LanguageConfig, LanguageTask, Run, perplexity
+from regard.tasks.language import summed_loss
+
+SMALL = ["--set", "width=32", "--set", "heads=2", "--set", "depth=1", "--length", "32", "--batch", "8", "--quiet"]
+DOCUMENTS = [f"The number {n} is {'even' if n % 2 == 0 else 'odd'}, and {n + 1} is not.\n" for n in range(40)]
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
+    return path
+
+
+def tiny(vocab, length=16):
+    torch.manual_seed(0)
+    return build("gpt2", {"vocab": vocab, "length": length, "width": 16, "heads": 2, "depth": 2, "dropout": 0.0}).double().eval()
+
+
+# -- the loss --------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_each_document_alone():
+    """Windows longer than all documents together: each token has read its own document from the beginning."""
+    tokenizer = Tokenizer.train(DOCUMENTS, "characters", 100, least=1)
+    tokens = Tokens.of(DOCUMENTS[:4], tokenizer)
+    model = tiny(len(tokenizer), 512)
+    config = LanguageConfig(length=512, batch=2)
+    task = LanguageTask(tokens, tokens, config)
+    task.windows.plan = lambda epoch: [np.array([[0, len(tokens) - 1]])]
+    (item,) = task.batches(0)
+    found = task.loss(model, task.batch(item))
+    alone = 0.0
+    for begin, end in zip(tokens.starts, tokens.ends, strict=True):
+        ids = torch.from_numpy(tokens.ids[begin:end].astype(np.int64))
+        alone += torch.nn.functional.cross_entropy(model(ids[None, :-1])[0], ids[1:], reduction="sum")
+    torch.testing.assert_close(found.total, alone, atol=1e-9, rtol=0)
+    assert found.count == len(tokens) - tokens.documents
+    joined = LanguageTask(tokens, tokens, LanguageConfig(length=512, batch=2, documents=False))
+    batch = joined.batch(np.array([[0, len(tokens) - 1]]))
+    assert batch.document_BL is None and abs(float(summed_loss(model, batch)[0] - alone)) > 0.1
+
+
+@pytest.mark.parametrize("bad", [{"length": 0}, {"batch": 0}, {"stride": 300}, {"judged": 0}])
+def test_settings_that_make_no_sense(bad):
+    with pytest.raises(BadConfig):
+        LanguageConfig(**bad)
+
+
+# -- perplexity ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "stride"), [(8, 8), (8, 4), (8, 1), (8, 3), (7, 5), (16, 16)])
+@pytest.mark.parametrize("documents", [True, False])
+@torch.no_grad()
+def test_sliding_windows_against_each_token_alone(length, stride, documents):
+    """Token i of a text has read the k-th window from its beginning, the first that reaches it: k = ⌈(i − length) / stride⌉."""
+    texts = ["some words and some more", "x", "", "other words, and so on and on"]
+    tokenizer = Tokenizer.train(texts, "characters", 100, least=1)
+    tokens = Tokens.of(texts, tokenizer)
+    model = tiny(len(tokenizer))
+    pairs = list(zip(tokens.starts.tolist(), tokens.ends.tolist(), strict=True)) if documents else [(0, len(tokens))]
+    total, count, right, starts = 0.0, 0, 0, set(tokens.starts.tolist())
+    for begin, end in pairs:
+        ids = torch.from_numpy(tokens.ids[begin:end].astype(np.int64))
+        for i in range(1, len(ids)):
+            if begin + i in starts:
+                continue
+            first = max(0, math.ceil((i - length) / stride)) * stride
+            assert i - first <= length and (i - first > length - stride or first == 0)
+            logits = model(ids[None, first:i])[0, -1]
+            total -= float(logits.log_softmax(-1)[ids[i]])
+            right += int(logits.argmax() == ids[i])
+            count += 1
+    found = perplexity(model, tokens, length=length, stride=stride, batch=3, documents=documents)
+    assert found.tokens == count == len(tokens) - len(texts)
+    assert found.nats == pytest.approx(total / count, abs=1e-9) and found.right == pytest.approx(right / count)
+    size = sum(len(text.encode()) for text in texts)
+    assert found.bytes == size and found.bits_per_byte == pytest.approx(total / math.log(2) / size, abs=1e-9)
+    assert found.perplexity == pytest.approx(math.exp(total / count))
+
+
+def test_uniform_guesses_are_worth_their_logarithm():
+    """A model that knows nothing: nats are log N, and bits a byte of bytes log₂ N (with one end a document)."""
+    tokenizer = Tokenizer.train(["x"], "bytes", 260)
+    model = tiny(len(tokenizer))
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    text = "é" * 50
+    found = perplexity(model, Tokens.of([text], tokenizer))
+    assert found.perplexity == pytest.approx(260) and found.tokens == 101 and found.bytes == 100
+    assert found.bits_per_byte == pytest.approx(math.log2(260) * 101 / 100)
+    part = perplexity(model, Tokens.of([text, text], tokenizer), at_most=40)
+    assert part.tokens == 40 and part.bytes == round(200 * 40 / 202)
+
+
+def test_unknown_characters_are_told():
+    tokenizer = Tokenizer.train(["abc"], "characters", 260, least=1)
+    assert perplexity(tiny(len(tokenizer)), Tokens.of(["abz"], tokenizer)).unknown == pytest.approx(1 / 5)
+
+
+@pytest.mark.parametrize(("options", "says"), [({"stride": 9, "length": 8}, "stride of 9"), ({}, "no text")])
+def test_perplexity_of_what_cannot_be(options, says):
+    tokenizer = Tokenizer.train(["abc"], "bytes", 260)
+    tokens = Tokens.of(["abc"] if options else [], tokenizer)
+    with pytest.raises(NotSupported, match=says):
+        perplexity(tiny(260), tokens, **options)
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("language")
+    (root / "text.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
+    out = root / "run"
+    argv = ["train", "language", "--data", str(root / "text.jsonl"), "--tokens", "characters", "--steps", "60", "--lr", "1e-2"]
+    assert main([*argv, "--out", str(out), "--warmup", "10", *SMALL]) == 0
+    return out
+
+
+def test_a_run_learns_and_is_whole(folder):
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [event["loss"] for event in events if event["event"] == "train"]
+    assert losses[-1] < 0.6 * losses[0]
+    run = Run.load(folder, LanguageModel)
+    assert run.task == "language" and run.model.config.vocab == len(run.tokenizer) and not run.labels
+    assert run.settings(LanguageConfig).length == 32 and run.config["settings"]["digest"]
+
+
+def test_a_run_says_what_it_is_not(folder):
+    for kind, says in ((Translator, "needs a translator: regard train translation"), (TextEncoder, "needs a text encoder")):
+        with pytest.raises(RegardError, match=says):
+            Run.load(folder, kind)
+
+
+def test_evaluate_prints_loss_perplexity_and_bits(folder, capsys, tmp_path):
+    assert main(["evaluate", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("loss", "perplexity", "bits per byte"))
+    (tmp_path / "other.txt").write_text("The number 7 is odd, and 8 is not.\n")
+    assert main(["evaluate", str(folder), "--data", str(tmp_path / "other.txt"), "--stride", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bytes"] == 35 and found["tokens"] == 36 and found["perplexity"] == pytest.approx(math.exp(found["nats"]))
+    assert found["bits_per_byte"] == pytest.approx(found["nats"] * 36 / math.log(2) / 35)
+
+
+def test_resuming_ends_where_going_on_would_have(text, tmp_path):
+    argv = ["train", "language", "--data", str(text), "--vocab", "300", *SMALL, "--average", "0"]
+    assert main([*argv, "--out", str(tmp_path / "once"), "--steps", "9"]) == 0
+    assert main([*argv, "--out", str(tmp_path / "twice"), "--steps", "4"]) == 0
+    assert main([*argv, "--out", str(tmp_path / "twice"), "--steps", "9", "--resume"]) == 0
+    once, twice = (Run.load(tmp_path / name).model for name in ("once", "twice"))
+    assert all(a.equal(b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
+
+
+def test_a_run_may_begin_with_another(folder, text, tmp_path, capsys):
+    out = tmp_path / "on"
+    assert main(["train", "language", "--data", str(text), "--base", str(folder), "--steps", "2", "--out", str(out), *SMALL]) == 0
+    assert Run.load(out).tokenizer == Run.load(folder).tokenizer
+    first, second = Run.load(folder).model, Run.load(out).model
+    difference = max(float((a - b).detach().abs().max()) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert 0 < difference < 0.01
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(text, tmp_path):
+    import subprocess
+    import sys
+
+    weights = []
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        argv = ["train", "language", "--data", str(text), "--vocab", "300", *SMALL, "--out", str(out), "--steps", "4", "--accumulate", "2"]
+        done = subprocess.run(
+            [sys.executable, "-m", "regard", *argv, "--nproc-per-node", str(processes)], capture_output=True, text=True, timeout=500
+        )
+        assert done.returncode == 0, done.stderr
+        weights.append(Run.load(out).model.state_dict())
+    for name, one in weights[0].items():
+        torch.testing.assert_close(weights[1][name], one, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["train", "langage", "--out", "x"], "'language'"),
+        (["train", "language", "--out", "x", "--data", "nowhere"], "python-docs"),
+        (["train", "language", "--out", "x", "--steps", "many"], "--steps"),
+        (["train", "language", "--out", "x", "--model", "transformer", "--steps", "1"], "transformer"),
+        (["train", "language", "--out", "x", "--model", "bert", "--steps", "1"], "no language model"),
+        (["train", "language", "--out", "x", "--set", "length=8", "--steps", "1"], "length 8"),
+        (["train", "language", "--out", "x", "--length", "0"], "length=0"),
+        (["train", "language"], "--out"),
+    ],
+)
+def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert says in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("task", ["", "translation", "language", "masked", "classify", "label"])
+def test_help_has_an_example(task, capsys):
+    assert main(["train", *([task] if task else []), "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"As in:  regard train {task}" in said
