@@ -52,7 +52,7 @@ def good(rng):
 
 def request(rng):
     """(method, path, body, headers)"""
-    method = rng.choice(["POST"] * 12 + ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"])
+    method = rng.choice(["POST"] * 60 + ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"])
     path = rng.choice(
         ["/v1/completions"] * 10
         + ["/v1/attention"] * 4
