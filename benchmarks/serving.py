@@ -174,7 +174,9 @@ def decoding(folder: Path, rounds: int) -> list[str]:
                 first[name].append(program.run(batch, 1)[0])
         median = {name: statistics.median(all_) for name, all_ in whole.items()}
         for name, (rival, bar) in PROGRAMS.items():
-            same = sum(a == b for one, two in zip(answers[name], answers["regard, float32"], strict=True) for a, b in zip(one, two, strict=True))
+            same = sum(
+                a == b for one, two in zip(answers[name], answers["regard, float32"], strict=True) for a, b in zip(one, two, strict=True)
+            )
             spread = (max(whole[name]) - min(whole[name])) / median[name] * 50
             said = f"**{median[rival] / median[name]:.2f}×** | {bar}" if rival else " | "
             lines.append(
