@@ -37,9 +37,9 @@ torture: $(STAMP)  ## kill training runs 60 times with SIGKILL, resume them, com
 abuse: $(STAMP)  ## batter a server with 10,000 wrong requests: no 500, no leak, good clients still answered; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)
 
-bench: $(STAMP)  ## the benchmarks; writes benchmarks/RESULTS.md
+bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmarks/RESULTS.md
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	$(BIN)/python -m benchmarks.exact
+	for name in exact translation decoding language serving mechanisms; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) and write docs/results.md
 	for name in $$($(BIN)/python -c "from regard.catalogue import recipes; print(*recipes())"); do $(BIN)/regard run $$name --out runs/$$name || exit 1; done
