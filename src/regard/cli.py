@@ -213,7 +213,22 @@ Command = (
     | Annotated[Demo, subcommand("demo")]
 )
 OPTIONS = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
-COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "complete", "serve", "import", "export", "compare", "env", "demo")
+COMMANDS = (
+    "list",
+    "show",
+    "run",
+    "train",
+    "evaluate",
+    "predict",
+    "look",
+    "complete",
+    "serve",
+    "import",
+    "export",
+    "compare",
+    "env",
+    "demo",
+)
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list
