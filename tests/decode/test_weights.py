@@ -73,6 +73,23 @@ def test_error_of_a_model(name):
     assert light.model.embedding.token.weight is model.embedding.token.weight  # shared, not copied
 
 
+@pytest.mark.parametrize(("weights", "bound"), [("halves", 3e-6), ("float16", 2e-3)])
+def test_error_of_halves(weights, bound):
+    if not weights_._has_halves():
+        pytest.skip("this PyTorch has no products of float16 weights")
+    model, ids = made(), torch.randint(0, 300, (4, 48))
+    light = lightened(model, weights)
+    with torch.no_grad():
+        right, got = made().double()(ids), light(ids)
+    assert (got - right).pow(2).mean().sqrt() / right.std() < bound
+    for part, was in zip(light.modules(), model.modules(), strict=False):
+        assert not isinstance(was, nn.Linear) or part is not was
+    layer = nn.Linear(31, 17)
+    both = weights_.HalfLinear(layer.weight, layer.bias, both=weights == "halves")
+    assert torch.allclose(both.weight, layer.weight, rtol=2**-21 if weights == "halves" else 2**-10, atol=1e-7)
+    assert both(torch.zeros(0, 31)).shape == (0, 17) and torch.allclose(both(torch.ones(1, 31)), layer(torch.ones(1, 31)), atol=bound)
+
+
 def test_steps_agree_with_one_pass():
     light, ids = quantised(made()), torch.randint(0, 300, (3, 20))
     state = light.begin(3)
@@ -93,6 +110,12 @@ def test_what_is_refused(monkeypatch):
     assert lightened(model, "float32") is model
     with pytest.raises(NotSupported, match="float32"):
         quantised(made().double())
+    with pytest.raises(NotSupported, match="known are"):
+        lightened(model, "float8")
+    huge = made()
+    huge.norm.weight.data[0] = 1e6
+    with pytest.raises(NotSupported, match=r"65504|no products"):
+        lightened(huge, "halves")
     monkeypatch.setattr(weights_.kernels, "bf16", lambda: weights_.kernels.Bf16(False, False, False, "crashes: not used"))
     with pytest.raises(NotSupported, match="crashes"):
         lightened(model, "bfloat16")

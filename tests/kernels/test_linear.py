@@ -1,5 +1,7 @@
 """A linear map of a few rows: the same numbers, and none of the ways around it where it does not belong."""
 
+import importlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,8 +12,10 @@ from regard.kernels import applied, linear
 
 @pytest.mark.parametrize("shape", [(1, 7), (2, 7), (4, 1, 7), (2, 3, 7), (6, 7), (7, 7), (0, 7), (50, 7)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_the_same_as_pytorch(shape, biased):
-    x, weight, bias = torch.randn(shape, dtype=torch.float64), torch.randn(5, 7, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+@pytest.mark.parametrize("out", [5, 11])
+def test_the_same_as_pytorch(shape, biased, out, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("regard.kernels.linear"), "LARGE", 1)  # the function hides the module
+    x, weight, bias = (torch.randn(size, dtype=torch.float64) for size in (shape, (out, 7), (out,)))
     with torch.no_grad():
         found = linear(x, weight, bias if biased else None)
     torch.testing.assert_close(found, F.linear(x, weight, bias if biased else None), atol=1e-12, rtol=1e-12)
