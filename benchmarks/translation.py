@@ -1,13 +1,15 @@
-"""Training steps of an encoder–decoder, side by side: regard, torch.nn.Transformer in a plain loop, transformers' Marian.
+"""Training steps of an encoder–decoder, side by side: regard, torch.nn.Transformer in a plain loop, transformers' Marian, Joey NMT.
 
 Run:  python -m benchmarks.translation      writes the section `translation` of RESULTS.md.
 3 + 3 layers, width 256, 8 heads, 1,024 hidden, 8,000 words, dropout 0.1, smoothing 0.1, Adam, ~2,048 target tokens a batch, float32.
-Figures are target tokens a second, padding not counted, on the same batches.
+Figures are target tokens a second, padding not counted, on the same batches. Joey NMT is measured if it is installed
+(`pip install --no-deps joeynmt==2.3.0 sentencepiece subword-nmt importlib_metadata==8.0.0`: its own list of needs asks for an old protobuf).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +80,35 @@ def marian() -> tuple[nn.Module, Callable[[PairBatch], Tensor]]:
     return model, loss
 
 
+class Joey(nn.Module):
+    """Joey NMT's encoder, decoder and loss, put together as its `build_model` does with norms first and all tables tied."""
+
+    def __init__(self) -> None:
+        from joeynmt.decoders import TransformerDecoder
+        from joeynmt.embeddings import Embeddings
+        from joeynmt.encoders import TransformerEncoder
+        from joeynmt.loss import XentLoss
+
+        super().__init__()
+        sizes = {"hidden_size": D, "ff_size": HIDDEN, "num_layers": DEPTH, "num_heads": H, "dropout": 0.1, "emb_dropout": 0.1}
+        self.token = Embeddings(embedding_dim=D, scale=True, vocab_size=N, padding_idx=PAD)
+        self.encoder = TransformerEncoder(**sizes, layer_norm="pre", activation="relu")
+        self.decoder = TransformerDecoder(**sizes, vocab_size=N, layer_norm="pre", activation="relu")
+        self.decoder.output_layer.weight = self.token.lut.weight
+        self.xent = XentLoss(pad_index=PAD, smoothing=0.1)
+
+    def loss(self, b: PairBatch) -> Tensor:
+        given, wanted = b.target_BL[:, :-1], b.target_BL[:, 1:]
+        seen = (b.source_BM != PAD)[:, None]
+        memory, _ = self.encoder(self.token(b.source_BM), b.source_n_B, seen)
+        out = self.decoder(
+            trg_embed=self.token(given), encoder_output=memory, encoder_hidden=None, src_mask=seen, unroll_steps=given.shape[1],
+            hidden=None, trg_mask=(given != PAD)[:, None],
+        )  # fmt: skip
+        total: Tensor = self.xent(F.log_softmax(out[0], -1), trg=wanted)
+        return total / b.target_n_B.sum()
+
+
 def trained(model: nn.Module, loss: Callable[[], Tensor], fused: bool) -> Callable[[], None]:
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=fused)
     model.train()
@@ -100,17 +131,18 @@ def main() -> None:
             "transformer", {"source_vocab": N, "target_vocab": N, "width": D, "heads": H, "depth": (DEPTH, DEPTH), "hidden": HIDDEN}
         )
         plain, (theirs, their_loss) = Plain(), marian()
-        t = side_by_side(
-            {
-                "regard": trained(ours, lambda b=b, m=ours, n=count: summed_loss(m, b, 0.1)[0] / n, True),
-                "torch.nn.Transformer": trained(plain, lambda b=b, m=plain: m.loss(b), False),
-                "transformers Marian": trained(theirs, lambda b=b, f=their_loss: f(b), False),
-            },
-            repeats=5,
-        )
+        candidates = {
+            "regard": trained(ours, lambda b=b, m=ours, n=count: summed_loss(m, b, 0.1)[0] / n, True),
+            "torch.nn.Transformer": trained(plain, lambda b=b, m=plain: m.loss(b), False),
+            "transformers Marian": trained(theirs, lambda b=b, f=their_loss: f(b), False),
+        }
+        if find_spec("joeynmt"):
+            joey = Joey()
+            candidates["Joey NMT"] = trained(joey, lambda b=b, m=joey: m.loss(b), False)
+        t = side_by_side(candidates, repeats=5)
         for name, timing in t.items():
             ratio = timing.median / t["regard"].median
-            bar = {"torch.nn.Transformer": "≥ 2×", "transformers Marian": "≥ 1.5×"}.get(name, "")
+            bar = {"torch.nn.Transformer": "≥ 2×", "transformers Marian": "≥ 1.5×", "Joey NMT": "≥ 2×"}.get(name, "")
             rows.append(
                 f"| {mean} | {name} | {count / timing.median:,.0f} ±{timing.spread * 50:.0f} % | {f'**{ratio:.2f}×**' if bar else ''} | {bar} |"
             )

@@ -12,7 +12,7 @@ from regard.cli import main
 from regard.data import BorrowedTokenizer, Tokenizer, Tokenizers
 from regard.errors import BadConfig, BadFile, Misfit, MissingFile, NotSupported, RunExists, UnknownName
 from regard.interop import export, export_run, import_checkpoint, load_tokenizers
-from regard.models import Transformer, config_of, transformer_tiny
+from regard.models import build, config_of
 from regard.tasks.run import write_config
 
 transformers = pytest.importorskip("transformers", reason="the oracle")
@@ -238,7 +238,7 @@ def test_a_swapped_run_is_the_same_after_loading_and_not_exported(tmp_path):
     with pytest.raises(NotSupported, match=r"blocks.0.mixer looks by local"):
         export(regard.load(tmp_path / "d").with_attention("local", layers=[0]), tmp_path / "c")
     with pytest.raises(NotSupported, match="those that can be: bert"):
-        export(Transformer(transformer_tiny()), tmp_path / "c")
+        export(build("rnn_lm", {"vocab": 10}), tmp_path / "c")
 
 
 # -- files as they are found -------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from tiny import Net
 from torch import nn
 
 from regard.errors import BadConfig, UnknownName
+from regard.layers import MultiHead
+from regard.models import build
 from regard.train import (
     OPTIMIZERS,
     SCHEDULES,
@@ -21,6 +23,7 @@ from regard.train import (
     Lamb,
     Loss,
     Metric,
+    Muon,
     Noam,
     RAdam,
     TrainConfig,
@@ -29,6 +32,7 @@ from regard.train import (
     layerwise,
 )  # fmt: skip
 from regard.train.lamb import LambOptimizer
+from regard.train.muon import orthogonal
 from regard.train.state import _flat, _unflat
 
 
@@ -67,6 +71,50 @@ def test_lamb_moves_what_is_zero():
     weight.grad = torch.ones(2, 3)
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.full((2, 3), -0.1), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 12), (2, 12, 5)], ids=str)
+def test_orthogonal_keeps_singular_vectors_and_evens_values(shape):
+    u, some, vh = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    x = u @ torch.diag_embed(torch.logspace(-1.3, 0.5, some.shape[-1], dtype=torch.float64).expand_as(some)) @ vh
+    turned = u.mT @ orthogonal(x) @ vh.mT
+    values = turned.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(turned, torch.diag_embed(values), rtol=0, atol=1e-10)
+    assert values.amin() > 0.5 and values.amax() < 1.3
+    assert not orthogonal(torch.zeros(1, 3, 4)).any()
+
+
+def test_muon_is_its_formula():
+    """Against exact polar factors: the iterations leave singular values between 0.68 and 1.13, so steps agree to that."""
+    heads, rate = MultiHead(16, 2, bias=False).double(), 0.1
+    optimizer = Muon(momentum=0.9, weight_decay=0.5).build(heads)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    weight, momentum = heads.qkv.weight.detach().clone(), torch.zeros(48, 16, dtype=torch.float64)
+    for _ in range(3):
+        before, gradient = heads.qkv.weight.detach().clone(), torch.randn(48, 16, dtype=torch.float64)
+        heads.qkv.weight.grad, heads.out.weight.grad = gradient, torch.randn(16, 16, dtype=torch.float64)
+        optimizer.step()
+        momentum = 0.9 * momentum + gradient
+        for part, was, now in zip(
+            (gradient + 0.9 * momentum).split(16), before.split(16), heads.qkv.weight.detach().split(16), strict=True
+        ):
+            u, _, vh = torch.linalg.svd(part)
+            step = (was * (1 - rate * 0.5) - now) / (rate * 0.2 * 4)
+            turned = u.mT @ step @ vh.mT
+            torch.testing.assert_close(turned, torch.diag(turned.diagonal()), rtol=0, atol=1e-10)
+            assert turned.diagonal().min() > 0 and 0.6 < turned.diagonal().median() < turned.diagonal().max() < 1.3
+    assert not weight.equal(heads.qkv.weight)
+
+
+def test_muon_turns_hidden_matrices_only():
+    model = build("transformer", {"source_vocab": 20, "target_vocab": 20, "width": 8, "heads": 2, "depth": (1, 1), "hidden": 16})
+    turned, *others = Muon().build(model).param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(p)].rsplit(".", 2)[-2] for p in turned["params"]} == {"qkv", "out", "up", "down"}
+    assert turned["turned"][0] == [8, 8, 8]
+    assert all(group["turned"] is None for group in others)
+    assert sum(len(group["params"]) for group in (turned, *others)) == len(names)
 
 
 @pytest.mark.parametrize(

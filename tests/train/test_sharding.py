@@ -12,7 +12,7 @@ from tiny import Net, Tiny
 from together import Deep, run, told
 
 from regard.errors import BadConfig
-from regard.train import Adafactor, Budget, TrainConfig, launch, sharding
+from regard.train import Adafactor, Budget, Muon, TrainConfig, launch, sharding
 from regard.train.weights import weights_of
 
 HERE = Path(__file__).parent
@@ -123,6 +123,7 @@ def test_a_single_number_cannot_be_cut(group):
 def test_what_does_not_go_together():
     for changes, said in (
         ({"optimizer": Adafactor()}, "Adafactor.*AdamW"),
+        ({"optimizer": Muon()}, "Muon.*AdamW"),
         ({"compile": True}, "compile"),
         ({"sharding": "some"}, "none or full"),
     ):

@@ -27,7 +27,7 @@ SORTED, OWN, LOOSE, WARM = "sorted blocks", "own block alone", "sorted without b
 
 
 def variant(heads: Heads, pattern: Pattern = full) -> Taught:
-    return Taught(puzzle=Blocks(block=BLOCK), mixer=heads, pattern=pattern, depth=1, train=training(400))
+    return Taught(puzzle=Blocks(block=BLOCK), mixer=heads, pattern=pattern, depth=1, train=training(1200))
 
 
 def sinkhorn(**settings: Any) -> Heads:

@@ -18,6 +18,7 @@ from .optim import Adafactor as Adafactor
 from .optim import Adam as Adam
 from .optim import AdamW as AdamW
 from .optim import Lamb as Lamb
+from .optim import Muon as Muon
 from .optim import OptimizerConfig as OptimizerConfig
 from .optim import RAdam as RAdam
 from .optim import Rates as Rates

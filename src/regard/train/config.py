@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..errors import BadConfig, UnknownName
-from .optim import OPTIMIZERS, Adafactor, AdamW, OptimizerConfig
+from .optim import OPTIMIZERS, Adafactor, AdamW, Muon, OptimizerConfig
 from .schedule import SCHEDULES, InverseSquareRoot, Schedule
 
 Sharding = Literal["none", "full"]
@@ -84,9 +84,9 @@ class TrainConfig:
         ]
         if wrong:
             raise BadConfig("; ".join(wrong))
-        if self.sharding == "full" and isinstance(self.optimizer, Adafactor):
+        if self.sharding == "full" and isinstance(self.optimizer, Adafactor | Muon):
             raise BadConfig(
-                "Adafactor's rows and columns do not go with sharding full, which cuts them apart; take AdamW, or sharding none"
+                f"{type(self.optimizer).__name__} needs whole matrices, and sharding full cuts them apart; take AdamW, or sharding none"
             )
         if self.sharding == "full" and self.compile:
             raise BadConfig("compile does not go with sharding full, whose parts meet between layers; give up one of the two")

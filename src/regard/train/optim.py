@@ -10,6 +10,7 @@ The learning rate is no part of an optimiser here; the schedule sets it before e
 | `AdamW` | the usual choice: decay apart from the gradient |
 | `RAdam` | no warm-up wanted: it holds back by itself while its estimate of the variance is young |
 | `Lamb` | very large batches |
+| `Muon` | the fewest steps: matrices of hidden layers move as far in rare directions as in frequent ones |
 | `Adafactor` | memory is short: one row and one column of numbers for each matrix instead of two matrices |
 """
 
@@ -24,7 +25,9 @@ import torch
 from torch import nn
 
 from ..errors import BadConfig
+from ..layers import MultiHead
 from .lamb import LambOptimizer
+from .muon import MuonOptimizer
 
 Rates = Mapping[str, float]
 
@@ -158,6 +161,36 @@ class Lamb(OptimizerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Muon(OptimizerConfig):
+    """Jordan et al. 2024, for the matrices of linear layers; the formula is in `muon.py`. All else, and the output layer, as AdamW."""
+
+    momentum: float = 0.95
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _checked(self)
+        if not 0 <= self.momentum < 1:
+            raise BadConfig(f"Muon: momentum is {self.momentum}; expected a number from 0 up to, not including, 1")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        kinds = (nn.Linear, nn.Embedding)
+        of = {kind: {id(part.weight) for part in model.modules() if isinstance(part, kind)} for kind in kinds}
+        head = {id(part) for part in model.head()} if hasattr(model, "head") else set()  # type: ignore[operator]
+        hidden = of[nn.Linear] - of[nn.Embedding] - head
+        fused = {id(part.qkv.weight): list(part.sizes) for part in model.modules() if isinstance(part, MultiHead) and part.qkv is not None}
+        groups = []
+        for group in parameter_groups(model, self.weight_decay):
+            turned = [p for p in group["params"] if id(p) in hidden]
+            if turned:
+                groups.append({**group, "params": turned, "turned": [fused.get(id(p), [len(p)]) for p in turned]})
+            if others := [p for p in group["params"] if id(p) not in hidden]:
+                groups.append({**group, "params": others})
+        return MuonOptimizer(groups, momentum=self.momentum, betas=self.betas, eps=self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adafactor(OptimizerConfig):
     """Shazeer & Stern 2018, arXiv:1804.04235. Its step is the schedule's rate, at most 1/√step, times the tensor's own size: give ~1e-2."""
 
@@ -171,4 +204,11 @@ class Adafactor(OptimizerConfig):
         return torch.optim.Adafactor(parameter_groups(model, self.weight_decay, rates), eps=(None, self.eps))
 
 
-OPTIMIZERS: dict[str, type[OptimizerConfig]] = {"adam": Adam, "adamw": AdamW, "radam": RAdam, "lamb": Lamb, "adafactor": Adafactor}
+OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "radam": RAdam,
+    "lamb": Lamb,
+    "muon": Muon,
+    "adafactor": Adafactor,
+}
