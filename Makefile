@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KILLS ?= 60
+REQUESTS ?= 10000
 
-.PHONY: help demo test check torture bench claims docs-table clean
+.PHONY: help demo test check torture abuse bench claims docs-table clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -32,6 +33,9 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 
 torture: $(STAMP)  ## kill training runs 60 times with SIGKILL, resume them, compare the hashes; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
+
+abuse: $(STAMP)  ## batter a server with 10,000 wrong requests: no 500, no leak, good clients still answered; some minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)
 
 bench: $(STAMP)  ## the benchmarks; writes benchmarks/RESULTS.md
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'

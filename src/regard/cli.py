@@ -26,6 +26,7 @@ from .commands import Compare, Evaluate, Export, Import, Look, Predict
 from .errors import Interrupted, NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
 from .training import TASKS, Train
+from .writing import Complete, Serve
 
 COLUMNS = {  # of `regard list`: fact → heading
     "mechanisms": {"name": "name", "year": "year", "formula": "what it computes", "time": "time", "memory": "memory", "paper": "paper"},
@@ -204,13 +205,15 @@ Command = (
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Look, subcommand("look")]
+    | Annotated[Complete, subcommand("complete")]
+    | Annotated[Serve, subcommand("serve")]
     | Annotated[Import, subcommand("import")]
     | Annotated[Export, subcommand("export")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Demo, subcommand("demo")]
 )
 OPTIONS = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
-COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "import", "export", "compare", "env", "demo")
+COMMANDS = ("list", "show", "run", "train", "evaluate", "predict", "look", "complete", "serve", "import", "export", "compare", "env", "demo")
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 
 As in:  regard list

@@ -18,6 +18,7 @@ RegardError
 ├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
 ├── CannotSave          (OSError)     the disk is full, read-only or not ours
 ├── Diverged            (ArithmeticError) training that cannot go on
+├── Busy                (RuntimeError) all places are taken, and enough are waiting
 ├── ChildFailed         (RuntimeError) a process that was started to measure something could not
 └── Interrupted         training that was asked to stop, and has saved
 """
@@ -111,6 +112,10 @@ class CannotSave(RegardError, OSError):
 
 class Diverged(RegardError, ArithmeticError):
     """Training that cannot go on."""
+
+
+class Busy(RegardError, RuntimeError):
+    """All places are taken, and as many are waiting as may."""
 
 
 class ChildFailed(RegardError, RuntimeError):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # the small language models are beside the tests
 
 END = 2
 
@@ -77,3 +81,11 @@ class Table:
 @pytest.fixture(scope="session")
 def table():
     return Table
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """One token a byte."""
+    from regard.data import Tokenizer
+
+    return Tokenizer.train([], "bytes", 260)

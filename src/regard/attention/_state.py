@@ -17,7 +17,8 @@ Position = int | tuple[int, ...]  # of the next token: one number where all rows
 class State:
     """The past of a stream: one row a batch row. The caller owns it; a mechanism reads it and moves it on.
 
-    `reorder` follows a beam, `reset` begins some rows anew, `join` puts further rows below, `detach` cuts the gradients to the past.
+    `reorder` follows a beam, `reset` begins some rows anew, `join` puts further rows below, `back` forgets the newest tokens, `detach` cuts
+    the gradients to the past.
     Rows that began at different places are aligned at the end: each counts its positions from its own beginning (`position`).
     """
 
@@ -59,6 +60,10 @@ class State:
         """Gradients go no further back than here."""
         raise NotImplementedError
 
+    def back(self, count: int) -> Self:
+        """All rows forget the last `count` tokens, of those that the last call took in."""
+        raise StateNotSupported(f"a {type(self).__name__} cannot forget its last tokens; a Cache can")
+
     def keys(self) -> tuple[Tensor, Tensor] | None:
         """The keys still held, k_BMHK, and their positions; None if they were not kept one by one."""
         return None
@@ -85,6 +90,7 @@ class State:
         self._first = tuple(n - begin for n in first) if any(n > begin for n in first) else None
 
     def _joins(self, other: State) -> None:
+        """Refuse, before anything is changed, what cannot be put together."""
         if type(other) is not type(self):
             raise StateNotSupported(
                 f"rows of a {type(other).__name__} cannot go on below those of a {type(self).__name__}: join states that the same part began"
@@ -191,14 +197,7 @@ class Cache(State):
 
     def join(self, other: Self) -> Self:
         self._joins(other)
-        if (self.window, self.sinks) != (other.window, other.sinks):
-            raise StateNotSupported("these caches were started under different patterns, and hold different parts of the past")
-        forgot = self.sinks and not (self._positions is None and other._positions is None)
-        if forgot and not (self.position() == other.position() == self.length and self._held == other._held):
-            raise StateNotSupported(
-                f"these caches hold the first {self.sinks} keys of their rows, and the rows are of different lengths; join them before "
-                "anything was forgotten, or go on with them one by one"
-            )
+        forgot = self._forgot_between(other)
         held, length = max(self._held, other._held), max(self.length, other.length)
         parts = ((self.batch, self._held), (other.batch, other._held))
         self._k, self._v = _stacked((self._k, other._k), parts, held), _stacked((self._v, other._v), parts, held)
@@ -206,6 +205,30 @@ class Cache(State):
             self._positions = None if held == length else torch.arange(length - held, length, device=self._k.device)
         self._held = held
         return super().join(other)
+
+    def _joins(self, other: State) -> None:
+        super()._joins(other)
+        assert isinstance(other, Cache)
+        if (self.window, self.sinks) != (other.window, other.sinks):
+            raise StateNotSupported("these caches were started under different patterns, and hold different parts of the past")
+        if self._forgot_between(other) and not (self.position() == other.position() == self.length and self._held == other._held):
+            raise StateNotSupported(
+                f"these caches hold the first {self.sinks} keys of their rows, and the rows are of different lengths; join them before "
+                "anything was forgotten, or go on with them one by one"
+            )
+
+    def _forgot_between(self, other: Cache) -> bool:
+        """Whether what is held has a gap: the first keys, and the newest."""
+        return self.sinks > 0 and not (self._positions is None and other._positions is None)
+
+    def back(self, count: int) -> Self:
+        needed = self.length - count if self.window is None else min(self.length - count, self.sinks + self.window)
+        if count > min(_each(self), default=0) or self._held - count < needed:
+            raise StateNotSupported(f"{count} tokens cannot be forgotten: a row has read fewer, or what was seen before them is gone")
+        self._held -= count
+        self.length -= count
+        self._positions = None if self._positions is None else self._positions[: self._held]
+        return self
 
     def _begin(self, first: list[int]) -> None:
         before = min(first, default=0)

@@ -203,13 +203,17 @@ class Compressed(State):
         """Keys of the block that is not complete."""
         return 0 if self._k is None else self._k.shape[1]
 
-    def join(self, other: Self) -> Self:
-        self._joins(other)
+    def _joins(self, other: State) -> None:
+        super()._joins(other)
+        assert isinstance(other, Compressed)
         if self.waiting != other.waiting:
             raise StateNotSupported(
                 f"the last blocks of these rows hold {self.waiting} and {other.waiting} keys, and rows of one batch complete their blocks "
                 "together; go on with them one by one"
             )
+
+    def join(self, other: Self) -> Self:
+        self._joins(other)
         pairs = ((self._k, other._k), (self._v, other._v))
         self._k, self._v = (None if one is None or two is None else torch.cat([one, two]) for one, two in pairs)
         self.slots.join(other.slots)

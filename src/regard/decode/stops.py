@@ -71,13 +71,13 @@ class Stream:
 
 
 class Pieces:
-    """The text each new token adds. A character whose bytes are spread over tokens comes when it is whole."""
+    """The text each new token adds, behind those of `before`. A character whose bytes are spread over tokens comes when it is whole."""
 
-    def __init__(self, decode: Callable[[list[int]], str]):
+    def __init__(self, decode: Callable[[list[int]], str], before: Sequence[int] = ()):
         self._decode = decode
-        self._ids: list[int] = []
+        self._ids = list(before)
         # Decoders treat the first token of a text apart (its space, for one), so new tokens are read behind some that were shown.
-        self._from, self._shown = 0, 0
+        self._from, self._shown = 0, len(self._ids)
 
     def push(self, token: int) -> str:
         self._ids.append(token)

@@ -115,13 +115,25 @@ class States(State):
 
     def join(self, other: Self) -> Self:
         self._joins(other)
+        for name, part in self.parts.items():
+            part.join(other.parts[name])
+        return super().join(other)
+
+    def _joins(self, other: State) -> None:
+        super()._joins(other)
+        assert isinstance(other, States)
         if self.parts.keys() != other.parts.keys():
             raise StateNotSupported(
                 f"states of {', '.join(self.parts)} and of {', '.join(other.parts)} cannot be put together: join states that the same part began"
             )
         for name, part in self.parts.items():
-            part.join(other.parts[name])
-        return super().join(other)
+            part._joins(other.parts[name])
+
+    def back(self, count: int) -> Self:
+        for part in self.parts.values():
+            part.back(count)
+        self.length -= count
+        return self
 
     def detach(self) -> Self:
         for part in self.parts.values():

@@ -194,7 +194,7 @@ class CompressedPast(Past):
         small_BCD = small_BCD.detach() if self.small_BCD is None else torch.cat([self.small_BCD, small_BCD.detach()], 1)
         self.small_BCD = small_BCD[:, max(0, small_BCD.shape[1] - self.small) :]
 
-    def join(self, other: Self) -> Self:
+    def _joins(self, other: State) -> None:
         raise StateNotSupported(
             f"each row of a {type(self).__name__} was squeezed {self.rate} to 1 from its own beginning on, so rows of different lengths do not "
             "fit together; go on with them one by one"

@@ -1,0 +1,65 @@
+"""The engine over real models, whatever their rows remember: the same tokens alone, in company, and with guesses."""
+
+import random
+
+import pytest
+import torch
+
+from regard.decode import Engine, Request, Sampling
+from regard.errors import NotSupported
+from regard.models import build
+
+SMALL = {"vocab": 97, "length": 160, "width": 32}
+HEADS = {**SMALL, "heads": 4, "depth": 2}
+MODELS = {
+    "gpt": ("gpt", HEADS),
+    "gpt2": ("gpt2", HEADS),
+    "gpt3": ("gpt3", HEADS),
+    "llama": ("llama", HEADS),
+    "rnn_lm": ("rnn_lm", SMALL),
+    "rolling": ("gpt2", {**HEADS, "attention": ("local(radius=5)",)}),
+    "sinks": ("llama", {**HEADS, "attention": ("softmax", "streaming(back=4, first=2)")}),
+    "running": ("gpt2", {**HEADS, "attention": ("linear", "softmax")}),
+    "blocks": ("gpt2", {**HEADS, "attention": ("softmax", "memory_compressed")}),
+}
+CANNOT_GO_BACK = {"rnn_lm", "running", "blocks"}
+
+
+def made(name):
+    torch.manual_seed(0)
+    model = build(*MODELS[name]).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data *= 3  # sure enough of itself that no rounding changes a choice
+    return model
+
+
+def answers(model, requests, **how):
+    engine = Engine(model, str, ends=(2,), **how)
+    rows = [engine.submit(request)[0] for request in requests]
+    widest = 0
+    while engine.busy:
+        engine.step()
+        widest = max(widest, *(batch.state.length for batch in engine._batches), 0)
+    return [row.ids for row in rows], widest
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_alone_in_company_and_guessing(name):
+    model, rng = made(name), random.Random(0)
+    requests = [
+        Request(
+            prompt=[rng.randrange(3, 97) for _ in range(rng.randrange(1, 40))] * rng.choice([1, 2]), most=rng.randrange(1, 40),
+            sampling=Sampling(temperature=rng.choice([0, 1]), seed=seed),
+        )
+        for seed in range(24)
+    ]  # fmt: skip
+    alone = [answers(model, [request])[0][0] for request in requests]
+    together, widest = answers(model, requests, rows=6, chunk=16)
+    assert together == alone
+    assert widest < 120  # what no row looks at any more is dropped, however long the stream of rows is
+    if name in CANNOT_GO_BACK:
+        with pytest.raises(NotSupported, match="lookup"):
+            answers(model, requests[:1], lookup=4)
+    else:
+        assert [answers(model, [request], lookup=4)[0][0] for request in requests] == alone

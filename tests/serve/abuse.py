@@ -1,0 +1,136 @@
+"""Batter a server with requests that nobody should send: by the schema with wrong values, by random JSON, by random bytes.
+
+Run:  python tests/serve/abuse.py --requests 10000        starts a server of its own in this process (make abuse)
+Nothing may come back but answers and refusals in OpenAI's shape: no 500, no silence; at the end all is given back, and a good
+client is answered as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import socket
+import time
+
+from small_server import KEY, NAME, Served
+
+FIELDS = (
+    "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "best_of", "stop", "seed", "logprobs", "echo", "logit_bias",
+    "presence_penalty", "frequency_penalty", "stream", "stream_options", "suffix", "user", "layers", "heads", "rows", "unknown",
+)  # fmt: skip
+ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 415, 429}
+
+
+def value(rng, depth=0):
+    """Any JSON, often at the edge."""
+    kinds = [
+        lambda: None,
+        lambda: rng.choice([True, False]),
+        lambda: rng.choice([-1, 0, 1, 2, 3, 16, 127, 128, 129, 259, 260, 2**31, 2**63, 2**64, -(2**63), 10**40]),
+        lambda: rng.choice([0.0, -0.0, 0.5, 1.0, 1.5, 2.0, 2.1, -2.0, 1e-300, 1e300, -1e300]),
+        lambda: rng.choice(["", "a", "tiny", "é", "\ud800", "\0", "x" * 300, "x" * 9000, "\n\n", "😀" * 50, "1", "-1", "٣"]),
+        lambda: "".join(chr(rng.randrange(32, 0x2FF)) for _ in range(rng.randrange(20))),
+    ]
+    if depth < 3:
+        kinds += [
+            lambda: [value(rng, depth + 1) for _ in range(rng.randrange(5))],
+            lambda: [rng.randrange(4, 260) for _ in range(rng.randrange(200))],
+            lambda: ["ab"] * rng.randrange(80),
+            lambda: [[rng.randrange(300)] for _ in range(rng.randrange(4))],
+            lambda: {str(value(rng, 3))[:20]: value(rng, depth + 1) for _ in range(rng.randrange(4))},
+            lambda: {str(rng.randrange(300)): rng.choice([-100, -101, 5, 0.5]) for _ in range(rng.randrange(400))},
+        ]
+    return rng.choice(kinds)()
+
+
+def good(rng):
+    """A request that should be answered."""
+    return {"model": NAME, "prompt": rng.choice(["hello", ["a", "b"], [1, 50, 60], [[1, 5], [1]]]), "max_tokens": rng.randrange(4)}
+
+
+def request(rng):
+    """(method, path, body, headers)"""
+    method = rng.choice(["POST"] * 60 + ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"])
+    path = rng.choice(
+        ["/v1/completions"] * 10
+        + ["/v1/attention"] * 4
+        + ["/v1/models", "/health", "/metrics", "/", "/v1/models/%ff%00", "/v1/x?y=" + "z" * 500]
+    )
+    headers = (
+        {}
+        if rng.random() < 0.95
+        else rng.choice([{"Authorization": "Bearer nonsense"}, {"Content-Type": "text/html"}, {"X-Long": "y" * 5000}])
+    )
+    how = rng.random()
+    if how < 0.15:
+        body = good(rng)
+    elif how < 0.75:  # by the schema, with some fields wrong
+        body = good(rng)
+        for name in rng.sample(FIELDS, rng.randrange(1, 4)):
+            body[name] = value(rng)
+    elif how < 0.85:
+        body = value(rng)
+    else:
+        raw = bytearray(json.dumps(good(rng)).encode()) if rng.random() < 0.5 else bytearray(rng.randbytes(rng.randrange(400)))
+        for _ in range(rng.randrange(1, 6)):
+            raw[rng.randrange(len(raw) or 1) : rng.randrange(len(raw) or 1) + 1] = rng.randbytes(rng.randrange(3))
+        return method, path, bytes(raw), headers
+    return method, path, json.dumps(body).encode(), headers
+
+
+def battered(served, requests: int, seed: int, progress: bool = False) -> dict[int, int]:
+    """How often each status came back; raises AssertionError at what must not be."""
+    rng, seen = random.Random(seed), {}
+    before = served.complete(prompt="a good client", max_tokens=8, temperature=0)
+    held = 0
+    for number in range(requests):
+        if rng.random() < 0.05:
+            _noise(served.port, rng)
+            continue
+        method, path, body, headers = request(rng)
+        status, _, found = served.ask(method, path, body, headers)
+        seen[status] = seen.get(status, 0) + 1
+        assert status in ALLOWED, (status, method, path, body, found)
+        if status >= 400 and method != "HEAD":
+            assert set(found["error"]) == {"message", "type", "param", "code"}, (status, found)
+        if number == requests // 5:
+            held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if progress and number % 500 == 499:
+            print(number + 1, seen, flush=True)
+    assert served.idle()
+    after = served.complete(prompt="a good client", max_tokens=8, temperature=0)
+    assert after[0] == before[0] == 200 and after[2]["choices"] == before[2]["choices"]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held
+    assert grown < 100 * 1024, f"memory has grown by {grown // 1024} MiB since a fifth of the requests"
+    assert seen.get(200) and seen.get(400)
+    return seen
+
+
+def _noise(port: int, rng: random.Random) -> None:
+    """Bytes that are no HTTP, or half a request, and nobody who waits for an answer."""
+    start = rng.choice([b"", b"POST /v1/completions HTTP/1.1\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{", b"GET /\xff HTTP/1.1\r\n\r\n"])  # fmt: skip
+    with socket.create_connection(("127.0.0.1", port)) as plug:
+        try:
+            plug.sendall(start + rng.randbytes(rng.randrange(2000)))
+            if rng.random() < 0.3:
+                plug.settimeout(0.05)
+                plug.recv(100)
+        except OSError:
+            pass  # it was hung up on
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    start = time.monotonic()
+    with Served(KEY) as served:
+        seen = battered(served, given.requests, given.seed, progress=True)
+    print(f"{given.requests} requests in {time.monotonic() - start:.0f} s, by status: {dict(sorted(seen.items()))}; all given back")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""What a client cannot see of a good server: bounds, keys, shapes of errors, places given back, the end."""
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from abuse import battered
+from small_server import KEY, NAME, Served, tiny
+
+from regard.errors import NotSupported
+from regard.serve import app, listen, serve
+
+LONG = {"prompt": "x", "max_tokens": 120, "logit_bias": {"2": -100}}
+
+
+def is_error(found, code=None):
+    assert set(found) == {"error"} and set(found["error"]) == {"message", "type", "param", "code"} and found["error"]["message"]
+    return code is None or found["error"]["code"] == code
+
+
+def test_every_error_has_the_shape(served):
+    cases = [
+        ("GET", "/nowhere", None, {}, 404),
+        ("GET", "/v1/completions", None, {}, 405),
+        ("DELETE", "/health", None, {}, 405),
+        ("POST", "/v1/completions", b"{", {}, 400),
+        ("POST", "/v1/completions", b"[1]", {}, 400),
+        ("POST", "/v1/completions", b"\xff\xfe", {}, 400),
+        ("POST", "/v1/completions", b"[" * 100_000, {}, 400),
+        ("POST", "/v1/completions", b'{"seed": ' + b"9" * 5000 + b"}", {}, 400),
+        ("POST", "/v1/completions", b'{"temperature": NaN}', {}, 400),
+        ("POST", "/v1/completions", b'{"temperature": 1e999}', {}, 400),
+        ("POST", "/v1/completions", b'{"prompt": "\\ud800"}', {}, 400),
+        ("POST", "/v1/completions", b'{"\\ud800": 1}', {}, 400),
+        ("POST", "/v1/completions", b'{"model": "\\ud800"}', {}, 404),
+        ("POST", "/v1/completions", b" " * (2**20 + 1), {}, 413),
+        ("POST", "/v1/completions", {}, {"Content-Type": "text/plain"}, 415),
+        ("POST", "/v1/completions", {"prompt": "x"}, {"Authorization": "Bearer "}, 401),
+        ("GET", "/metrics", None, {"Authorization": f"Basic {KEY}"}, 401),
+        ("GET", "/nowhere", None, {"Authorization": "x"}, 401),
+    ]
+    for method, path, body, headers, status in cases:
+        got, _, found = served.ask(method, path, body, headers)
+        assert got == status, (method, path, got, found)
+        is_error(found)
+    assert served.ask("GET", "/v1/completions")[1]["allow"] == "POST"
+
+
+def test_health_needs_no_key_and_metrics_count(served):
+    assert served.ask("GET", "/health", headers={"Authorization": ""})[0] == 200
+    before = numbers(served)
+    assert served.complete(prompt="abc", max_tokens=4, logit_bias={"2": -100})[0] == 200
+    after = numbers(served)
+    assert after["completion_tokens_total"] - before.get("completion_tokens_total", 0) == 4
+    assert after["prompt_tokens_total"] - before.get("prompt_tokens_total", 0) == 4
+    assert after["rows_running"] == after["prompts_open"] == 0 and after["first_token_seconds_count"] >= 1
+
+
+def numbers(served):
+    text = served.ask("GET", "/metrics")[2]
+    assert 'regard_requests_total{route="/v1/completions",status=' in text or "steps_total 0" in text
+    return {name: float(value) for name, value in re.findall(r"^regard_(\w+) (\S+)$", text, re.M)}
+
+
+def test_without_a_key_only_this_machine(open_served):
+    assert open_served.complete(prompt="x", max_tokens=1)[0] == 200
+    assert open_served.ask("GET", "/health", headers={"Host": "localhost:1234"})[0] == 200
+    assert open_served.ask("GET", "/health", headers={"Host": "[::1]:80"})[0] == 200
+    for host in ("evil.example", "evil.example:8000", "10.0.0.1", ""):
+        status, _, found = open_served.ask("POST", "/v1/completions", {"prompt": "x"}, {"Host": host})
+        assert status == 403 and is_error(found, "wrong_host")
+
+
+def test_addresses():
+    for host in ("0.0.0.0", "::", "", "192.168.1.1"):
+        with pytest.raises(NotSupported, match="key"):
+            listen.check_address(host, None)
+        listen.check_address(host, "long-enough-key")
+    for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9"):
+        listen.check_address(host, None)
+    for key in ("", "short", "with a space", "schlüssel-schlüssel", "two\nlines-long"):
+        with pytest.raises(NotSupported, match="key"):
+            listen.check_address("127.0.0.1", key)
+    with pytest.raises(NotSupported, match="key"):
+        serve(lambda: pytest.fail("the model is not even loaded"), "x", host="0.0.0.0")
+
+
+def test_attention(served):
+    body = {"prompt": "abcd", "max_tokens": 3, "temperature": 0, "logit_bias": {"2": -100}}
+    status, _, found = served.ask("POST", "/v1/attention", body)
+    assert status == 200 and found["prompt_tokens"] == 5 and len(found["tokens"]) == 8 and found["tokens"][1:5] == list("abcd")
+    assert len(found["layers"]) == 2
+    for layer in found["layers"]:
+        assert layer["heads"] == [0, 1] and layer["rows"] == layer["columns"] == list(range(8))
+        for head in layer["weights"]:
+            for at, row in enumerate(head):
+                assert sum(row) == pytest.approx(1, abs=1e-3) and not any(row[at + 1 :])
+    narrow = served.ask("POST", "/v1/attention", {**body, "layers": [1], "heads": [0], "rows": [-1]})[2]
+    assert len(narrow["layers"]) == 1 and narrow["layers"][0]["weights"] == [[found["layers"][1]["weights"][0][-1]]]
+    assert narrow["text"] == found["text"] == served.complete(**body)[2]["choices"][0]["text"]
+    for wrong in (
+        {"layers": [7]},
+        {"heads": [9]},
+        {"rows": [90]},
+        {"layers": "all"},
+        {"prompt": ["a", "b"]},
+        {"max_tokens": 500},
+        {"layers": ["nothing.*"]},
+    ):
+        status, _, answer = served.ask("POST", "/v1/attention", {**body, **wrong})
+        assert status == 400 and is_error(answer), wrong
+
+
+def test_overload_is_told_and_passes():
+    with Served(None, rows=1, waiting=2) as served, concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: served.complete(**LONG), range(12)))
+        statuses = sorted(status for status, _, _ in answers)
+        assert set(statuses) == {200, 429}
+        refused = [(headers, found) for status, headers, found in answers if status == 429]
+        assert all(headers["retry-after"] == "1" and is_error(found, "rate_limit_exceeded") for headers, found in refused)
+        assert served.complete(prompt="x", max_tokens=1)[0] == 200 and served.idle()
+
+
+def test_many_clients_get_what_they_would_alone(served):
+    prompts = [f"client {n} says" for n in range(24)]
+    alone = [served.complete(prompt=prompt, max_tokens=20, seed=n)[2]["choices"][0]["text"] for n, prompt in enumerate(prompts)]
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        together = list(pool.map(lambda n: served.complete(prompt=prompts[n], max_tokens=20, seed=n)[2]["choices"][0]["text"], range(24)))
+    assert together == alone
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_vanished_client_stops_its_generation(served, stream):
+    written = numbers(served)["completion_tokens_total"]
+    body = json.dumps({**LONG, "n": 4, "stream": stream, "model": NAME}).encode()
+    for _ in range(5):
+        plug = socket.create_connection(("127.0.0.1", served.port))
+        plug.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)  # fmt: skip
+        if stream:
+            plug.recv(10)
+        plug.close()
+    assert served.idle()
+    assert stream or numbers(served)["completion_tokens_total"] == written  # nothing was finished for them
+
+
+class Slow(Served):
+    """Steps take long enough for clients to go in the middle."""
+
+    def __enter__(self):
+        step = self.service.engine.step
+        self.service.engine.step = lambda: (time.sleep(0.02), step())[1]
+        return super().__enter__()
+
+
+def test_rows_of_the_vanished_are_free_before_their_end():
+    with Slow(None) as served:
+        plug = socket.create_connection(("127.0.0.1", served.port))
+        body = json.dumps({**LONG, "n": 8}).encode()
+        plug.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+            + body
+        )
+        while served.service.engine.running < 8:
+            time.sleep(0.01)
+        plug.close()
+        start = time.monotonic()
+        assert served.complete(prompt="y", max_tokens=1)[0] == 200
+        assert time.monotonic() - start < 1.5  # 120 steps would take longer
+
+
+def test_slow_readers_are_cut_off(monkeypatch):
+    monkeypatch.setattr(listen, "STUCK", 0.5)
+    with Served(None, rows=8) as served:
+        body = json.dumps({**LONG, "n": 8, "stream": True, "logprobs": 20}).encode()
+        served.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # or the kernel would take it all
+        plug = socket.socket()
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        plug.connect(("127.0.0.1", served.port))
+        request = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+            + body
+        )
+        plug.sendall(request)
+        assert served.complete(prompt="x", max_tokens=2)[0] == 200  # others do not wait for it
+        assert served.idle()
+        got = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := plug.recv(65536):
+                got += piece
+        assert b"200 OK" in got and b"[DONE]" not in got
+        plug.close()
+
+
+def test_slow_headers_are_cut_off(monkeypatch):
+    monkeypatch.setattr(listen, "HEADERS", 0.3)
+    with Served(None) as served:
+        plugs = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(5)]
+        for plug in plugs:
+            plug.sendall(b"POST /v1/completions HTTP/1.1\r\nHo")
+        for plug in plugs:
+            plug.settimeout(5)
+            with contextlib.suppress(ConnectionResetError):
+                assert plug.recv(100) == b""
+            plug.close()
+        assert served.complete(prompt="x", max_tokens=1)[0] == 200
+
+
+def test_slow_bodies_are_refused(monkeypatch):
+    monkeypatch.setattr(app, "READING", 0.3)
+    with Served(None) as served:
+        plug = socket.create_connection(("127.0.0.1", served.port))
+        plug.settimeout(10)
+        plug.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        assert b"408" in plug.recv(1000)
+        plug.close()
+
+
+def test_a_failing_model_fails_its_answers_only():
+    with Served(None) as served:
+        logits, failures = served.service.engine.model.logits, iter([True])
+
+        def broken(x):
+            if next(failures, False):
+                raise RuntimeError("out of luck")
+            return logits(x)
+
+        served.service.engine.model.logits = broken
+        status, _, found = served.complete(prompt="x")
+        assert status == 500 and is_error(found, "internal_error") and "luck" not in found["error"]["message"]
+        assert served.complete(prompt="x", max_tokens=1)[0] == 200 and served.idle()
+
+
+def test_battered(served):
+    battered(served, requests=300, seed=0)
+
+
+def test_two_hundred_clients(served):
+    """At once, some of whom hang up: no answer but 200 and 429, and everything is given back."""
+    seen, lock = [], threading.Lock()
+
+    def client(n):
+        if n % 5 == 0:  # hangs up
+            with socket.create_connection(("127.0.0.1", served.port)) as plug:
+                body = json.dumps({**LONG, "stream": True}).encode()
+                plug.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)  # fmt: skip
+            return
+        status = served.complete(prompt=f"{n}", max_tokens=5)[0]
+        with lock:
+            seen.append(status)
+
+    with concurrent.futures.ThreadPoolExecutor(200) as pool:
+        list(pool.map(client, range(200)))
+    assert len(seen) == 160 and set(seen) <= {200, 429} and seen.count(200) >= 20
+    assert served.idle() and served.complete(prompt="x", max_tokens=1)[0] == 200
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory of the tiny model."""
+    from safetensors.torch import save_file
+
+    from regard.data import Tokenizers
+    from regard.models import config_of
+    from regard.tasks.run import write_config
+    from regard.train.weights import weights_of
+
+    model, tokenizer = tiny(1024)
+    write_config(tmp_path, "language", {}, config_of(model), {})
+    save_file(weights_of(model), tmp_path / "model.safetensors")
+    Tokenizers(tokenizer).save(tmp_path / "tokenizer.json")
+    return tmp_path
+
+
+def test_command_drains_and_ends(run):
+    """SIGTERM while an answer is written: it is written to its end, then the process ends well."""
+    paths = [str(Path(listen.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "REGARD_KEY": KEY, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", "serve", str(run), "--port", "0", "--name", "x"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        line = process.stdout.readline()
+        port = int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
+        assert "with a key" in line and KEY not in line
+        body = json.dumps({"prompt": "x", "max_tokens": 1000, "logit_bias": {"2": -100}, "stream": True}).encode()
+        plug = socket.create_connection(("127.0.0.1", port))
+        plug.settimeout(120)
+        plug.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)  # fmt: skip
+        got = plug.recv(20)
+        process.send_signal(signal.SIGTERM)
+        while piece := plug.recv(65536):
+            got += piece
+        assert b"[DONE]" in got and b'"finish_reason":"length"' in got
+        plug.close()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_command_refuses_an_open_address_without_a_key(run, capsys, monkeypatch):
+    from regard.cli import main
+
+    monkeypatch.delenv("REGARD_KEY", raising=False)
+    assert main(["serve", str(run), "--host", "0.0.0.0"]) == 2
+    assert "REGARD_KEY" in capsys.readouterr().err
