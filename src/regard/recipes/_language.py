@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from ..tasks import LanguageConfig, Run, perplexity, train_language
 from ..tasks.language import text_for
 from ..train import AdamW, Budget, Cosine, Every, Muon, OptimizerConfig, TrainConfig, fit
 from ..train.weights import load_weights
-from ._puzzles import Puzzle
-from ._sequences import TEST, SequenceTask, asked, drawn
+from ._puzzles import NOTHING, Puzzle
+from ._sequences import TEST, SequenceTask, drawn
 
 
 def training(steps: int, rate: float, optimizer: OptimizerConfig | None = None) -> TrainConfig:
@@ -44,16 +44,27 @@ def adam() -> AdamW:
     return AdamW(betas=(0.9, 0.98))
 
 
-def documentation(path: Path) -> Path:
-    """The topics as JSON lines, each paragraph where it stands first."""
+def topics() -> dict[str, list[str]]:
+    """The paragraphs of each topic of the documentation by its title, each where it stands first."""
     seen: set[str] = set()
-    topics = []
+    found: dict[str, list[str]] = {}
     for piece in Texts("python-docs", shares=(0.0, 0.0)).pieces():
         own = [part for part in piece.text.split("\n\n") if part not in seen]
         seen.update(own)
-        topics.append("\n\n".join(own))
+        found.setdefault(piece.text.partition("\n")[0], []).extend(own)
+    return {title: paragraphs for title, paragraphs in found.items() if paragraphs}
+
+
+def documentation(path: Path, without: Set[str] = frozenset()) -> Path:
+    """A file of the topics, a JSON line each, `without` some paragraphs."""
+    texts = ["\n\n".join(part for part in paragraphs if part not in without) for paragraphs in topics().values()]
+    return lines_of(path, [{"text": text} for text in texts if text.strip()])
+
+
+def lines_of(path: Path, objects: Iterable[Mapping[str, str]]) -> Path:
+    """A file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": topic}) + "\n" for topic in topics if topic), encoding="utf-8")
+    path.write_text("".join(json.dumps(one) + "\n" for one in objects), encoding="utf-8")
     return path
 
 
@@ -108,7 +119,7 @@ def by_place(model: LanguageModel, tokens: Tokens, length: int) -> dict[str, flo
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A language model taught a puzzle, with new rows in every batch. The share of right answers on unseen ones: in all, and one by one."""
+    """A language model taught a puzzle, with new rows in every batch. The share of right answers on unseen ones."""
 
     puzzle: Puzzle
     train: TrainConfig
@@ -116,7 +127,7 @@ class Drawn:
     model: str = "gpt3"
     settings: Mapping[str, Any] = field(default_factory=dict)
     rows: int = 32  # a batch
-    answer: str = "answer"  # what the n-th place that is asked is called
+    answer: str = ""  # what the places that are asked are counted in, if they are the same in all rows
 
     def build(self) -> LanguageModel:
         model = build(self.model, {"vocab": self.puzzle.vocab, "length": self.puzzle.length, **self.settings})
@@ -143,10 +154,12 @@ class Drawn:
     @torch.no_grad()
     def judged(self, model: LanguageModel) -> dict[str, float]:
         ids_BL, wanted_BL = drawn(self.test or self.puzzle, TEST)
-        _, right, count = asked(model, ids_BL, wanted_BL)
-        places = (wanted_BL[0] >= 0).nonzero()[:, 0]
-        right_N = (model(ids_BL).argmax(-1) == wanted_BL)[:, places].double().mean(0).tolist()
-        return {"accuracy": right / count, **{f"accuracy by {self.answer}, {n}": each for n, each in enumerate(right_N)}}
+        right_BL, asked_BL = model(ids_BL).argmax(-1) == wanted_BL, wanted_BL != NOTHING
+        found = {"accuracy": float(right_BL.sum() / asked_BL.sum())}
+        if self.answer:
+            right_N = right_BL[:, asked_BL[0]].double().mean(0).tolist()
+            found |= {f"accuracy by {self.answer}, {n}": each for n, each in enumerate(right_N)}
+        return found
 
     def look(self, out: Path, layer: int) -> Map:
         """Where the model in `out` looks on the first of the test draws: one layer, the mean of its heads."""
