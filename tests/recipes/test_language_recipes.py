@@ -31,8 +31,8 @@ def test_nats_by_context_are_those_of_whole_windows(tmp_path, monkeypatch):
     config = LanguageConfig(data=str(documentation(tmp_path / "text.jsonl")), tokens="characters", length=8, shares=(0.0, 0.0))
     tokenizer, found = prepared(tmp_path, config, None, False, None)
     model = build("gpt2", {"vocab": len(tokenizer), "length": 8, "width": 8, "heads": 2, "depth": 1, "dropout": 0.0}).eval()
-    windows = [found.train.ids[a : a + 9] for begin, end in zip(found.train.starts, found.train.ends) for a in range(begin, end - 8, 8)]
-    rows = torch.tensor([list(map(int, one)) for one in windows])
+    documents = zip(found.train.starts.tolist(), found.train.ends.tolist(), strict=True)
+    rows = torch.tensor([found.train.ids[at : at + 9].tolist() for begin, end in documents for at in range(begin, end - 8, 8)])
     with torch.no_grad():
         nats_BL = F.cross_entropy(model(rows[:, :-1]).mT, rows[:, 1:], reduction="none")
     seen = by_place(model, found.train, 8)
@@ -113,7 +113,7 @@ def test_completions_are_compared_to_the_letter(tmp_path, monkeypatch):
 def shrunk(variant):
     """The same in two steps of few rows."""
     if isinstance(variant, completion2020.Tabled):
-        return replace(variant, drawn=shrunk(variant.drawn))
+        return replace(variant, drawn=shrunk(variant.drawn), prompts=2)
     if isinstance(variant, bert2018.Guessed | Drawn | Written):
         train = replace(variant.train, budget=Budget(steps=2), every=Every(log=1, evaluate=1, save=2))
         return replace(variant, train=train, **({"rows": 2} if isinstance(variant, Drawn) else {}))

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def topics() -> dict[str, list[str]]:
     seen: set[str] = set()
     found: dict[str, list[str]] = {}
     for piece in Texts("python-docs", shares=(0.0, 0.0)).pieces():
-        own = [part for part in piece.text.split("\n\n") if part not in seen]
+        own = [part for part in dict.fromkeys(piece.text.split("\n\n")) if part not in seen]
         seen.update(own)
         found.setdefault(piece.text.partition("\n")[0], []).extend(own)
     return {title: paragraphs for title, paragraphs in found.items() if paragraphs}
@@ -109,7 +110,7 @@ def by_place(model: LanguageModel, tokens: Tokens, length: int) -> dict[str, flo
     edges = [0, *(2**n for n in range(length.bit_length())), length]
     return {
         f"nats by context, {low + 1} to {high}": float(nats_L[low:high].mean()) / len(span_B2)
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in pairwise(edges)
         if low < high
     }
 

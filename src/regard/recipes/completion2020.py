@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import cache
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,35 @@ from ._language import Drawn, training
 from ._pictures import solving
 from ._puzzles import NOTHING
 
-SYLLABLES = "neo ski zle lo hek pou nit mar ple gra bol ven tul wis fro dax kim ruf sel jop qua bim yor cet".split()
+SYLLABLES = (
+    "neo",
+    "ski",
+    "zle",
+    "lo",
+    "hek",
+    "pou",
+    "nit",
+    "mar",
+    "ple",
+    "gra",
+    "bol",
+    "ven",
+    "tul",
+    "wis",
+    "fro",
+    "dax",
+    "kim",
+    "ruf",
+    "sel",
+    "jop",
+    "qua",
+    "bim",
+    "yor",
+    "cet",
+)
 NAMES = [one + other + "s" for one in SYLLABLES for other in SYLLABLES if one != other]
-COLOURS = "purple grey green orange brown blue white pink".split()
-FLAVOURS = "sweet sour bitter savoury salty hot mild tart".split()
+COLOURS = ("purple", "grey", "green", "orange", "brown", "blue", "white", "pink")
+FLAVOURS = ("sweet", "sour", "bitter", "savoury", "salty", "hot", "mild", "tart")
 SENTENCES = (
     "There are {} that grow there, which are {} and taste {}.",
     "There are also {}, a {} fruit that is very {}.",
@@ -96,10 +122,11 @@ class Completed:
         options = Options(most=60, stops=(STOP,), sampling=Sampling(temperature=self.temperature, seed=seed))
         found = [some[0] for some in complete(self.drawn.load(out), tokenizer(), [prompt for prompt, _ in pages], options)]
         wanted = [table.removesuffix(STOP) for _, table in pages]
-        cells = [(one, other) for done, table in zip(found, wanted, strict=True) for one, other in zip(_cells(done.text), _cells(table))]
+        cells = [_cells(table) for table in wanted]
+        hits = [sum(map(eq, _cells(done.text), each)) for done, each in zip(found, cells, strict=True)]
         return {
             "tables right": sum(done.text == table for done, table in zip(found, wanted, strict=True)) / len(pages),
-            "cells right": sum(one == other for one, other in cells) / sum(len(_cells(table)) for table in wanted),
+            "cells right": sum(hits) / sum(map(len, cells)),
             "ended by themselves": sum(done.finish == "stop" for done in found) / len(pages),
         }
 
@@ -113,10 +140,11 @@ class Tabled:
     """Taught on pages, then judged by completions."""
 
     drawn: Drawn
+    prompts: int = 50
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         taught = self.drawn(seed, out)
-        return {**Completed(drawn=self.drawn)(seed, out), **taught}
+        return {**Completed(drawn=self.drawn, prompts=self.prompts)(seed, out), **taught}
 
 
 def variant(*attention: str) -> Tabled:

@@ -60,9 +60,9 @@ class Cost:
         return min(seconds) * 1e3
 
 
-def variant(puzzle: Shots = Shots(), depth: int = 2, attention: tuple[str, ...] = ("local(radius=1)", "softmax")) -> Drawn:
+def variant(depth: int = 2, attention: tuple[str, ...] = ("local(radius=1)", "softmax"), telling: bool = True) -> Drawn:
     settings = SIZE | {"depth": depth, "attention": attention}
-    return Drawn(puzzle=puzzle, test=Shots(), train=training(400, 1e-2), settings=settings, answer="shots")
+    return Drawn(puzzle=Shots(telling=telling), test=Shots(), train=training(400, 1e-2), settings=settings, answer="shots")
 
 
 def written(*attention: str) -> Written:
@@ -74,7 +74,7 @@ PROMPTED = {
     DENSE: variant(attention=("softmax",)),
     ONE: variant(depth=1, attention=("softmax",)),
     NEAR: variant(attention=("local(radius=1)",)),
-    SILENT: variant(Shots(telling=False)),
+    SILENT: variant(telling=False),
 }
 
 
