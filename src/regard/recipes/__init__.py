@@ -1,7 +1,11 @@
 """Papers' claims, one file each: the system, the ablation that must lose, the figures that decide. The imports are the list."""
 
 from . import bahdanau2014 as bahdanau2014
+from . import bert2018 as bert2018
+from . import completion2020 as completion2020
 from . import complexity2017 as complexity2017
+from . import gpt2018 as gpt2018
+from . import gpt2020 as gpt2020
 from . import linear2020 as linear2020
 from . import longformer2020 as longformer2020
 from . import lowrank2021 as lowrank2021

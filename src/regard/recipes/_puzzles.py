@@ -9,6 +9,7 @@
 | `Blocks` | in each block what stands in another, always the same one | at one other block |
 | `Lag` | the token some places before | back by a constant, whatever is said |
 | `Recall` | the value last written under a key | at what is said, wherever it is |
+| `Shots` | the next answer of a task shown by examples | at the examples |
 """
 
 from __future__ import annotations
@@ -147,4 +148,35 @@ class Recall:
         ids_BL = torch.cat([written_BL, key_BN.gather(1, asked_BN)], 1)
         wanted_BL = torch.full_like(ids_BL, NOTHING)
         wanted_BL[:, -self.pairs :] = self.keys + last_BN.gather(1, asked_BN)
+        return ids_BL, wanted_BL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shots:
+    """question answer question answer …: each row has a mapping of its own, and every question wants to know its answer.
+
+    So the n-th question is a prompt with n examples. Unless they are `telling`, the answers shown are drawn at random, and say nothing.
+    """
+
+    shots: int = 16
+    questions: int = 4
+    answers: int = 8
+    telling: bool = True
+
+    @property
+    def length(self) -> int:
+        return 2 * (self.shots + 1)
+
+    @property
+    def vocab(self) -> int:
+        return self.questions + self.answers
+
+    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        mapping_BN = self.questions + torch.randint(self.answers, (rows, self.questions))
+        question_BS = torch.randint(self.questions, (rows, self.shots + 1))
+        right_BS = mapping_BN.gather(1, question_BS)
+        shown_BS = right_BS if self.telling else self.questions + torch.randint(self.answers, right_BS.shape)
+        ids_BL = torch.stack([question_BS, shown_BS], -1).flatten(1)
+        wanted_BL = torch.full_like(ids_BL, NOTHING)
+        wanted_BL[:, ::2] = right_BS
         return ids_BL, wanted_BL
