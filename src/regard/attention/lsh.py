@@ -14,14 +14,14 @@ from torch.autograd.function import once_differentiable
 from ..errors import BadConfig
 from ..kernels import Bias
 from ..kernels._autocast import uncast
+from ..kernels._room import Room
+from ..kernels.many import BUDGET, FAR
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Facts, softmax_where, unmixed
-from ._places import real
+from ._places import allowed, real
 from ._state import State
 
-BUDGET = 2**19  # scores worked on at a time: 2 MiB in float32; fewer cost more calls, more leave the cache
 TINY = 1e-12  # a shorter key has no direction
-FAR = 1e30  # what is taken from scores of pairs that do not count: finite, so that nothing minus nothing is not NaN
 
 
 class LSHAttention(Attention):
@@ -190,7 +190,7 @@ class Order:
             far.copy_(2 - 2 * torch.eye(C, 2 * C, dtype=far.dtype, device=far.device).roll(C, 1))  # at least 1.5 but for oneself
             if not isinstance(self.pattern, Full):
                 i, j = self._pairs(self.row_RX[r, span])
-                far.mul_(self._allows(i, j))
+                far.mul_(allowed(self.pattern, i, j, self.H, self.L))
         for chunk_RX in self.met_ERX[:r]:  # met in an earlier round, where the other one's chunk was one's own or the one before
             i, j = self._pairs(chunk_RX[r, span])
             torch.minimum(far, torch.sub(i - 0.5, j, out=near).abs_(), out=far)
@@ -208,7 +208,7 @@ class Order:
     def left_to_themselves(self, alone_NL: Tensor) -> Tensor:
         """Of positions that see nobody, those that may look at themselves, as rows of N·L."""
         row = alone_NL.flatten().nonzero().squeeze(-1)
-        return row[self._allows(row, row).expand_as(row)]
+        return row[allowed(self.pattern, row, row, self.H, self.L).expand_as(row)]
 
     def _span(self, chunks: slice) -> slice:
         return slice(chunks.start * self.C, (chunks.stop + 1) * self.C)
@@ -216,24 +216,6 @@ class Order:
     def _pairs(self, x_X: Tensor) -> tuple[Tensor, Tensor]:
         """As queries by chunks, (G, C, 1), and as keys by windows, (G, 1, 2C)."""
         return x_X[self.C :].view(-1, self.C, 1), x_X.unfold(0, 2 * self.C, self.C).unsqueeze(1)
-
-    def _allows(self, i: Tensor, j: Tensor) -> Tensor:
-        """What the pattern says of rows of N·L; it may not tell batch rows apart, or heads."""
-        b, h = i // (self.L * self.H) if self.pattern.batch > 1 else i * 0, i // self.L % self.H if self.pattern.heads > 1 else i * 0
-        return self.pattern.allows(b, h, i % self.L, j % self.L)
-
-
-class Room:
-    """Memory by name, used again and again: fresh memory takes longer to get than to fill."""
-
-    def __init__(self, like: Tensor):
-        self.like, self.held = like, dict[str, Tensor]()
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        size = math.prod(shape)
-        if name not in self.held or self.held[name].numel() < size:
-            self.held[name] = self.like.new_empty(size)
-        return self.held[name][:size].view(shape)
 
 
 class Hashed(torch.autograd.Function):
