@@ -26,12 +26,11 @@ def take(x_BLHK: Tensor, at_BH: Tensor) -> Tensor:
     return rows(x_BLHK.reshape(-1, K), (b * L + at_BH) * H + h)
 
 
-def allowed(pattern: Pattern, i: Tensor, j: Tensor, length: int) -> Tensor:
-    """The rule at chosen pairs of positions; i and j begin with the axes B and H, and broadcast."""
-    ahead = (1,) * (i.dim() - 2)
-    b = torch.arange(pattern.batch, device=i.device).view(-1, 1, *ahead)
-    h = torch.arange(pattern.heads, device=i.device).view(-1, *ahead)
-    return pattern.fit(length, length).allows(b, h, i, j)
+def allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int, length: int) -> Tensor:
+    """The rule, fit to the length, at chosen pairs of positions, counted through all heads of all batch rows: (b · heads + h) · length + i."""
+    b = i // (heads * length) if pattern.batch > 1 else i * 0  # it may not tell batch rows apart, or heads
+    h = i // length % heads if pattern.heads > 1 else i * 0
+    return pattern.allows(b, h, i % length, j % length)
 
 
 def real(pattern: Pattern, length: int, device: torch.device) -> Tensor:

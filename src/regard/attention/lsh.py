@@ -14,14 +14,14 @@ from torch.autograd.function import once_differentiable
 from ..errors import BadConfig
 from ..kernels import Bias
 from ..kernels._autocast import uncast
+from ..kernels._room import Room
+from ..kernels.many import BUDGET, FAR
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Facts, softmax_where, unmixed
-from ._places import real
+from ._places import allowed, real
 from ._state import State
 
-BUDGET = 2**19  # scores worked on at a time: 2 MiB in float32; fewer cost more calls, more leave the cache
 TINY = 1e-12  # a shorter key has no direction
-FAR = 1e30  # what is taken from scores of pairs that do not count: finite, so that nothing minus nothing is not NaN
 
 
 class LSHAttention(Attention):
@@ -190,7 +190,7 @@ class Order:
             far.copy_(2 - 2 * torch.eye(C, 2 * C, dtype=far.dtype, device=far.device).roll(C, 1))  # at least 1.5 but for oneself
             if not isinstance(self.pattern, Full):
                 i, j = self._pairs(self.row_RX[r, span])
-                far.mul_(self._allows(i, j))
+                far.mul_(allowed(self.pattern, i, j, self.H, self.L))
         for chunk_RX in self.met_ERX[:r]:  # met in an earlier round, where the other one's chunk was one's own or the one before
             i, j = self._pairs(chunk_RX[r, span])
             torch.minimum(far, torch.sub(i - 0.5, j, out=near).abs_(), out=far)
@@ -208,7 +208,7 @@ class Order:
     def left_to_themselves(self, alone_NL: Tensor) -> Tensor:
         """Of positions that see nobody, those that may look at themselves, as rows of N·L."""
         row = alone_NL.flatten().nonzero().squeeze(-1)
-        return row[self._allows(row, row).expand_as(row)]
+        return row[allowed(self.pattern, row, row, self.H, self.L).expand_as(row)]
 
     def _span(self, chunks: slice) -> slice:
         return slice(chunks.start * self.C, (chunks.stop + 1) * self.C)
@@ -216,24 +216,6 @@ class Order:
     def _pairs(self, x_X: Tensor) -> tuple[Tensor, Tensor]:
         """As queries by chunks, (G, C, 1), and as keys by windows, (G, 1, 2C)."""
         return x_X[self.C :].view(-1, self.C, 1), x_X.unfold(0, 2 * self.C, self.C).unsqueeze(1)
-
-    def _allows(self, i: Tensor, j: Tensor) -> Tensor:
-        """What the pattern says of rows of N·L; it may not tell batch rows apart, or heads."""
-        b, h = i // (self.L * self.H) if self.pattern.batch > 1 else i * 0, i // self.L % self.H if self.pattern.heads > 1 else i * 0
-        return self.pattern.allows(b, h, i % self.L, j % self.L)
-
-
-class Room:
-    """Memory by name, used again and again: fresh memory takes longer to get than to fill."""
-
-    def __init__(self, like: Tensor):
-        self.like, self.held = like, dict[str, Tensor]()
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        size = math.prod(shape)
-        if name not in self.held or self.held[name].numel() < size:
-            self.held[name] = self.like.new_empty(size)
-        return self.held[name][:size].view(shape)
 
 
 class Hashed(torch.autograd.Function):
@@ -247,7 +229,7 @@ class Hashed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, order: Order, q_BLHK: Tensor, k_BLHK: Tensor, v_BLHV: Tensor) -> Tensor:
         (L, K), V, R, C = q_BLHK.shape[1::2], v_BLHV.shape[-1], order.R, order.C
-        x_NX, _ = _packed(q_BLHK, k_BLHK, v_BLHV)
+        x_NX, norm_N1 = _packed(q_BLHK, k_BLHK, v_BLHV)
         out_NV, lse_N, room = x_NX.new_empty(len(x_NX), V), x_NX.new_empty(len(x_NX)), Room(x_NX)
         for heads in order.groups():
             rows, T = slice(heads.start * L, heads.stop * L), (heads.stop - heads.start) * order.T
@@ -267,21 +249,20 @@ class Hashed(torch.autograd.Function):
             share_XR.div_(total_X1).masked_fill_(alone_X1, 0)
             out_NV[rows] = F.embedding_bag(place_XR, sum_RTCV.view(-1, V), mode="sum", per_sample_weights=share_XR)
             lse_N[rows] = (top_X1 + total_X1.log2()).masked_fill_(alone_X1, FAR).squeeze(1)  # no weight at all on the way back
-        ctx.order, ctx.alone = order, order.left_to_themselves(lse_N == FAR)
+        ctx.order, ctx.alone, ctx.K = order, order.left_to_themselves(lse_N == FAR), K
         out_NV[ctx.alone] = x_NX[ctx.alone, 2 * K :]
-        out_BLHV = _by_token(out_NV, v_BLHV)
-        ctx.save_for_backward(q_BLHK, k_BLHK, v_BLHV, out_BLHV, lse_N)
-        return out_BLHV
+        ctx.save_for_backward(x_NX, norm_N1, out_NV, lse_N)
+        return _by_token(out_NV, order.H, v_BLHV)
 
     @staticmethod
     @once_differentiable
     @uncast
     def backward(ctx: Any, do_BLHV: Tensor) -> tuple[Tensor | None, ...]:
         order: Order = ctx.order
-        q_BLHK, k_BLHK, v_BLHV, out_BLHV, lse_N = ctx.saved_tensors
-        (L, K), V, R, C = q_BLHK.shape[1::2], v_BLHV.shape[-1], order.R, order.C
-        x_NX, norm_N1 = _packed(q_BLHK, k_BLHK, v_BLHV, do_BLHV)
-        delta_N = (do_BLHV.to(lse_N.dtype) * out_BLHV).sum(-1).transpose(1, 2).flatten()
+        x_NX, norm_N1, out_NV, lse_N = ctx.saved_tensors
+        L, R, C, K, V = order.L, order.R, order.C, ctx.K, out_NV.shape[1]
+        do_NV = do_BLHV.transpose(1, 2).to(lse_N.dtype).reshape(-1, V)
+        delta_N = (do_NV * out_NV).sum(-1)
         (dq_NK, dk_NK, dv_NV), room = (x_NX.new_empty(len(x_NX), size) for size in (K, K, V)), Room(x_NX)
         for heads in order.groups():
             rows, T = slice(heads.start * L, heads.stop * L), (heads.stop - heads.start) * order.T
@@ -289,8 +270,8 @@ class Hashed(torch.autograd.Function):
             for r, chunks in order.pieces(heads):
                 row_X = order.row(r, chunks)
                 x_GCX, x_GXS = _fetched(x_NX, row_X, C, room)
-                (q_GCK, _, _, do_GCV), (_, k_GKS, v_GVS, _) = (y.split((K, K, V, V), axis) for y, axis in ((x_GCX, 2), (x_GXS, 1)))
-                lse_GC1, delta_GC1 = (y.index_select(0, row_X[C:]).view(-1, C, 1) for y in (lse_N, delta_N))
+                q_GCK, k_GKS, v_GVS = x_GCX[..., :K], x_GXS[:, K : 2 * K], x_GXS[:, 2 * K :]
+                do_GCV, lse_GC1, delta_GC1 = (y.index_select(0, row_X[C:]).view(len(q_GCK), C, -1) for y in (do_NV, lse_N, delta_N))
                 p_GCS = _scores(order.hidden(r, chunks, room), q_GCK, k_GKS).sub_(order.nobody(lse_GC1, chunks, FAR)).exp2_()
                 ds_GCS = torch.baddbmm(delta_GC1, do_GCV, v_GVS, beta=-1, out=room("more", *p_GCS.shape)).mul_(p_GCS)
                 first, last = chunks.start - heads.start * order.T, chunks.stop - heads.start * order.T
@@ -303,10 +284,10 @@ class Hashed(torch.autograd.Function):
             place_XR = order.places(heads) + torch.arange(1, R + 1, device=x_NX.device) * C
             for d_NK, d_RTCK in ((dq_NK, dq_RTCK), (dk_NK, dk_RTCK), (dv_NV, dv_RTCV)):
                 d_NK[rows] = F.embedding_bag(place_XR, d_RTCK.view(-1, d_NK.shape[1]), mode="sum")
-        dv_NV[ctx.alone] += x_NX[ctx.alone, 2 * K + V :]
+        dv_NV[ctx.alone] += do_NV[ctx.alone]
         k_NK = x_NX[:, K : 2 * K]
         dk_NK.addcmul_((dk_NK * k_NK).sum(-1, keepdim=True), k_NK, value=-1).div_(norm_N1)  # only the direction of a key counts
-        return None, _by_token(dq_NK, q_BLHK), _by_token(dk_NK, k_BLHK), _by_token(dv_NV, v_BLHV)
+        return None, *(_by_token(d_NK, order.H, do_BLHV) for d_NK in (dq_NK, dk_NK, dv_NV))
 
 
 def slices(count: int, size: int) -> list[slice]:
@@ -330,17 +311,17 @@ def _scores(hidden_GCS: Tensor, q_GCK: Tensor, k_GKS: Tensor) -> Tensor:
     return hidden_GCS.baddbmm_(q_GCK, k_GKS, beta=FAR, alpha=math.log2(math.e))
 
 
-def _packed(q_BLHK: Tensor, k_BLHK: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries, directions of keys, and more, side by side and head by head, (N·L, …): one fetch gets all. And the norms of the keys."""
-    (B, L, H, K), sizes = q_BLHK.shape, [q_BLHK.shape[-1]] * 2 + [x.shape[-1] for x in more]
-    norm_BLH1 = k_BLHK.norm(dim=-1, keepdim=True, dtype=torch.promote_types(k_BLHK.dtype, torch.float32)).clamp_min_(TINY)
-    x_BHLX, norm_BHL1 = norm_BLH1.new_empty(B, H, L, sum(sizes)), norm_BLH1.transpose(1, 2)
-    for x_BLHK, part_BHLK in zip((q_BLHK, k_BLHK, *more), x_BHLX.split(sizes, -1), strict=True):
+def _packed(q_BLHK: Tensor, k_BLHK: Tensor, v_BLHV: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries, directions of keys, and values, side by side and head by head, x_NX: one fetch gets all. And the norms of the keys."""
+    (B, L, H, K), V, precise = q_BLHK.shape, v_BLHV.shape[-1], torch.promote_types(q_BLHK.dtype, torch.float32)
+    x_BHLX = torch.empty(B, H, L, 2 * K + V, dtype=precise, device=q_BLHK.device)
+    for x_BLHK, part_BHLK in zip((q_BLHK, k_BLHK, v_BLHV), x_BHLX.split((K, K, V), -1), strict=True):
         part_BHLK.copy_(x_BLHK.transpose(1, 2))
-    x_BHLX[..., K : 2 * K].div_(norm_BHL1)
-    return x_BHLX.flatten(0, 2), norm_BHL1.flatten(0, 2)
+    x_NX = x_BHLX.flatten(0, 2)
+    norm_N1 = x_NX[:, K : 2 * K].norm(dim=-1, keepdim=True).clamp_min_(TINY)
+    x_NX[:, K : 2 * K] /= norm_N1
+    return x_NX, norm_N1
 
 
-def _by_token(x_NK: Tensor, like_BLHK: Tensor) -> Tensor:
-    B, L, H, _ = like_BLHK.shape
-    return x_NK.view(B, H, L, -1).transpose(1, 2).to(like_BLHK.dtype)
+def _by_token(x_NK: Tensor, heads: int, like_BLHK: Tensor) -> Tensor:
+    return x_NK.view(len(like_BLHK), heads, -1, x_NK.shape[1]).transpose(1, 2).to(like_BLHK.dtype)

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..kernels import Bias
+from ..kernels import Bias, causal_favor, favor
 from ..patterns import Pattern, full
 from ._base import Facts, pattern_rows, share_heads, softmax_where, unmixed
 from ._kernel import PATTERNS, Kernel, ending, generator_of, hide, is_causal, keys_seen, precise
@@ -95,11 +95,26 @@ class Performer(Kernel):
         state: State | None = None,
     ) -> Tensor:
         self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        past, causal = None if state is None else running(state), is_causal(pattern)
-        q_BLHF, k_BMHF = self.exponents(q_BLHK), self.exponents(share_heads(k_BMHK, q_BLHK.shape[2]))
-        k_BMHF = hide(k_BMHF, keys_seen(pattern, k_BMHK, past), -torch.inf)
+        past, causal, (L, H), M = None if state is None else running(state), is_causal(pattern), q_BLHK.shape[1:3], k_BMHK.shape[1]
+        k, v, seen_BM, found = share_heads(k_BMHK, H), share_heads(v_BMHV, H), keys_seen(pattern, k_BMHK, past), None
+        if M > 1 and not causal:
+            found = favor(q_BLHK, k, v, self.omega_FK, seen_BM, *self._before(k, v, past))
+        elif M > 1 and (past is None or L <= M):
+            found = causal_favor(ending(q_BLHK, M), k, v, self.omega_FK, seen_BM, *self._before(k, v, past))
+        if found is None:  # a step, or exponents that grow too fast for one reference a chunk
+            found = self._token_by_token(q_BLHK, k, v, seen_BM, causal, past)
+        out_BLHV, kv, top = found
+        if past is not None:
+            past.move(k_BMHK, kv=kv, top=_finite(top))
+        return ending(out_BLHV, L)
+
+    def _token_by_token(
+        self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, seen_BM: Tensor | None, causal: bool, past: Running | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Every token decays the sums to its own reference."""
+        q_BLHF, k_BMHF = self.exponents(q_BLHK), hide(self.exponents(k_BMHK), seen_BM, -torch.inf)
         with torch.no_grad():  # what is taken from the keys and given to the query cancels: it has no gradient
-            before_B1HF, decay_BMHF = self._largest(k_BMHF, v_BMHV, past).unsqueeze(1), None
+            before_B1HF, decay_BMHF = self._before(k_BMHK, v_BMHV, past)[1].unsqueeze(1), None
             tops = torch.cat([before_B1HF, k_BMHF], 1)
             if causal:
                 tops = tops.cummax(1).values
@@ -113,17 +128,16 @@ class Performer(Kernel):
         q_BLHF = q_BLHF + (ending(top_BMHF, q_BLHK.shape[1]) if causal else top_BMHF)
         q_BLHF = (q_BLHF - q_BLHF.detach().amax(-1, keepdim=True)).exp()
         out_BLHV, after = self.average(q_BLHF, (k_BMHF - top_BMHF).exp(), v_BMHV, causal, past, decay_BMHF)
-        if past is not None:
-            past.move(k_BMHK, kv=after, top=_finite(tops[:, -1]))
-        return out_BLHV
+        return out_BLHV, after, tops[:, -1]
 
-    def _largest(self, k_BMHF: Tensor, v_BMHV: Tensor, past: Running | None) -> Tensor:
-        """The largest exponent of each feature among the keys of the past, (B, H, F); −inf before the first key."""
-        B, _, H, F = k_BMHF.shape
+    def _before(self, k_BMHK: Tensor, v_BMHV: Tensor, past: Running | None) -> tuple[Tensor, Tensor]:
+        """The sums over the keys of the past, (B, H, F, V + 1), and the largest exponent of each feature, −inf before the first key."""
+        (B, _, H, _), F, V = k_BMHK.shape, len(self.omega_FK), v_BMHV.shape[-1] + 1
         if past is None:
-            return k_BMHF.new_full((B, H, F), -torch.inf)
-        mass_BHF = past.sum("kv", (H, F, v_BMHV.shape[-1] + 1), k_BMHF)[..., -1]
-        return past.sum("top", (H, F), k_BMHF).masked_fill(mass_BHF == 0, -torch.inf)
+            zero = precise(k_BMHK.new_zeros(()))
+            return zero.expand(B, H, F, V), (zero - torch.inf).expand(B, H, F)
+        kv_BHFV = past.sum("kv", (H, F, V), k_BMHK)
+        return kv_BHFV, past.sum("top", (H, F), k_BMHK).masked_fill(kv_BHFV.detach()[..., -1] == 0, -torch.inf)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, features={len(self.omega_FK)}"

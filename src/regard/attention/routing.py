@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadConfig
-from ..kernels import Bias
-from ..patterns import Pattern, full
+from ..kernels import Bias, Hidden, many
+from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Facts, share_heads, softmax_where, unmixed
 from ._places import allowed, real, take
 from ._scored import fits
@@ -25,7 +25,8 @@ class RoutingAttention(Attention):
 
     and keys alike. $n_i$ is the number of clusters in which i sees anything.
 
-    Cost:    time O(L·C·(K + log L) + C·w²·K) for C clusters of w; memory O(C·w²). With C = w = √L: L^1.5.
+    Cost:    time O(L·C·(K + log L) + C·w²·K) for C clusters of w; memory O(C·w·K) and some
+             clusters' scores, in training too: they are computed again on the way back. With C = w = √L: time L^1.5.
     Use it:  for long sequences with topics: what belongs together is far apart. Half of the heads local, as in the paper.
     Avoid it: where every token must get an answer: one that no centroid draws (an eighth of random ones with C·w = L) gets zeros.
     Limits:  heads and key size are fixed when it is made. Membership looks at the whole sequence: causal as a mask only.
@@ -50,7 +51,7 @@ class RoutingAttention(Attention):
         paper="arXiv:2003.05997",
         formula="softmax(q·k / √K) v,  within clusters of q and k",
         time="L·C·K + C·w²·K",
-        memory="C·w²",
+        memory="C·w·K",
         causal="mask-only",
         cross=False,
         streaming=False,
@@ -110,19 +111,34 @@ class RoutingAttention(Attention):
         (B, L, H, K), V = q_BLHK.shape, v_BMHV.shape[-1]
         k_BMHK, v_BMHV = share_heads(k_BMHK, H), share_heads(v_BMHV, H)
         i_BHCW, j_BHCW = self._drawn(q_BLHK, pattern), self._drawn(k_BMHK, pattern)
-        n_B111 = real(pattern, L, q_BLHK.device).view(-1, 1, 1, 1)
-        real_BHCWW = (i_BHCW < n_B111).unsqueeze(-1) & (j_BHCW < n_B111).unsqueeze(-2)
-        seen_BHCWW = real_BHCWW & allowed(pattern, i_BHCW.unsqueeze(-1), j_BHCW.unsqueeze(-2), L)
-        scores_BHCWW = take(q_BLHK, i_BHCW) @ take(k_BMHK, j_BHCW).transpose(-1, -2) * K**-0.5
+        q_NWK, k_NWK, v_NWV = (take(x, at).flatten(0, 2) for x, at in ((q_BLHK, i_BHCW), (k_BMHK, j_BHCW), (v_BMHV, j_BHCW)))
+        first_BH11 = torch.arange(B * H, device=q_BLHK.device).view(B, H, 1, 1) * L
+        i_NW, j_NW = ((first_BH11 + at).flatten(0, 2) for at in (i_BHCW, j_BHCW))
         precise = torch.promote_types(q_BLHK.dtype, torch.float32)
-        weights_BHCWW = softmax_where(scores_BHCWW.to(precise), seen_BHCWW)
-        out_BHCWV = (weights_BHCWW.to(v_BMHV.dtype) @ take(v_BMHV, j_BHCW)).to(precise)
+        out_NWV, some_NW = many(q_NWK, k_NWK, v_NWV, self._hidden(i_NW, j_NW, pattern, H, L, precise), K**-0.5)
 
-        first = torch.arange(B * H, device=q_BLHK.device).view(B, H, 1, 1) * L
-        to = (first + i_BHCW).flatten()
-        out_NV = out_BHCWV.new_zeros(B * H * L, V).scatter_add(0, to[:, None].expand(-1, V), out_BHCWV.reshape(-1, V))
-        count_N = out_NV.new_zeros(B * H * L).scatter_add(0, to, seen_BHCWW.any(-1).flatten().to(precise))
-        return (out_NV / count_N.clamp(min=1)[:, None]).to(v_BMHV.dtype).view(B, H, L, V).transpose(1, 2)
+        to_X = i_NW.flatten()
+        out_XV = out_NWV.new_zeros(B * H * L, V, dtype=precise).scatter_add(
+            0, to_X[:, None].expand(-1, V), out_NWV.to(precise).flatten(0, 1)
+        )
+        count_X = out_XV.new_zeros(B * H * L).scatter_add(0, to_X, some_NW.flatten().to(precise))
+        return (out_XV / count_X.clamp(min=1)[:, None]).to(v_BMHV.dtype).view(B, H, L, V).transpose(1, 2)
+
+    def _hidden(self, i_NW: Tensor, j_NW: Tensor, pattern: Pattern, heads: int, length: int, dtype: torch.dtype) -> Hidden | None:
+        """Which pairs of some clusters do not count: 0 or less than zero; None if all of them do."""
+        if isinstance(pattern, Full):
+            return None
+        if isinstance(pattern, Causal):
+            at_i, at_j = ((x % length).to(dtype) for x in (i_NW, j_NW))
+            return lambda part: (at_i[part].unsqueeze(-1) - at_j[part].unsqueeze(-2)).clamp_max_(0)
+        fit, real_B = pattern.fit(length, length), real(pattern, length, i_NW.device)
+
+        def hidden(part: slice) -> Tensor:
+            i, j = i_NW[part].unsqueeze(-1), j_NW[part].unsqueeze(-2)
+            padding = i % length >= real_B[i // (heads * length) if len(real_B) > 1 else i * 0]  # belongs to no cluster
+            return (allowed(fit, i, j, heads, length) & ~padding).to(dtype) - 1
+
+        return hidden
 
     @torch.no_grad()
     def tally(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full) -> tuple[Tensor, Tensor]:
