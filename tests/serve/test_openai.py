@@ -2,10 +2,9 @@
 
 import pytest
 
-openai = pytest.importorskip("openai")
-
 from regard.decode import Options, Sampling, complete
 
+openai = pytest.importorskip("openai")
 NAME = "tiny"
 ALL = {"max_tokens": 12, "logit_bias": {"2": -100}}  # never ends by itself
 
