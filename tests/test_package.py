@@ -28,7 +28,7 @@ LEVELS = (
     {"data", "train", "decode", "look"},
     {"tasks"},
     {"recipes", "compare", "serve", "interop", "privacy"},
-    {"catalogue", "env", "show", "demo", "commands", "training", "cli", "__main__", "__init__"},
+    {"catalogue", "env", "show", "demo", "commands", "training", "writing", "cli", "__main__", "__init__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
