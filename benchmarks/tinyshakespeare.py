@@ -67,7 +67,7 @@ class Setting:
 
 NANOGPT = Setting("nanoGPT's", "gpt2", {"width": 128, "heads": 4, "depth": 4, "dropout": 0.0})
 BETTER = Setting(
-    "better", "llama", {"width": 128, "heads": 4, "depth": 4}, length=128, batch=8, peak=4e-3, floor=4e-5, warmup=60, decay=0.1, ema=0.99
+    "better", "llama", {"width": 128, "heads": 4, "depth": 4}, length=128, batch=8, peak=3e-3, floor=3e-5, warmup=60, decay=0.1, ema=0.99
 )
 
 
