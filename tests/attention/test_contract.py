@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import MECHANISMS, Attention, Cache, Running, State
+from regard.attention import MECHANISMS, Attention, Cache, Running, SoftmaxAttention, State
 from regard.attention._base import average
 from regard.attention.memory_compressed import Compressed
 from regard.errors import (
@@ -17,9 +17,11 @@ from regard.errors import (
     StateNotSupported,
 )
 from regard.kernels import exact
+from regard.kernels._plan import additive
 from regard.look import capture
 from regard.patterns import (
     Pattern,
+    begun,
     block,
     causal,
     full,
@@ -539,6 +541,63 @@ class TestStreaming:
         attention(q[:, :1], k[:, :1], v[:, :1], causal, state=state)
         with pytest.raises(ShapeError, match="reorder"):
             attention(q[:1, 1:2], k[:1, 1:2], v[:1, 1:2], causal, state=state)
+
+
+class TestJoined:
+    """What joining costs, and what it refuses."""
+
+    def joined(self, *lengths: int, reach=None) -> Cache:
+        states = []
+        for n in lengths:
+            states.append(Cache(1, reach))
+            for t in range(n):
+                states[-1].append(*(torch.full((1, 1, H, K), float(t)) for _ in "kv"), causal)
+        for other in states[1:]:
+            states[0].join(other)
+        return states[0]
+
+    def test_rows_of_one_length_need_no_mask(self):
+        assert self.joined(5, 5).over(causal, 1) is causal
+        state = self.joined(9, 4, 4)
+        assert state.over(causal, 1) == begun(causal, (0, 5, 5))
+        assert state.reorder(torch.tensor([1, 2])).over(causal, 1) is causal
+        assert state.keys()[0].shape == (2, 4, H, K) and state.length == 4
+
+    def test_one_mask_serves_all_layers_of_a_step(self, monkeypatch):
+        made = []
+        monkeypatch.setattr(exact, "additive", lambda mask, dtype: made.append(mask.shape) or additive(mask, dtype))
+        exact._kept_mask.cache_clear()
+        attention, states = SoftmaxAttention(), [self.joined(9, 4) for _ in range(5)]
+        for _ in range(2):
+            for state in states:
+                attention(*(torch.randn(2, 1, H, K) for _ in "qkv"), causal, state=state)
+        assert made == [(2, 1, 1, 10), (2, 1, 1, 11)]
+
+    def test_grouped_heads_under_a_mask(self):
+        """A step of rows that began at different places, with fewer key heads: the cache is not copied a head."""
+        states = [SoftmaxAttention().start(1) for _ in range(2)]
+        q, k, v = torch.randn(2, 12, H, K), torch.randn(2, 12, G, K), torch.randn(2, 12, G, K)
+        for b, (state, n) in enumerate(zip(states, (9, 4), strict=True)):
+            SoftmaxAttention()(*(x[b : b + 1, :n] for x in (q, k, v)), causal, state=state)
+        now = [torch.stack([x[0, 9:10], x[1, 4:5]]) for x in (q, k, v)]
+        out = SoftmaxAttention()(*now, causal, state=states[0].join(states[1]))
+        for b, n in enumerate((9, 4)):
+            alone = SoftmaxAttention()(*(x[b : b + 1, : n + 1] for x in (q, k, v)), causal)[0, n:]
+            torch.testing.assert_close(out[b], alone)
+
+    def test_rolling_caches_with_sinks(self):
+        same = self.joined(30, 30, reach=(3, 2))
+        assert same.keys()[0].shape[0] == 2 and same.position() == 30
+        with pytest.raises(StateNotSupported, match="first 2 keys"):
+            self.joined(30, 7, reach=(3, 2))
+        with pytest.raises(StateNotSupported, match="different patterns"):
+            Cache(1, (3, 0)).join(Cache(1))
+
+    def test_nothing_left_and_then_another(self):
+        state = self.joined(9, 4).reorder(torch.tensor([], dtype=torch.long))
+        assert state.batch == 0
+        state.join(self.joined(3))
+        assert state.position() == 3 == state.length and state.keys()[0].shape == (1, 3, H, K)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, **ids)

@@ -13,6 +13,7 @@ T, D, N = 71, 5, 13
 @pytest.fixture(params=[1, 13 * 32, 10**6], ids=["smallest chunks", "chunks of 32", "one chunk"])
 def chunks(request, monkeypatch):
     monkeypatch.setattr("regard.kernels.cross_entropy.ELEMENTS", request.param)
+    monkeypatch.setattr("regard.kernels.cross_entropy.FEWEST_ROWS", 8)
 
 
 def inputs(dtype=torch.float64, bias=True):
@@ -125,6 +126,7 @@ def test_never_all_logits_at_once(monkeypatch):
             return out
 
     monkeypatch.setattr("regard.kernels.cross_entropy.ELEMENTS", 1)
+    monkeypatch.setattr("regard.kernels.cross_entropy.FEWEST_ROWS", 32)
     features_TD, weight_ND, bias_N, target_T = inputs()
     with Watch():
         smoothed_cross_entropy(features_TD, weight_ND, bias_N, target_T, 0.1)[0].backward()

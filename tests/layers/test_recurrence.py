@@ -85,6 +85,19 @@ class TestRecurrence:
         i, j = torch.arange(L)[:, None], torch.arange(L)
         close(read(layer, x, cut), layer.heads(x, pattern=keep((j <= i) & (j >= begins[:, None] - size))))
 
+    @pytest.mark.parametrize("scheme", SCHEMES)
+    @pytest.mark.parametrize("size", [3, L])
+    def test_joined_streams_go_on_as_if_alone(self, scheme, size):
+        layer, x = Recurrence(heads(scheme), size), stream(batch=3)
+        one, two = layer.start(2), layer.start(1)
+        read(layer, x[:2, :11], [4, 7], one)
+        read(layer, x[2:, :5], [2, 3], two)
+        state = one.join(two)
+        assert state.position() == (11, 11, 5)
+        out = read(layer, torch.cat([x[:2, 11:20], x[2:, 5:14]]), [1, 3, 5], state)
+        close(out[:2], read(layer, x[:2, :20], [4, 7, 1, 3, 5])[:, 11:])
+        close(out[2:], read(layer, x[2:, :14], [2, 3, 1, 3, 5])[:, 5:])
+
     def test_by_hand(self):
         """One head, no positions: softmax over memory and segment, in two loops."""
         layer, x = Recurrence(MultiHead(2, 1).double(), 2), stream(length=5)[..., :2]

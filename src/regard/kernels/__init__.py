@@ -5,6 +5,7 @@
 | `attend` | exact attention over any pattern, with its log-sum-exp, in linear memory, forward and backward |
 | `merge` | results over disjoint sets of keys, put together |
 | `linear`, `applied` | a linear map, faster for the few rows of a step of decoding |
+| `gelu_tanh` | GPT's nonlinearity, there and back without a tanh |
 | `dropout` | zeros at random, with cheap random numbers |
 | `scan` | sums of outer products of keys and values along a sequence, with decay, in chunks |
 | `delta` | the delta rule along a sequence: values written over what was there, with decay, in chunks |
@@ -25,6 +26,7 @@ from .delta import delta as delta
 from .delta import delta_definition as delta_definition
 from .dropout import dropout as dropout
 from .exact import attend as attend
+from .gelu import gelu_tanh as gelu_tanh
 from .linear import applied as applied
 from .linear import linear as linear
 from .merge import merge as merge

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 
 from ..errors import ShapeError
 from ..kernels import applied
+from ..kernels import gelu_tanh as gelu_tanh
 from .dropout import Dropout
 
 Activation = Callable[[Tensor], Tensor]
@@ -35,7 +35,6 @@ Activation = Callable[[Tensor], Tensor]
 relu: Activation = F.relu
 silu: Activation = F.silu
 gelu: Activation = F.gelu
-gelu_tanh: Activation = partial(F.gelu, approximate="tanh")
 
 
 def gelu_quick(x: Tensor) -> Tensor:
