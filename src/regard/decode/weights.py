@@ -99,7 +99,7 @@ class HalfLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        return self._high.unpack()[0] if self._whole_NK is None else self._whole_NK  # type: ignore[no-any-return]
+        return self._high.unpack()[0] if self._whole_NK is None else self._whole_NK
 
     def forward(self, x: Tensor) -> Tensor:
         x_RK = x.reshape(-1, self.in_features)
