@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.decode import Engine, Request, Sampling
-from regard.errors import NotSupported
+from regard.errors import NotSupported, StateNotSupported
 from regard.models import build
 
 SMALL = {"vocab": 97, "length": 160, "width": 32}
@@ -63,3 +63,20 @@ def test_alone_in_company_and_guessing(name):
             answers(model, requests[:1], lookup=4)
     else:
         assert [answers(model, [request], lookup=4)[0][0] for request in requests] == alone
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - CANNOT_GO_BACK))
+def test_going_back_is_never_having_read(name):
+    model = made(name)
+    ids_BL, other_BL = torch.randint(3, 97, (2, 50)), torch.randint(3, 97, (2, 4))
+    right, state = model.begin(2), model.begin(2)
+    with torch.no_grad():
+        for n in range(0, 50, 5):
+            for part in (right, state):
+                model.features(ids_BL[:, n : n + 5], state=part)
+            model.features(torch.randint(3, 97, (2, 3)), state=state)
+            state.back(3)
+        assert state.length == right.length == 50
+        assert torch.allclose(model.features(other_BL, state=state), model.features(other_BL, state=right), atol=1e-4)
+    with pytest.raises(StateNotSupported):
+        state.back(55)

@@ -12,7 +12,7 @@ from regard.kernels import applied, linear
 
 @pytest.mark.parametrize("shape", [(1, 7), (2, 7), (4, 1, 7), (2, 3, 7), (6, 7), (7, 7), (0, 7), (50, 7)])
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("out", [5, 11])
+@pytest.mark.parametrize("out", [5, 11, 17])
 def test_the_same_as_pytorch(shape, biased, out, monkeypatch):
     monkeypatch.setattr(importlib.import_module("regard.kernels.linear"), "LARGE", 1)  # the function hides the module
     x, weight, bias = (torch.randn(size, dtype=torch.float64) for size in (shape, (out, 7), (out,)))

@@ -251,8 +251,8 @@ class Engine:
         request = prompt.request
         follow = list(request.prompt[at + 1 : at + 1 + len(x_LD)])
         if request.echo and request.alternatives is not None and follow:
-            logits_LN = self._sound(self.model.logits(x_LD[: len(follow)]))
-            prompt.scores += _scores(logits_LN, self._tensor(follow), request.alternatives)
+            logits_LN = full_precision(self.model.logits(x_LD[: len(follow)]))
+            prompt.scores += _scores(logits_LN, _total(logits_LN), self._tensor(follow), request.alternatives)
 
     def _first(self, reading: _Reading, x_BD: Tensor, found: list[Piece]) -> None:
         """All prompts were read: each of their rows gets its first token, and joins those that run."""
@@ -263,7 +263,7 @@ class Engine:
         rows = [(row, b) for row, b in rows if not (row.finish or row.gone)]
         if not rows:
             return
-        logits_BN = self._sound(self.model.logits(x_BD))
+        logits_BN = self.model.logits(x_BD)
         found += self._take([row for row, _ in rows], logits_BN[[b for _, b in rows]])
         going = [(row, b) for row, b in rows if not row.finish]
         if not going:
@@ -294,14 +294,14 @@ class Engine:
             found += self._leap(batch.rows[0], batch.state)
         else:
             logits_BN = self.model.step(self._tensor([row.last for row in batch.rows]), batch.state).logits_BN
-            found += self._take(batch.rows, self._sound(logits_BN))
+            found += self._take(batch.rows, logits_BN)
         self._keep(batch, [b for b, row in enumerate(batch.rows) if not row.finish])
 
     def _leap(self, row: Row, state: State) -> Iterator[Piece]:
         """A token, and those guessed after it that turn out to be the ones that would have been chosen."""
         guessed = self._lookups[row].guess(min(self.lookup, row.request.most - len(row.ids) - 1))
         x_LD = self.model.features(self._tensor([[row.last, *guessed]]), state=state)[0]
-        logits_LN = self._sound(self.model.logits(x_LD))
+        logits_LN = self.model.logits(x_LD)
         for right in range(len(guessed) + 1):
             yield from self._take([row], logits_LN[right : right + 1])
             if row.finish or right == len(guessed) or row.last != guessed[right]:
@@ -311,10 +311,11 @@ class Engine:
 
     def _take(self, rows: list[Row], logits_BN: Tensor) -> list[Piece]:
         """The next token of each row, by its own options."""
+        logits_BN = full_precision(logits_BN)
+        total_B, most = _total(logits_BN), max((row.request.alternatives or 0 for row in rows), default=0)
         chosen_B = self._choose(rows, logits_BN)
-        most = max((row.request.alternatives or 0 for row in rows), default=0)
         pieces = []
-        for row, token, score in zip(rows, chosen_B.tolist(), _scores(logits_BN, chosen_B, most), strict=True):
+        for row, token, score in zip(rows, chosen_B.tolist(), _scores(logits_BN, total_B, chosen_B, most), strict=True):
             if row in self._lookups:
                 self._lookups[row].add(token)
             pieces.append(row.take(token, *score))
@@ -341,12 +342,6 @@ class Engine:
                 chosen_B[who] = draw(filtered(these_BN, options), uniform_B)
         return chosen_B
 
-    def _sound(self, logits_BN: Tensor) -> Tensor:
-        logits_BN = full_precision(logits_BN)
-        if not bool(torch.isfinite(logits_BN.sum())):
-            raise NotSupported("the model's logits are not numbers; its weights are damaged, or its training diverged")
-        return logits_BN
-
     def _can_join(self) -> bool:
         try:
             self.model.begin(1).join(self.model.begin(1))
@@ -371,9 +366,16 @@ def _size(request: Request) -> int:
     return len(request.prompt) + request.most
 
 
-def _scores(logits_BN: Tensor, token_B: Tensor, alternatives: int) -> list[tuple[float, Likeliest]]:
-    """The log-probability of each row's token, and the likeliest tokens with theirs."""
+def _total(logits_BN: Tensor) -> Tensor:
+    """The logarithm of what probabilities are divided by."""
     total_B = logits_BN.logsumexp(-1)
+    if not bool(torch.isfinite(total_B).all()):
+        raise NotSupported("the model's logits are not numbers; its weights are damaged, or its training diverged")
+    return total_B
+
+
+def _scores(logits_BN: Tensor, total_B: Tensor, token_B: Tensor, alternatives: int) -> list[tuple[float, Likeliest]]:
+    """The log-probability of each row's token, and the likeliest tokens with theirs."""
     mine = (logits_BN.gather(-1, token_B[:, None])[:, 0] - total_B).tolist()
     if not alternatives:
         return [(log_prob, ()) for log_prob in mine]

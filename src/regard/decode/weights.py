@@ -3,12 +3,13 @@ r"""Weights made lighter for decoding, which spends its time fetching them.
 | weights | bytes each | error of a product, of its spread (rms) | one row, ms | eight rows, ms |
 |---|---|---|---|---|
 | `float32` | 4 | 0.0000003 | 38 | 79 |
-| `halves` | 2 + 2 | 0.000001 | 27 | 60 |
+| `halves` | 2 + 2, and 4 | 0.000001 | 27 | 60 |
 | `float16` | 2 | 0.0002 | 13 | 30 |
 | `int8` | 1 | 0.01 | 10 | 16 |
 
 Times are of all linear layers in one step of GPT-2 small, one AVX2 thread. `halves` holds each weight as the sum of two float16 numbers, 22 bits: as
-many bytes as float32, by faster products (FBGEMM's; x is float32, and so are the sums). `bfloat16` is there where the processor has it.
+many bytes as float32, by faster products (FBGEMM's; x is float32, and so are the sums); beside the float32 ones, which many rows are faster
+by. `bfloat16` is there where the processor has it.
 
 int8: $W \approx \mathrm{diag}(s)\,\hat W$ with $s_n = \max_k |W_{nk}| / 127$, found once; $x \approx l + (h - l)\,\hat x$ with $l = \min_k x_k$,
 $h = \max_k x_k$, found for each row at every call, so that rows of a batch cannot change one another. The sums are exact, in whole numbers:
@@ -38,6 +39,7 @@ from ..errors import NotSupported
 from ..models import LanguageModel, LanguageModelConfig
 
 Weights = Literal["float32", "halves", "float16", "bfloat16", "int8"]
+MANY = 32  # rows from which float32 is faster than two halves
 LOW = 2048.0  # what the lower half is multiplied by, so that float16 holds it in full
 
 
@@ -90,17 +92,19 @@ class HalfLinear(nn.Module):
         weight_NK = weight_NK.detach().float()
         self.out_features, self.in_features = weight_NK.shape
         self.bias = None if bias_N is None else bias_N.detach().float()
+        self._whole_NK = weight_NK if both else None
         high_NK = weight_NK.half().float()
         self._high = torch.ops.quantized.linear_prepack_fp16(high_NK, self.bias)
         self._low = torch.ops.quantized.linear_prepack_fp16((weight_NK - high_NK) * LOW, None) if both else None
 
     @property
     def weight(self) -> Tensor:
-        high_NK: Tensor = self._high.unpack()[0]
-        return high_NK if self._low is None else high_NK + self._low.unpack()[0] / LOW
+        return self._high.unpack()[0] if self._whole_NK is None else self._whole_NK
 
     def forward(self, x: Tensor) -> Tensor:
         x_RK = x.reshape(-1, self.in_features)
+        if self._whole_NK is not None and len(x_RK) >= MANY:
+            return F.linear(x, self._whole_NK, self.bias)
         y_RN: Tensor = torch.ops.quantized.linear_dynamic_fp16(x_RK, self._high)
         if self._low is not None:
             y_RN.add_(torch.ops.quantized.linear_dynamic_fp16(x_RK, self._low), alpha=1 / LOW)

@@ -17,16 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FEW = range(1, 6)
-LARGE = 2**18  # entries of W: below, one row is done before anything can be won
+LARGE = 2**18  # entries of W: below, or if it is not much wider than high, one row is done before anything can be won
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b."""
     rows, (N, K) = x.shape[:-1].numel(), weight.shape
-    slim = rows not in FEW or N < K or (rows == 1 and N * K < LARGE)
+    slim = rows not in FEW or N < K or (rows == 1 and (N < 2 * K or N * K < LARGE))
     if slim or torch.is_grad_enabled() or not x.is_cpu or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
-    x_KR = x.reshape(-1, K).expand(max(rows, 2), K).t()
+    x_KR = (x.reshape(-1, K) if rows > 1 else torch.cat([x.reshape(1, K)] * 2)).t()
     y_NR = torch.mm(weight, x_KR) if bias is None else torch.addmm(bias[:, None], weight, x_KR)
     return y_NR.t()[:rows].contiguous().view(*x.shape[:-1], N)  # who reads it next wants features side by side
 
