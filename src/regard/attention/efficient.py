@@ -118,8 +118,8 @@ class Mixed(torch.autograd.Function):
         q_BLHK, summaries_BKHV = ctx.saved_tensors
         p_BLHK = precise(q_BLHK).softmax(-1)
         ds_BKHV = torch.einsum("blhk,blhv->bkhv", p_BLHK, do_BLHV)
-        dp_BLHK = torch.einsum("blhv,bkhv->blhk", do_BLHV, summaries_BKHV)
-        dq_BLHK = torch._softmax_backward_data(dp_BLHK, p_BLHK, -1, p_BLHK.dtype)
+        dq_BLHK = torch.einsum("blhv,bkhv->blhk", do_BLHV, summaries_BKHV).mul_(p_BLHK)
+        dq_BLHK.addcmul_(p_BLHK, dq_BLHK.sum(-1, keepdim=True), value=-1)
         return dq_BLHK.to(q_BLHK.dtype), ds_BKHV
 
 

@@ -6,6 +6,7 @@
 | `merge` | results over disjoint sets of keys, put together |
 | `many` | exact attention of many small problems, each with pairs of its own that do not count |
 | `linear`, `applied` | a linear map, faster for the few rows of a step of decoding |
+| `parts` | a linear map in parts, such as q, k and v, without putting their gradients together |
 | `gelu_tanh` | GPT's nonlinearity, there and back without a tanh |
 | `dropout` | zeros at random, with cheap random numbers |
 | `scan` | sums of outer products of keys and values along a sequence, with decay, in chunks |
@@ -33,6 +34,7 @@ from .favor import favor as favor
 from .gelu import gelu_tanh as gelu_tanh
 from .linear import applied as applied
 from .linear import linear as linear
+from .linear import parts as parts
 from .many import Hidden as Hidden
 from .many import many as many
 from .merge import merge as merge

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, SoftmaxAttention, State
 from ..errors import ShapeError, StateNotSupported
-from ..kernels import Bias, applied, linear
+from ..kernels import Bias, applied, linear, parts
 from ..patterns import Full, Pattern, causal, full
 from ._states import Memory
 from .norms import NoNorm, Norm
@@ -207,8 +207,8 @@ class MultiHead(nn.Module):
                 f"this MultiHead looks from width {self.width} at a memory of width {self.memory_width}; pass the memory, "
                 "or make it without memory_width"
             )
-        q, k, v = _padded(applied(self.qkv, x_BLD), packing).split(self.sizes, -1)
-        k = k if self.sizes[1] else q
+        made = [_padded(part, packing) for part in parts(self.qkv, x_BLD, [size for size in self.sizes if size])]
+        q, k, v = made[0], made[-2], made[-1]  # one projection may make both q and k
         return self.q_norm(_split(q, self.heads)), self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads)
 
     def _extra(self, x_BMD: Tensor, packing: Packing | None) -> Tensor | None:
