@@ -44,6 +44,7 @@ LENGTHS = (1024, 4096, 16384)
 LONGEST, CONTEXTS = 65536, (1024, 8192, 65536)  # how far growth and decoding are followed, ours only
 WARM = 1024  # tokens of the step before memory is measured: libraries, threads and their buffers are not the layer's
 GIB, GIB_LONGEST = 14, 8  # more memory than this is a failure
+TURN = 0.3  # seconds a side has in a turn, if a call takes less
 LONG = 12.0  # seconds of one core: a call of this is measurement enough
 SLOW = 20.0  # seconds: a peer this slow at one length is not run at the next
 PATIENCE = 600.0  # seconds for one process
@@ -347,9 +348,10 @@ def timed(name: str, length: int, sides: list[str], budget: float, gib: float) -
             layers.pop(side, None)
     short = [side for side in first if work[side] <= LONG]
     seconds = {side: [] if side in short else [first[side]] for side in first}
-    for _ in range(min(15, max(3, int(budget / max(sum(work[side] for side in short), 1e-3))))):
-        for side in short:
-            seconds[side].append(_seconds(layers[side], x))
+    for _ in range(min(9, max(3, int(budget / max(sum(max(work[side], TURN) for side in short), 1e-3))))):
+        for side in short:  # short calls several times a turn: what one side frees, the other would have to fetch from the system again
+            calls = max(1, int(TURN / first[side]))
+            seconds[side].append(sum(_seconds(layers[side], x) for _ in range(calls)) / calls)
     for side, s in seconds.items():
         found[side] = {"median": statistics.median(s), "spread": (max(s) - min(s)) / statistics.median(s), "repeats": len(s)}
     return found

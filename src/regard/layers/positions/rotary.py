@@ -13,7 +13,9 @@ Paper: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 12–16 and 34. On grid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +27,31 @@ from ._base import Layout, Place, Position, angles, cells, divisible
 
 def rotate(x_BLHK: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "halves") -> Tensor:
     """The first 2·C features turned, pair c at place l by the angle whose cosine and sine are given, (L, 1, C) or a row apart."""
-    size = 2 * cos.shape[-1]
-    part, rest = x_BLHK[..., :size].to(cos.dtype), x_BLHK[..., size:]
-    a, b = part.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else part.chunk(2, -1)
-    turned = (a * cos - b * sin, a * sin + b * cos)
-    part = torch.stack(turned, -1).flatten(-2) if layout == "interleaved" else torch.cat(turned, -1)
-    return torch.cat([part.to(x_BLHK.dtype), rest], -1) if rest.shape[-1] else part.to(x_BLHK.dtype)
+    return Turned.apply(x_BLHK, cos, sin, layout)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Turned(torch.autograd.Function):
+    """Gradients are turned back. In four passes a way, where autograd would need some twenty."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BLHK: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.layout, size = layout, 2 * cos.shape[-1]
+        part, out_BLHK = x_BLHK[..., :size].to(cos.dtype), x_BLHK.new_empty(x_BLHK.shape, dtype=cos.dtype)
+        (a, b), (c, d) = (_pairs(x, layout) for x in (part, out_BLHK[..., :size]))
+        torch.mul(a, cos, out=c).addcmul_(b, sin, value=-1)
+        torch.mul(a, sin, out=d).addcmul_(b, cos)
+        out_BLHK[..., size:] = x_BLHK[..., size:]
+        return out_BLHK.to(x_BLHK.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, d_BLHK: Tensor) -> tuple[Tensor, None, None, None]:
+        cos, sin = ctx.saved_tensors
+        return rotate(d_BLHK, cos, -sin, ctx.layout), None, None, None
+
+
+def _pairs(x: Tensor, layout: Layout) -> Sequence[Tensor]:
+    return x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, -1)
 
 
 def turns(at: Tensor, size: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
