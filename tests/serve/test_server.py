@@ -248,7 +248,9 @@ def test_a_model_with_more_tokens_than_its_tokenizer():
             status, _, found = served.complete(**body, echo=True)
             assert status == 400 and is_error(found)
         status, _, found = served.complete(prompt="x", max_tokens=8, logprobs=20)
-        assert status == 200 and any(name.isdigit() and int(name) >= 260 for top in found["choices"][0]["logprobs"]["top_logprobs"] for name in top)
+        assert status == 200 and any(
+            name.isdigit() and int(name) >= 260 for top in found["choices"][0]["logprobs"]["top_logprobs"] for name in top
+        )
 
 
 def test_log_probabilities_are_bounded(served):
@@ -279,7 +281,10 @@ def test_requests_behind_each_other_have_time(monkeypatch):
     monkeypatch.setattr(listen, "HEADERS", 0.3)
     with Slow(None) as served:
         body = json.dumps({**LONG, "max_tokens": 40}).encode()
-        one = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        one = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+            + body
+        )
         with socket.create_connection(("127.0.0.1", served.port)) as plug:
             plug.settimeout(20)
             plug.sendall(one + one)

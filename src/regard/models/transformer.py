@@ -15,9 +15,22 @@ from torch import Tensor, nn
 
 from ..attention import State
 from ..errors import BadConfig
-from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHead, NoNorm, Packing, Position, Sinusoidal, States, xavier
+from ..layers import (
+    ACTIVATIONS,
+    Block,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Learned,
+    MultiHead,
+    NoNorm,
+    Packing,
+    Position,
+    Sinusoidal,
+    States,
+    xavier,
+)
 from ..patterns import causal, lengths
-from ._encoder import ACTIVATIONS
 from ._model import ModelFacts, Spec, Step, looking
 from ._translator import Translator, TranslatorConfig
 
