@@ -206,7 +206,9 @@ class Language(Text):
             self.out, config, self.how(self.evaluate), self.model, settings_of(self.set), base=self.base, cache=self.cache,
             resume=self.resume, progress=not self.quiet,
         )  # fmt: skip
-        self.said(done, f"regard evaluate {self.out}")
+        self.said(
+            done, f'regard evaluate {self.out}        regard complete {self.out} "a beginning"        regard look {self.out} "a text"'
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

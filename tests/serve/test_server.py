@@ -18,7 +18,8 @@ from abuse import battered
 from small_server import KEY, NAME, Served, tiny
 
 from regard.errors import NotSupported
-from regard.serve import app, listen, serve
+from regard.serve import app, listen, parse, serve
+from regard.serve.errors import Refused
 
 LONG = {"prompt": "x", "max_tokens": 120, "logit_bias": {"2": -100}}
 
@@ -54,6 +55,15 @@ def test_every_error_has_the_shape(served):
         assert got == status, (method, path, got, found)
         is_error(found)
     assert served.ask("GET", "/v1/completions")[1]["allow"] == "POST"
+
+
+@pytest.mark.parametrize("before", [b'{"temperature": ', b'{"prompt": '])
+def test_whatever_depth_is_refused(before):
+    """Also at the depths that can just be read, and not be written any more."""
+    limits = parse.Limits(NAME, 100, 50, 4)
+    for depth in range(800, 1010):
+        with pytest.raises(Refused):
+            parse.completion(parse.body(before + b"[" * depth + b"]" * depth + b"}"), limits)
 
 
 def test_health_needs_no_key_and_metrics_count(served):

@@ -367,7 +367,7 @@ class Engine:
     def _must_go_back(self) -> None:
         state = self.model.begin(1)
         with torch.no_grad():
-            self.model.features(self._tensor([[0, 0]]), state=state)
+            self.model.features(self._tensor([[PAD, PAD]]), state=state)
         try:
             state.back(1)
         except StateNotSupported as cannot:

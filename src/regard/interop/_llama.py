@@ -102,7 +102,7 @@ def _cut(qkv: Tensor, each: Line, settings: Mapping[str, Any]) -> list[Tensor]:
     return [part.contiguous() for part in torch.split(qkv, rows)]
 
 
-STRETCHES = {  # kinds of rotary places → what config.json says of them, in the order of `Rotary(stretch=…)`
+STRETCHES: dict[str, tuple[str, ...]] = {  # kinds of rotary places → what config.json says of them, in the order of `Rotary(stretch=…)`
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),

@@ -73,8 +73,8 @@ def export_run(folder: Path | str, out: Path | str) -> Model:
     folder, out = Path(folder), Path(out)
     model, tokenizers = load(folder), load_tokenizers(folder)
     described = _described(folder)
-    body, ours = model.body if isinstance(model, Labeller) else model, tokenizers is not None and tokenizers.source
-    if isinstance(body, Longformer) and ours and not isinstance(ours, BorrowedTokenizer):
+    body = model.body if isinstance(model, Labeller) else model
+    if isinstance(body, Longformer) and tokenizers is not None and not isinstance(tokenizers.source, BorrowedTokenizer):
         raise NotSupported(
             f"transformers' Longformer takes token 1 for padding, and in the vocabulary of {folder} it begins every text, so places would "
             "differ; export a Longformer with a vocabulary of its own kind, as imported ones have"

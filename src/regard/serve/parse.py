@@ -281,7 +281,10 @@ def _short(value: Any, most: int = 40) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         said = "a very large number" if (isinstance(value, int) and abs(value) > 10**most) or not math.isfinite(value) else str(value)
     else:
-        said = json.dumps(value[: 2 * most] if isinstance(value, str | list) else value if not isinstance(value, dict) else "an object")
+        try:
+            said = json.dumps(value[: 2 * most] if isinstance(value, str | list) else value if not isinstance(value, dict) else "an object")
+        except RecursionError:  # it could just be read
+            said = "something nested too deeply"
     return said if len(said) <= most else f"{said[:most]}…"
 
 

@@ -42,7 +42,7 @@ def angles(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tupl
     frequency = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     if stretch:
         factor, *slow = stretch
-        kept = 0.0 if not slow else (frequency * slow[2] / (2 * torch.pi) - slow[0]).div(slow[1] - slow[0]).clamp(0, 1)
+        kept: float | Tensor = 0.0 if not slow else (frequency * slow[2] / (2 * torch.pi) - slow[0]).div(slow[1] - slow[0]).clamp(0, 1)
         frequency = frequency * (kept + (1 - kept) / factor)
     return at.to(precise)[..., None] * frequency.to(at.device, precise)
 
