@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from regard.cli import main
 from regard.data import Tokenizer, Tokenizers
 from regard.errors import NotSupported
-from regard.interop import export, load
+from regard.interop.checkpoints import export, load
 from regard.models import Labeller, build, config_of
 from regard.tasks.run import write_config
 from regard.train.weights import weights_of
@@ -23,7 +23,7 @@ BODIES = {
     "fnet": {},
     "longformer_encoder": {"heads": 3, "window": [4]},
     "big_bird": {"heads": 3, "block": 4},
-    "nystromformer": {"heads": 3, "sentences": False, "pooler": False},
+    "nystromformer": {"heads": 3, "sentences": False, "pooler": False, "landmarks": 40, "segmented": 64, "kernel": 5},
 }
 
 
@@ -64,6 +64,7 @@ def test_logits_are_theirs(name, each, tmp_path):
     [
         ("big_bird", False, {}, "no class that classifies texts as this big_bird"),
         ("nystromformer", False, {}, "no class that classifies"),
+        ("big_bird", True, {"length": 80}, "random blocks"),
         ("bert", False, {"pooler": False, "sentences": False}, "pooler"),
     ],
 )

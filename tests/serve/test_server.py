@@ -270,7 +270,7 @@ def test_log_probabilities_are_bounded(served):
 
 def test_bodies_on_their_way_are_counted(monkeypatch):
     """Whoever sends half a body holds a place among those that may be answered or wait; when it is cut off, others have it."""
-    monkeypatch.setattr(app, "READING", 1.0)
+    monkeypatch.setattr(app, "READING", 3.0)
     with Served(None, rows=1, waiting=2) as served:
         half = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         plugs = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(3)]

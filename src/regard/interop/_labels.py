@@ -37,7 +37,7 @@ HEADS: dict[str, tuple[str, dict[str, Head]]] = {
         "classify": Head("LongformerForSequenceClassification", "classifier.out_proj", "classifier.dense"),
         "label": Head("LongformerForTokenClassification"),
     }),
-    "big_bird": ("bert", {"label": Head("BigBirdForTokenClassification")}),
+    "big_bird": ("bert", {"label": Head("BigBirdForTokenClassification", pooler="bert.pooler")}),
     "nystromformer": ("nystromformer", {"label": Head("NystromformerForTokenClassification")}),
 }  # fmt: skip
 
