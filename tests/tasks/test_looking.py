@@ -105,7 +105,7 @@ def test_layers_of_a_translator(folder, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("folder", "argv", "says"),
     [
-        ("language", ["to be " * 5], "31 tokens, and this model reads 24"),
+        ("language", ["to be " * 5], "31 tokens, and this model reads 1 to 24"),
         ("language", ["to", "--layer", "7"], "layer"),
         ("language", ["to", "--layer", "block"], "layer"),
         ("language", ["to", "--head", "2"], "head"),

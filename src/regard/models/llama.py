@@ -13,6 +13,7 @@ from torch import nn
 
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, Rotary, gpt, swiglu
+from ..layers.positions.rotary import check_stretch
 from ._decoder import Decoder, DecoderConfig, looking_in
 from ._model import ModelFacts
 
@@ -32,7 +33,7 @@ class LlamaConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Rotary(stretch=self.stretch)  # says what is wrong with it
+        check_stretch(self.stretch)
         if self.heads % self.kv_heads or self.head_width % 2:
             raise BadConfig(
                 f"LlamaConfig: heads={self.heads}, kv_heads={self.kv_heads}, head_width={self.head_width}; expected kv_heads to divide heads, "

@@ -31,8 +31,8 @@ def looked(run: Run[Model], text: str, layers: Chooser = None, heads: Choice = N
         parts = [[*ids, frame.end] for ids in run.tokenizer.encode_all(text.split("\t"))]
         ids = [frame.begin, *(i for part in parts for i in part)]
         kind = [0] + [int(number > 0) for number, part in enumerate(parts) for _ in part]
-    if len(ids) > model.config.length:
-        raise ShapeError(f"a text of {len(ids)} tokens, and this model reads {model.config.length}; take a shorter one")
+    if not 1 <= len(ids) <= model.config.length:
+        raise ShapeError(f"a text of {len(ids)} tokens, and this model reads 1 to {model.config.length}; take another one")
     given = torch.tensor([ids])
     with capture(model, layers, heads, tokens=run.tokenizer.strings(ids)) as maps:
         if isinstance(model, LanguageModel):
