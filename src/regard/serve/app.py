@@ -148,7 +148,7 @@ class Service:
 
     def _before(self, asked: parse.Asked) -> list[int]:
         """Characters of each prompt, which offsets count though only an echo shows them."""
-        if asked.options.echo:
+        if asked.options.echo or asked.options.alternatives is None:
             return [0] * len(asked.prompts)
         return [len(prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)) for prompt in asked.prompts]
 
