@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 KILLS ?= 60
 REQUESTS ?= 10000
 
@@ -23,13 +24,13 @@ test: $(STAMP)  ## everything that must hold: lint, types, all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(STAMP)  ## what to run before every commit: format, lint, types, fast tests
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m 'not slow' -x
+	$(PYTEST) -m 'not slow' -x
 
 torture: $(STAMP)  ## kill training runs 60 times with SIGKILL, resume them, compare the hashes; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)

@@ -44,7 +44,7 @@ LENGTHS = (1024, 4096, 16384)
 LONGEST, CONTEXTS = 65536, (1024, 8192, 65536)  # how far growth and decoding are followed, ours only
 WARM = 1024  # tokens of the step before memory is measured: libraries, threads and their buffers are not the layer's
 GIB, GIB_LONGEST = 14, 8  # more memory than this is a failure
-LONG = 20.0  # seconds of one core: a call of this is measurement enough
+LONG = 12.0  # seconds of one core: a call of this is measurement enough
 SLOW = 20.0  # seconds: a peer this slow at one length is not run at the next
 PATIENCE = 600.0  # seconds for one process
 
@@ -447,7 +447,7 @@ class Cells:
         return self.done[key]
 
     def times(self, pair: Pair, length: int, sides: tuple[str, ...], gib: float = GIB) -> dict[str, Any]:
-        budget = 6.0 if self.quick else 32.0
+        budget = 6.0 if self.quick else 16.0
 
         def measure() -> dict[str, Any]:
             found = child(f"timed({pair.name!r}, {length}, {list(sides)}, {budget}, {free(gib)})")

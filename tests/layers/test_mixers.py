@@ -106,7 +106,7 @@ class TestGated:
             (window(2), lambda b, i, j: abs(i - j) <= 2),
             (lengths([L, 4, 1]), lambda b, i, j: j < (L, 4, 1)[b]),
         ],
-        ids=str,
+        ids=["full", "causal", "window", "lengths"],
     )
     def test_the_formula_in_loops(self, pattern, allowed):
         mixer, x = self.build(), randn(B, L, D)

@@ -51,6 +51,7 @@ VARIANTS = DEFAULTS | {
         for feeding in (True, False)
     },
     "transformer post": replace(transformer, placement="post", tied="none", position="learned"),
+    "transformer rotary": replace(transformer, position="rotary"),
     "transformer shared": replace(transformer, source_vocab=TARGET, tied="all", position="none"),
 }
 UNNORMALISED = {f"luong {name}{how}" for name in ("local_predictive", "local_predictive_general") for how in ("", " parallel")}

@@ -193,8 +193,11 @@ class Attention(nn.Module):
     @classmethod
     def knows(cls, pattern: Pattern) -> bool:
         """Whether it can look where this pattern says."""
-        names, known = {_rule_name(part) for part in factors(pattern)}, cls.facts.patterns
-        return known == "any" or (names <= set(known) and ("full" in known or "causal" in names))
+        known = cls.facts.patterns
+        if known == "any":
+            return True
+        names = {_rule_name(part) for part in factors(pattern)}
+        return names <= set(known) and ("full" in known or "causal" in names)
 
     def _known(self) -> str:
         names = self.facts.patterns

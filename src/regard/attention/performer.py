@@ -23,7 +23,8 @@ class Performer(Kernel):
 
     with rows ω_f of standard normal length, orthogonal in blocks of K. φ(q)·φ(k)/F has the mean exp(q·k/√K).
 
-    Cost:    time O((L + M)·F·(K + V)), causal O(L·(C + F·log C)·V) in chunks of C = 64; memory O(L·(C + F)). A step costs O(F·V).
+    Cost:    time O((L + M)·F·(K + V)), causal O(L·(C + F)·(K + V)) in chunks of C = 64; memory O(L·K), causal sums every few
+             chunks besides: features are formed again on the way back. A step costs O(F·V).
     Use it:  to run a model trained with softmax attention on long sequences, with small queries and keys, or to train one.
     Avoid it: with scores beyond a few units: the variance grows like exp(‖q' + k'‖²), and F features no longer do.
     Limits:  no bias: there are no scores. The size of heads is fixed when it is made. Patterns as LinearAttention's.
@@ -42,7 +43,7 @@ class Performer(Kernel):
         paper="arXiv:2009.14794",
         formula="φ(q)·φ(k) / Σ φ(q)·φ(k) v,  φ = exp(ωx − ‖x‖²/2)",
         time="(L + M)·F·V",
-        memory="L·(C + F)",
+        memory="L·K",
         patterns=PATTERNS,
         bias=False,
     )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..attention import LSHAttention, SoftmaxAttention, State
 from ..attention._base import unmixed
-from ..attention._places import allowed, real
+from ..attention._places import real
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import Bias
 from ..layers import ACTIVATIONS, Dropout, FeedForward, LayerNorm, MultiHead, Packing, Reversible, ReversibleBlock, truncated
@@ -264,7 +264,9 @@ def _look(q: Tensor, k: Tensor, v: Tensor, i: Tensor, j: Tensor, pattern: Patter
     i, j = i.unsqueeze(-1), j.unsqueeze(-2)
     while i.dim() < q.dim():
         i, j = i.unsqueeze(0), j.unsqueeze(0)
-    seen = (j < length) & allowed(pattern, i.clamp(max=length - 1), j.clamp(max=length - 1), length)
+    ahead = (1,) * (i.dim() - 2)  # i and j begin with the axes of batch rows and heads
+    b, h = torch.arange(pattern.batch, device=i.device).view(-1, 1, *ahead), torch.arange(pattern.heads, device=i.device).view(-1, *ahead)
+    seen = (j < length) & pattern.fit(length, length).allows(b, h, i.clamp(max=length - 1), j.clamp(max=length - 1))
     scores = (q @ k.transpose(-1, -2)).masked_fill(~seen, -1e9).masked_fill(i == j, -1e5)
     lse = scores.logsumexp(-1)
     return (scores - lse.unsqueeze(-1)).exp() @ v, lse

@@ -8,7 +8,7 @@ $$x_t = \sqrt{D}\,E[\mathrm{id}_t] + PE_t \qquad p = \mathrm{softmax}(y E^\top)$
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from ..layers import (
     NoNorm,
     Packing,
     Position,
+    Rotary,
     Sinusoidal,
     States,
     xavier,
@@ -44,7 +45,7 @@ class TransformerConfig(TranslatorConfig):
     dropout: float = 0.1
     tied: str = "all"  # one table for source, target and output; "output": target and output share; "none"
     placement: str = "pre"  # of the norms: the paper's is "post"
-    position: str = "sinusoidal"  # or "sinusoidal_halves" (all sines, then all cosines, as Marian has them), "learned", "none"
+    position: str = "sinusoidal"  # or "sinusoidal_halves" (all sines, then all cosines, as Marian has them), "learned", "rotary", "none"
     attention: tuple[str, str, str] = ("softmax", "softmax", "softmax")  # encoder, decoder, decoder looking at encoder
     activation: str = "relu"
     output_bias: bool = False  # a number a word, added to its logit
@@ -54,7 +55,7 @@ class TransformerConfig(TranslatorConfig):
         super().__post_init__()
         self._one_of("tied", ("all", "output", "none"))
         self._one_of("placement", ("post", "pre", "sandwich"))
-        self._one_of("position", ("sinusoidal", "sinusoidal_halves", "learned", "none"))
+        self._one_of("position", ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "none"))
         self._one_of("activation", ACTIVATIONS)
         if len(self.depth) != 2 or any(type(n) is not int or n < 1 for n in self.depth):
             raise BadConfig(f"TransformerConfig: depth={self.depth!r}; expected two whole numbers, of the encoder and of the decoder")
@@ -68,6 +69,10 @@ class TransformerConfig(TranslatorConfig):
         if self.width % self.heads or (self.position.startswith("sinusoidal") and self.width % 2):
             raise BadConfig(
                 f"TransformerConfig: width={self.width}; expected a multiple of heads={self.heads}, even for sinusoidal positions"
+            )
+        if self.position == "rotary" and self.width // self.heads % 2:
+            raise BadConfig(
+                f"TransformerConfig: heads of {self.width // self.heads}, and rotary places turn pairs; expected an even width / heads"
             )
         if self.tied == "all" and self.source_vocab != self.target_vocab:
             raise BadConfig(
@@ -122,19 +127,20 @@ class Transformer(Translator):
         c = self.config = config
 
         def embedding(vocab: int) -> Embedding:
-            places: dict[str, Position | None] = {"none": None}
+            places: dict[str, Position | None] = {"none": None, "rotary": None}  # those act on queries and keys
             if c.position.startswith("sinusoidal"):
                 places[c.position] = Sinusoidal(c.width, layout="halves" if c.position.endswith("halves") else "interleaved")
             elif c.position == "learned":
                 places[c.position] = Learned(c.length, c.width)
             return Embedding(vocab, c.width, places[c.position], scaled=True, dropout=c.dropout)
 
-        def heads(line: str) -> MultiHead:
-            return looking(line, c.width, c.heads, c.length)
+        def heads(line: str, **options: Any) -> MultiHead:
+            return looking(line, c.width, c.heads, c.length, **options)
 
         def block(name: str, cross: MultiHead | None = None) -> Block:
             thinking = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
-            return Block(c.width, heads(name), thinking, cross=cross, placement=c.placement, dropout=c.dropout)  # type: ignore[arg-type]
+            mixer = heads(name, position=Rotary() if c.position == "rotary" else None)
+            return Block(c.width, mixer, thinking, cross=cross, placement=c.placement, dropout=c.dropout)  # type: ignore[arg-type]
 
         of_encoder, of_decoder, across = c.attention
         self.embedding = embedding(c.target_vocab)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-ITERATIONS = 5
+ITERATIONS = 4  # five lift singular values below a 200th of the norm a little more, for a quarter more time
 
 
 def orthogonal(x_NRC: Tensor, iterations: int = ITERATIONS) -> Tensor:
