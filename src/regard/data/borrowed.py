@@ -101,11 +101,12 @@ class BorrowedTokenizer(Tokenizer):
             )
         return cls(native, {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK})
 
-    def publish(self, folder: Path) -> None:
-        """tokenizer.json and tokenizer_config.json as transformers reads them."""
+    def publish(self, folder: Path, kinds: bool = False) -> None:
+        """tokenizer.json and tokenizer_config.json as transformers reads them; `kinds`: the model is told which of two texts a token is of."""
         (folder / "tokenizer.json").write_text(self._native.to_str(pretty=True), encoding="utf-8")
         named = {f"{role}_token": self.vocabulary[number] for role, number in self.roles.items()}
-        said = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"] if kinds else ["input_ids", "attention_mask"]
+        said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, **named}
         (folder / "tokenizer_config.json").write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     # -- text and ids --------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from torch import Tensor
 from ..data import BorrowedTokenizer, Tokenizers
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists, UnknownName
 from ..models import Labeller, Longformer, Model, TextEncoder, build, config_of
+from ..models._encoder import Encoder
 from ..models._model import Spec
 from ..patterns import Full
 from ..tasks.run import load_model, read_config, write_config
@@ -83,7 +84,7 @@ def export_run(folder: Path | str, out: Path | str) -> Model:
     if tokenizers is not None and tokenizers.joint:
         borrowed = BorrowedTokenizer.of(tokenizers.source, framed=isinstance(body, TextEncoder))
         if borrowed is not None:
-            borrowed.publish(out)
+            borrowed.publish(out, kinds=isinstance(body, Encoder) and body.config.kinds > 1)
     return model
 
 
