@@ -335,6 +335,7 @@ def test_words_of_a_borrowed_vocabulary_are_those_given(tmp_path):
     run = Run(tmp_path, {"task": "label", "settings": {"labels": ["A", "O"]}}, Labeller(body, 2, each=True).eval(), Tokenizers(borrowed))
     ((first, lost, *others),) = tagged(run, [words])
     assert lost == ("O", 0.0) and first[1] > 0 and len(others) == 2
+    assert tagged(run, [["\u200b"], []]) == [[("O", 0.0)], []]
 
 
 def test_words_of_borrowed_bytes(tmp_path):

@@ -375,8 +375,8 @@ def tagged(run: Run[Labeller], sentences: Sequence[Sequence[str]], batch: int = 
     answers = []
     for words in sentences:
         some = _unlabelled(run, [Tagged(tuple(words), (run.labels[0],) * len(words))])
-        p_TN = torch.cat([_logits(run.model, collate(some, np.array([n]))).softmax(-1) for n in range(len(some))])
-        best, number = p_TN.max(-1)
+        parts = [_logits(run.model, collate(some, np.array([n]))).softmax(-1) for n in range(len(some))]
+        best, number = torch.cat([torch.zeros(0, len(run.labels)), *parts]).max(-1)
         there = sorted({n for n in run.tokenizer.encode_words(words)[1] if n >= 0})
         found = dict(zip(there, ((run.labels[n], p) for n, p in zip(number.tolist(), best.tolist(), strict=True)), strict=True))
         nothing = (OUTSIDE if OUTSIDE in run.labels else run.labels[0], 0.0)
