@@ -181,31 +181,47 @@ class Predict:
 
 @dataclass(frozen=True)
 class Look:
-    """Where a translator looks while it writes: a heat map in the terminal, and a PNG file if asked.
+    """Where a translator looks while it writes, and any other model while it reads: a heat map in the terminal, and a PNG file if asked.
 
     As in:  regard look runs/numbers "twenty-one" --png map.png
+            regard look runs/book "Once upon a time" --layer 0 --head 2
     """
 
     folder: Positional[Path]
     """a run directory"""
-    sentence: Positional[str]
-    """what to translate"""
+    text: Positional[str]
+    """what to read, or to translate (a tab between the two texts of a pair)"""
+    layer: str | None = None
+    """by number or name, * for any part of it; if not given, the source as the last layer of a translator sees it, else the last in the
+    terminal and all in the picture"""
+    head: int | None = None
+    """by number; if not given, the mean of all in the terminal, and all in the picture"""
     beam: int = 1
-    """hypotheses kept in the search"""
+    """of a translator: hypotheses kept in the search"""
     png: Path | None = None
     """write the picture to this file too"""
 
     def run(self) -> None:
         from .look import Maps
         from .models import Translator
-        from .tasks import Run, alignment
+        from .tasks import Run, alignment, looked, translation_looked
 
-        text, drawn = alignment(Run.load(self.folder, Translator), self.sentence, _beam(self.beam))
-        print(text)
-        maps = Maps([drawn])
-        maps.show()
+        _writable(self.png, ".png", "--png")
+        run = Run.load(self.folder)
+        layers = int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer
+        if not isinstance(run.model, Translator):
+            maps = looked(run, self.text, layers)
+        else:
+            if self.layer is None and self.head is None:
+                said, drawn = alignment(run.of(Translator), self.text, _beam(self.beam))
+                maps = Maps([drawn])
+            else:
+                said, maps = translation_looked(run.of(Translator), self.text, _beam(self.beam), layers)
+            print(said)
+        for name in maps.layers if self.layer is not None else maps.layers[-1:]:
+            maps.show(name, self.head)
         if self.png is not None:
-            print(f"wrote {maps.save_png(self.png)}")
+            print(f"wrote {maps.save_png(self.png, head=self.head)}")
 
 
 @dataclass(frozen=True)
@@ -297,8 +313,8 @@ class Compare:
 
         from .compare import compare
 
-        for path, suffix in ((self.plot, ".png"), (self.json, "")):
-            _writable(path, suffix)  # before minutes are spent
+        for path, suffix, option in ((self.plot, ".png", "--plot"), (self.json, "", "--json")):
+            _writable(path, suffix, option)  # before minutes are spent
         found = compare(
             self.mechanisms or None, self.lengths, width=self.width, heads=self.heads, batch=self.batch, causal=not self.full,
             dtype=self.dtype, projections=self.projections, threads=self.threads, repeats=self.repeats, minutes=self.minutes,
@@ -325,11 +341,11 @@ class Compare:
                 print(f"wrote {path}")
 
 
-def _writable(path: Path | None, suffix: str) -> None:
+def _writable(path: Path | None, suffix: str, option: str) -> None:
     if path is None or path == Path("-"):
         return
     if suffix and path.suffix.lower() != suffix:
-        raise NotSupported(f"--plot {path}: the picture is a PNG file, so the name must end in {suffix}")
+        raise NotSupported(f"{option} {path}: the picture is a PNG file, so the name must end in {suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -14,6 +14,7 @@ from .commands import settings_of
 from .errors import BadConfig
 
 Kind = Literal["bpe", "words", "characters", "bytes"]
+Optimizer = Literal["adamw", "adam", "radam", "lamb", "muon", "adafactor"]  # the names of train.OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class Loop:
     """stop after so many passes over the data"""
     steps: int | None = None
     """stop after so many steps; 3,000 if nothing else is given"""
+    optimizer: Optimizer = "adamw"
+    """which way to step: muon takes the fewest steps, adafactor the least memory (give it --lr 1e-2), lamb is for very large batches"""
     lr: float = 2e-3
     """the highest learning rate"""
     warmup: int = 400
@@ -69,7 +72,7 @@ class Loop:
         nothing = self.minutes is None and self.epochs is None and self.steps is None
         return training.TrainConfig(
             budget=training.Budget(steps=3000 if nothing else self.steps, epochs=self.epochs, minutes=self.minutes),
-            optimizer=training.AdamW(betas=(0.9, 0.98)),
+            optimizer=training.OPTIMIZERS[self.optimizer](),
             schedule=training.InverseSquareRoot(peak=self.lr, warmup=self.warmup),
             every=training.Every(evaluate=evaluate),
             average=self.average,
@@ -203,7 +206,9 @@ class Language(Text):
             self.out, config, self.how(self.evaluate), self.model, settings_of(self.set), base=self.base, cache=self.cache,
             resume=self.resume, progress=not self.quiet,
         )  # fmt: skip
-        self.said(done, f"regard evaluate {self.out}")
+        self.said(
+            done, f'regard evaluate {self.out}        regard complete {self.out} "a beginning"        regard look {self.out} "a text"'
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +285,8 @@ class Tuning:
     """passes over the data, at most"""
     patience: int = 2
     """stop after so many evaluations (one an epoch) without a better one; 0 is never"""
+    optimizer: Optimizer = "adamw"
+    """which way to step: muon takes the fewest steps, adafactor the least memory (give it --lr 1e-2), lamb is for very large batches"""
     lr: float = 5e-4
     """the highest learning rate, of the top; it falls to nothing in a straight line"""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -293,6 +300,7 @@ class Tuning:
 
     def tuned(self, task: Literal["classify", "label"], after: str) -> None:
         from .tasks import LabelConfig, train_labels
+        from .train import OPTIMIZERS
 
         if self.scratch and self.base is None:
             raise BadConfig("--scratch takes the shape of a run: name it with --base, or leave --scratch out and choose a --model")
@@ -303,7 +311,7 @@ class Tuning:
         )  # fmt: skip
         done = train_labels(
             self.out, config, self.model, settings_of(self.set), seeds=self.seeds, epochs=self.epochs, patience=self.patience, lr=self.lr,
-            resume=self.resume, progress=not self.quiet,
+            optimizer=OPTIMIZERS[self.optimizer](), resume=self.resume, progress=not self.quiet,
         )  # fmt: skip
         for name in next(iter(done.results.values())).metrics:
             mean, low, high = done.spread(name)

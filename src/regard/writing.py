@@ -91,7 +91,7 @@ class Serve:
     """A language model behind HTTP, as OpenAI's completions are: /v1/completions, /v1/models, /v1/attention, /health, /metrics.
 
     As in:  regard serve runs/book
-            REGARD_KEY=secret regard serve runs/book --host 0.0.0.0 --port 8080
+            REGARD_KEY=$(openssl rand -hex 24) regard serve runs/book --host 0.0.0.0 --port 8080
     """
 
     folder: Positional[Path]
@@ -118,7 +118,7 @@ class Serve:
     def run(self) -> None:
         from .serve import serve
 
-        key = self.key or os.environ.get("REGARD_KEY") or None
+        key = os.environ.get("REGARD_KEY") if self.key is None else self.key
         serve(
             lambda: language_model(self.folder), self.name or self.folder.resolve().name, host=self.host, port=self.port, key=key,
             weights=self.weights, rows=self.rows, positions=self.positions, waiting=self.waiting, lookup=self.lookup,
@@ -128,11 +128,12 @@ class Serve:
 def language_model(folder: Path) -> tuple[Any, Any]:
     """The model and the tokenizer of a run, or of a directory of transformers."""
     from .interop import load, load_tokenizers
-    from .models import LanguageModel
+    from .models import Labeller, LanguageModel
 
     model, tokenizers = load(folder), load_tokenizers(folder)
     if not isinstance(model, LanguageModel):
-        raise NotSupported(f"{folder}: a {model.facts.name}, which does not go on with a text; language models do, as gpt2")
+        what = "classifier" if isinstance(model, Labeller) else model.facts.name
+        raise NotSupported(f"{folder}: a {what}, which does not go on with a text; language models do, as gpt2")
     if tokenizers is None:
         raise MissingFile(
             f"{folder}: no tokenizer is there, so text cannot become tokens; save the one that the model was trained with beside it"

@@ -95,3 +95,13 @@ def test_parts(write):
     assert not set(found.train) & set(found.valid)
     own = read_labelled(path, valid=write("b.tsv", "x\t1\n"))
     assert own.valid == [Labelled(("x",), "1")] and "examples to train on" in str(own)
+
+
+def test_columns_that_nobody_named(write):
+    with pytest.raises(BadFile, match="4 columns"):
+        read_labelled(write("a.tsv", "1\ta\tb\tyes\n"))
+    with pytest.raises(NotSupported, match="counted from 1"):
+        read_labelled(write("a.tsv", "a\tyes\n"), fields=("1", "0"))
+    for fields in (("tokens", "tags"), ("0", "1")):
+        with pytest.raises(NotSupported, match="numbers, from 1"):
+            read_tagged(write("a.conll", "a O\n"), fields=fields)

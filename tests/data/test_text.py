@@ -216,6 +216,23 @@ def test_the_cache_is_kept_until_something_changes(write, tmp_path, monkeypatch)
     assert not list(folder.glob("writing*"))
 
 
+def test_validation_is_not_taken_for_test(write, tmp_path):
+    """The same two files, the second as another part, in one cache."""
+    a, b, tokenizer = write("a.txt", "one"), write("b.txt", "two"), Tokenizer.train([], "bytes", 260)
+    for named in ("valid", "test"):
+        found = encoded(Texts(a, **{named: b}, shares=(0.0, 0.0)), tokenizer, tmp_path / "cache")
+        assert [getattr(found, part).documents for part in ("valid", "test")] == [named == "valid", named == "test"]
+
+
+def test_what_a_killed_process_left_is_neither_read_nor_kept(write, tmp_path):
+    path, tokenizer, folder = write("a.txt", "one"), Tokenizer.train([], "bytes", 260), tmp_path / "cache"
+    encoded(Texts(path), tokenizer, folder)
+    (made,) = (one for one in folder.iterdir() if one.is_dir())
+    made.rename(folder / "writing-1")  # killed before the last step
+    encoded(Texts(path), tokenizer, folder)
+    assert [one.name for one in folder.iterdir() if one.is_dir()] == [made.name]
+
+
 def test_several_processes_ask_at_once(write, tmp_path):
     path = write("a.txt", "".join(DOCUMENTS) * 20)
     script = f"""

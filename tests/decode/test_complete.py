@@ -110,3 +110,11 @@ def test_command(run, capsys, monkeypatch):
     assert main(["complete", str(run), "ab", "--max-tokens", "1000"]) == 2
     assert "at most 64" in capsys.readouterr().err
     assert main(["complete", str(run / "nowhere"), "ab"]) == 2
+
+
+def test_ids_that_the_tokenizer_does_not_know(tokenizer):
+    """A model may have room for more tokens than there are: they have no text."""
+    model = Small(vocab=300)
+    assert complete(model, tokenizer, [[259, 10]], Options(most=3))
+    with pytest.raises(NotSupported, match="260"):
+        complete(model, tokenizer, [[260, 10]], Options(most=3))

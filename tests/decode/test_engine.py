@@ -262,3 +262,38 @@ def test_looking_up_is_refused_where_one_cannot_go_back():
 
     with pytest.raises(NotSupported, match="lookup"):
         Engine(Onward(), BYTES.decode, lookup=4)
+
+
+def test_who_leaves_while_being_read_is_read_no_further():
+    """The longest prompt goes: those behind it begin at once, and answer as they would alone."""
+    long, short = Request(prompt=[5] * 400, most=2), Request(prompt=[6, 7, 8], most=5)
+    engine = Engine(MODEL, BYTES.decode, chunk=16)
+    (gone,), (stays,) = engine.submit(long), engine.submit(short)
+    engine.step()
+    assert not stays.ids
+    engine.cancel(gone)
+    engine.step()
+    assert stays.ids and engine.running == 1
+    while engine.busy:
+        engine.step()
+    close((stays.text, stays.ids, stays.finish, []), run(Engine(MODEL, BYTES.decode), [short])[0])
+
+
+def test_who_leaves_beside_others_that_are_read():
+    prompts = [[5] * 60, [6] * 50, [7] * 40]
+    for leaves in range(3):
+        engine = Engine(MODEL, BYTES.decode, chunk=40)
+        rows = [engine.submit(Request(prompt=prompt, most=4))[0] for prompt in prompts]
+        engine.step()
+        engine.cancel(rows[leaves])
+        while engine.busy:
+            engine.step()
+        for row in (row for n, row in enumerate(rows) if n != leaves):
+            close((row.text, row.ids, row.finish, []), run(Engine(MODEL, BYTES.decode), [row.request])[0])
+
+
+def test_the_coldest_temperature_takes_the_best():
+    def said(temperature):
+        return run(Engine(MODEL, BYTES.decode), [Request(prompt=[5], most=9, sampling=Sampling(temperature=temperature, top_p=0.9))])[0][1]
+
+    assert said(5e-324) == said(1e-300) == said(1e-40) == said(0)

@@ -128,3 +128,37 @@ def test_every_row_stops_by_itself():
     assert model.sizes == [5, 5, 5, 5, 4, 2, 2, 2]
     assert {row: "".join(texts) for row, texts in streamed.items()} == {0: "one.", 1: "two ", 2: "STO.", 3: "four fiv"}
     assert streamed[2] == ["STO."]  # held until it could not be STOP any more
+
+
+def test_bytes_that_are_no_text_are_not_waited_for():
+    longest = 0
+
+    def decode(ids):
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return bytes(ids).decode(errors="replace")
+
+    pieces, ids = Pieces(decode), [0xFF] * 500 + list("é€".encode())
+    shown = [pieces.push(byte) for byte in ids]
+    assert "".join(shown) == bytes(ids).decode(errors="replace") and longest < 100  # or a long prompt of them would take minutes
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_tokens_that_end_inside_characters(size):
+    """Of three bytes, all of them do: no token but the last ends where a character does."""
+    raw = ("x" + "€" * 200).encode()
+    tokens = [raw[at : at + size] for at in range(0, len(raw), size)]
+    pieces = Pieces(lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"))
+    assert "".join(pieces.push(i) for i in range(len(tokens))) + pieces.close() == raw.decode()
+
+
+def test_tokens_without_text_are_not_kept_for_ever():
+    longest = 0
+
+    def decode(ids):
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return "".join("a" for i in ids if i)
+
+    pieces = Pieces(decode)
+    assert "".join(pieces.push(i) for i in [1] + [0] * 300 + [1]) == "aa" and longest < 100

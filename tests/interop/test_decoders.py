@@ -33,11 +33,17 @@ def llama_like(kind: str, **changes):
     return getattr(transformers, f"{kind}ForCausalLM")(config)
 
 
+LLAMA31 = {  # of eight pairs of features, the first keeps its pace, the last four are slowed down by the factor, three are between
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 40,
+}  # fmt: skip
 FAMILIES = {
     "gpt2": gpt2,
     "openai-gpt": openai_gpt,
     "llama": lambda: llama_like("Llama"),
     "llama, tied, wide heads": lambda: llama_like("Llama", tie_word_embeddings=True, head_dim=10, rope_theta=500.0, rms_norm_eps=1e-3),
+    "llama, stretched": lambda: llama_like("Llama", rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}),
+    "llama 3.1": lambda: llama_like("Llama", head_dim=16, rope_parameters=LLAMA31),
     "mistral": lambda: llama_like("Mistral", sliding_window=None),
     "mistral, window": lambda: llama_like("Mistral", sliding_window=5),
     "qwen2": lambda: llama_like("Qwen2"),
@@ -113,7 +119,9 @@ def test_gpt2_of_old(tmp_path):
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn"),
         ("openai-gpt", {"afn": "relu"}, "afn"),
         ("llama", {"attention_bias": True}, "attention_bias"),
-        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}, "linear"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0}}, "yarn"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "rope_theta": 10000.0}}, "low_freq_factor"),
+        ("llama", {"rope_parameters": {**LLAMA31, "low_freq_factor": 5.0}}, "low below high"),
         ("qwen2", {"use_sliding_window": True}, "use_sliding_window"),
     ],
 )
@@ -123,6 +131,17 @@ def test_what_would_differ_is_refused(family, wrong, named, tmp_path):
     config.write_text(json.dumps(json.loads(config.read_text()) | wrong))
     with pytest.raises(BadConfig, match=named):
         load(tmp_path)
+
+
+def test_scaling_as_older_files_say_it(tmp_path):
+    model = shaken(llama_like("Llama", rope_parameters=LLAMA31))
+    model.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    said = json.loads(config.read_text())
+    scaling = {key: value for key, value in said.pop("rope_parameters").items() if key != "rope_theta"}
+    config.write_text(json.dumps(said | {"rope_theta": 100.0, "rope_scaling": scaling}))
+    with torch.no_grad():
+        assert (load(tmp_path)(ids()) - model(ids()).logits).abs().max() <= 1e-5
 
 
 def test_another_mechanism_is_not_written(tmp_path):

@@ -19,9 +19,9 @@ KEY = "a-key-for-tests"
 NAME = "tiny"
 
 
-def tiny(length: int = 128):
+def tiny(length: int = 128, vocab: int = 260):
     torch.manual_seed(0)
-    model = build("gpt2", {"vocab": 260, "length": length, "width": 32, "heads": 2, "depth": 2}).eval()
+    model = build("gpt2", {"vocab": vocab, "length": length, "width": 32, "heads": 2, "depth": 2}).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data *= 3
@@ -31,8 +31,8 @@ def tiny(length: int = 128):
 class Served:
     """The server in a thread of this process, while inside `with`."""
 
-    def __init__(self, key: str | None, **bounds: int):
-        model, self.tokenizer = tiny()
+    def __init__(self, key: str | None, model=None, **bounds: int):
+        model, self.tokenizer = model or tiny()
         self.key, self.service = (
             key,
             Service(engine_for(model, self.tokenizer, **{"rows": 8, "waiting": 64, **bounds}), self.tokenizer, NAME),

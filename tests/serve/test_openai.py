@@ -129,6 +129,7 @@ def test_penalties_and_sampling(client):
         ({"prompt": "x" * 200}, openai.BadRequestError, "prompt"),
         ({"prompt": "x" * 10_000}, openai.BadRequestError, "prompt"),
         ({"stream_options": {"include_usage": True}}, openai.BadRequestError, "stream_options"),
+        ({"stream_options": {"include_usage": True, "wrong": True}, "stream": True}, openai.BadRequestError, "stream_options"),
         ({"extra_body": {"temprature": 1}}, openai.BadRequestError, "temprature"),
         ({"model": "gpt-5"}, openai.NotFoundError, "model"),
     ],
@@ -152,3 +153,14 @@ def test_models(client):
     assert client.models.retrieve(NAME).id == NAME
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other/one")
+
+
+@pytest.mark.parametrize("prompt", ["Hi there", [1, 72, 105]])
+def test_offsets_count_the_prompt(served, client, prompt):
+    """As OpenAI does: from the beginning of the prompt, though only an echo shows it; streamed or not."""
+    ask = {"model": NAME, "prompt": prompt, "temperature": 0, "logprobs": 0, **ALL}
+    plain, echoed = (client.completions.create(**ask, echo=echo).choices[0] for echo in (False, True))
+    assert plain.logprobs.text_offset == echoed.logprobs.text_offset[-12:]
+    assert plain.logprobs.text_offset[0] == len(echoed.text) - len(plain.text) > 0
+    streamed = [at for part in client.completions.create(**ask, stream=True) for at in part.choices[0].logprobs.text_offset]
+    assert streamed == plain.logprobs.text_offset

@@ -18,7 +18,8 @@ from abuse import battered
 from small_server import KEY, NAME, Served, tiny
 
 from regard.errors import NotSupported
-from regard.serve import app, listen, serve
+from regard.serve import app, listen, parse, serve
+from regard.serve.errors import Refused
 
 LONG = {"prompt": "x", "max_tokens": 120, "logit_bias": {"2": -100}}
 
@@ -54,6 +55,15 @@ def test_every_error_has_the_shape(served):
         assert got == status, (method, path, got, found)
         is_error(found)
     assert served.ask("GET", "/v1/completions")[1]["allow"] == "POST"
+
+
+@pytest.mark.parametrize("before", [b'{"temperature": ', b'{"prompt": '])
+def test_whatever_depth_is_refused(before):
+    """Also at the depths that can just be read, and not be written any more."""
+    limits = parse.Limits(NAME, 100, 50, 4)
+    for depth in range(800, 1010):
+        with pytest.raises(Refused):
+            parse.completion(parse.body(before + b"[" * depth + b"]" * depth + b"}"), limits)
 
 
 def test_health_needs_no_key_and_metrics_count(served):
@@ -237,7 +247,62 @@ def test_a_failing_model_fails_its_answers_only():
         served.service.engine.model.logits = broken
         status, _, found = served.complete(prompt="x")
         assert status == 500 and is_error(found, "internal_error") and "luck" not in found["error"]["message"]
+        assert numbers(served)["rows_running"] == 0
         assert served.complete(prompt="x", max_tokens=1)[0] == 200 and served.idle()
+
+
+def test_a_model_with_more_tokens_than_its_tokenizer():
+    """Ids without text are refused in prompts, and told by number among the likeliest."""
+    with Served(None, model=tiny(vocab=300)) as served:
+        for body in ({"prompt": [5, 280]}, {"prompt": [5], "logit_bias": {"280": 1}}):
+            status, _, found = served.complete(**body, echo=True)
+            assert status == 400 and is_error(found)
+        status, _, found = served.complete(prompt="x", max_tokens=8, logprobs=20)
+        assert status == 200 and any(
+            name.isdigit() and int(name) >= 260 for top in found["choices"][0]["logprobs"]["top_logprobs"] for name in top
+        )
+
+
+def test_log_probabilities_are_bounded(served):
+    status, _, found = served.complete(prompt=["x" * 100] * 64, n=8, max_tokens=20, logprobs=20, echo=True)
+    assert status == 400 and found["error"]["param"] == "logprobs" and "500,000" in found["error"]["message"]
+
+
+def test_bodies_on_their_way_are_counted(monkeypatch):
+    """Whoever sends half a body holds a place among those that may be answered or wait; when it is cut off, others have it."""
+    monkeypatch.setattr(app, "READING", 3.0)
+    with Served(None, rows=1, waiting=2) as served:
+        half = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        plugs = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(3)]
+        for plug in plugs:
+            plug.sendall(half)
+        while served.service.worker._arriving < 3:
+            time.sleep(0.01)
+        assert served.complete(prompt="x")[0] == 429
+        for plug in plugs:
+            plug.settimeout(10)
+            assert b"408" in plug.recv(1000)
+            plug.close()
+        assert served.complete(prompt="x", max_tokens=1)[0] == 200 and served.idle()
+
+
+def test_requests_behind_each_other_have_time(monkeypatch):
+    """Two on one connection, sent at once: the patience for headers must not run while the second is answered."""
+    monkeypatch.setattr(listen, "HEADERS", 0.3)
+    with Slow(None) as served:
+        body = json.dumps({**LONG, "max_tokens": 40}).encode()
+        one = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+            + body
+        )
+        with socket.create_connection(("127.0.0.1", served.port)) as plug:
+            plug.settimeout(20)
+            plug.sendall(one + one)
+            got = b""
+            while got.count(b'"finish_reason":"length"') < 2:
+                piece = plug.recv(65536)
+                assert piece, got
+                got += piece
 
 
 def test_battered(served):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.cli import main
-from regard.data import BOS, EOS, Tokenizer
+from regard.data import BOS, EOS, Tokenizer, Tokenizers
 from regard.data.labels import Labelled, Tagged
 from regard.errors import BadConfig, NotSupported
 from regard.models import Labeller, LanguageModel, TextEncoder, build
@@ -241,7 +241,7 @@ def test_classify(root, tmp_path, capsys, base):
     assert judged["accuracy"] >= 0.8 and np.array(judged["confusion"]).shape == (2, 2)
     assert main(["evaluate", str(out), "--data", str(root / "one.tsv")]) == 0
     assert "precision" in capsys.readouterr().out
-    assert main(["look", str(out), "x"]) == 2 and "needs a translator" in capsys.readouterr().err
+    assert main(["look", str(out), "great film", "--layer", "0"]) == 0 and "film" in capsys.readouterr().out
 
 
 def test_pairs_and_scratch(root, tmp_path, capsys):
@@ -317,3 +317,30 @@ def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):
     assert main(["train", "classify", *argv]) == 2
     err = capsys.readouterr().err
     assert says in err and len(err.splitlines()) == 1
+
+
+def test_words_of_a_borrowed_vocabulary_are_those_given(tmp_path):
+    """Word pieces cut "don't" in three and drop what they cannot see; labels stay with their words."""
+    from regard.data import BorrowedTokenizer
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "don", "'", "t", "go", ".", "##ing"]
+    (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")
+    borrowed = BorrowedTokenizer.found(tmp_path)
+    words = ("Don't", "\u200b", "going", ".")  # the second is nothing but a mark that BERT leaves out
+    ids, numbers = borrowed.encode_words(words)
+    assert [names[i] for i in ids] == ["don", "'", "t", "go", "##ing", "."] and numbers == [0, 0, 0, 2, 2, 3]
+    some = shown([Tagged(words, ("A", "B", "C", "D"))], borrowed, ("A", "B", "C", "D"), 16, False)
+    assert some.places[0].tolist() == [1, 4, 6] and some.labels[0].tolist() == [0, 2, 3]
+    body = build("bert", {"vocab": len(names), "length": 16, "width": 16, "heads": 2, "depth": 1, "hidden": 16})
+    run = Run(tmp_path, {"task": "label", "settings": {"labels": ["A", "O"]}}, Labeller(body, 2, each=True).eval(), Tokenizers(borrowed))
+    ((first, lost, *others),) = tagged(run, [words])
+    assert lost == ("O", 0.0) and first[1] > 0 and len(others) == 2
+    assert tagged(run, [["\u200b"], []]) == [[("O", 0.0)], []]
+
+
+def test_words_of_borrowed_bytes(tmp_path):
+    from regard.data import BorrowedTokenizer
+
+    ours = Tokenizer.train(["don't go there, naïve 😀 cat"] * 3, "bpe", 300)
+    words = ("don't", "go", "naïve", "😀", "x,y")
+    assert BorrowedTokenizer.of(ours).encode_words(words) == ours.encode_words(words)

@@ -2,6 +2,8 @@
 
 import json
 import math
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from regard.errors import BadConfig, NotSupported, RegardError
 from regard.models import LanguageModel, TextEncoder, Translator, build
 from regard.tasks import LanguageConfig, LanguageTask, Run, perplexity
 from regard.tasks.language import summed_loss
+from regard.train import OPTIMIZERS, AdamW, TrainConfig
+from regard.training import Language, Optimizer
 
 SMALL = ["--set", "width=32", "--set", "heads=2", "--set", "depth=1", "--length", "32", "--batch", "8", "--quiet"]
 DOCUMENTS = [f"The number {n} is {'even' if n % 2 == 0 else 'odd'}, and {n + 1} is not.\n" for n in range(40)]
@@ -221,3 +225,49 @@ def test_help_has_an_example(task, capsys):
     assert main(["train", *([task] if task else []), "--help"]) == 0
     said = capsys.readouterr().out
     assert f"As in:  regard train {task}" in said
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_by_name(text, tmp_path, optimizer):
+    out = tmp_path / "run"
+    argv = ["train", "language", "--data", str(text), "--tokens", "characters", "--steps", "3", "--out", str(out), *SMALL]
+    assert main([*argv, "--optimizer", optimizer]) == 0
+    how = TrainConfig.from_json(json.loads((out / "config.json").read_text())["train"])
+    assert how.optimizer == OPTIMIZERS[optimizer]()
+
+
+def test_the_default_optimizer_is_what_it_was():
+    config = Language(out=Path("x")).how()
+    assert config.optimizer == AdamW(betas=(0.9, 0.98)) and set(get_args(Optimizer)) == set(OPTIMIZERS)
+
+
+def test_another_run_is_not_written_over(folder, text):
+    """Nor is any file of it touched, though the vocabulary is made before training would find out."""
+    before = {name: (folder / name).read_bytes() for name in ("config.json", "tokenizer.json", "model.safetensors")}
+    assert main(["train", "language", "--data", str(text), "--tokens", "bytes", "--steps", "1", "--out", str(folder), *SMALL]) == 2
+    assert {name: (folder / name).read_bytes() for name in before} == before
+
+
+def test_a_run_goes_on_with_its_own_data_only(text, tmp_path, capsys):
+    argv = ["train", "language", "--data", str(text), "--tokens", "bytes", "--out", str(tmp_path / "run"), *SMALL]
+    assert main([*argv, "--steps", "2"]) == 0
+    text.write_text(text.read_text() + json.dumps({"text": "one more"}) + "\n")
+    assert main([*argv, "--steps", "3", "--resume"]) == 2
+    assert "the data are not those" in capsys.readouterr().err
+
+
+def test_a_test_part_that_may_have_been_learned_from(text, tmp_path, capsys):
+    assert (
+        main(["train", "language", "--data", str(text), "--tokens", "bytes", "--out", str(tmp_path / "run"), "--steps", "2", *SMALL]) == 0
+    )
+    text.write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS[:12]))  # few enough to be cut by place
+    assert main(["evaluate", str(tmp_path / "run")]) == 2
+    assert "has changed since it was trained" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(text)]) == 0
+
+
+def test_perplexity_leaves_the_model_as_it_was():
+    model, tokens = tiny(260).train(), Tokens.of(["abc"], Tokenizer.train([], "bytes", 260))
+    model.blocks[0].eval()
+    perplexity(model, tokens)
+    assert model.training and not model.blocks[0].training

@@ -8,7 +8,9 @@ vocab.json and merges.txt (GPT-2's bytes). Its special tokens have numbers of th
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +85,8 @@ class BorrowedTokenizer(Tokenizer):
         return cls(native, roles)
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> BorrowedTokenizer | None:
-        """One of ours in the form that can be given away; None if its kind has no such form."""
+    def of(cls, tokenizer: Tokenizer, framed: bool = False) -> BorrowedTokenizer | None:
+        """One of ours in the form that can be given away; None if its kind has no such form. `framed`: it puts BOS and EOS around texts."""
         if isinstance(tokenizer, BorrowedTokenizer):
             return tokenizer
         if tokenizer.kind != "bpe":
@@ -92,13 +94,19 @@ class BorrowedTokenizer(Tokenizer):
         native = _bpe.applied({token: n for n, token in enumerate(tokenizer.vocabulary)}, tokenizer.merges)
         native.decoder = decoders.ByteLevel()
         native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+        if framed:
+            bos, eos = SPECIAL[BOS], SPECIAL[EOS]
+            native.post_processor = processors.TemplateProcessing(
+                single=f"{bos} $A {eos}", pair=f"{bos} $A {eos} $B:1 {eos}:1", special_tokens=[(bos, BOS), (eos, EOS)]
+            )
         return cls(native, {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK})
 
-    def publish(self, folder: Path) -> None:
-        """tokenizer.json and tokenizer_config.json as transformers reads them."""
+    def publish(self, folder: Path, kinds: bool = False) -> None:
+        """tokenizer.json and tokenizer_config.json as transformers reads them; `kinds`: the model is told which of two texts a token is of."""
         (folder / "tokenizer.json").write_text(self._native.to_str(pretty=True), encoding="utf-8")
         named = {f"{role}_token": self.vocabulary[number] for role, number in self.roles.items()}
-        said = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"] if kinds else ["input_ids", "attention_mask"]
+        said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, **named}
         (folder / "tokenizer_config.json").write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     # -- text and ids --------------------------------------------------------------------------------------------------
@@ -113,6 +121,15 @@ class BorrowedTokenizer(Tokenizer):
         """Ids with the special tokens the model expects around a text, or around two; and which of the two each id belongs to."""
         found = self._native.encode(_checked(text), None if other is None else _checked(other))
         return found.ids, found.type_ids
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """By the characters that each token stands for: of "don't" word pieces make three tokens with spaces between them."""
+        text = " ".join(words)
+        found = self._native.encode(_checked(text), add_special_tokens=False)
+        starts = list(accumulate((len(word) + 1 for word in words), initial=0))
+        return found.ids, [
+            -1 if end <= begin or text[end - 1].isspace() else bisect_right(starts, end - 1) - 1 for begin, end in found.offsets
+        ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text; special tokens vanish."""

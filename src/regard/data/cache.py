@@ -81,7 +81,7 @@ def encoded(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> Encoded:
     signature = texts.signature
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for place in sorted(folder.glob("*/manifest.json")):
+        for place in sorted(folder.glob("[!w]*/manifest.json")):  # none that is being written: it will be moved
             manifest = _manifest(place)
             if manifest and manifest["key"] == key and manifest["files"] == signature:
                 return _opened(place.parent, manifest)
@@ -103,7 +103,7 @@ def encoded(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> Encoded:
 
 def _make(texts: Texts, tokenizer: Tokenizer, final: Path, manifest: dict[str, Any]) -> None:
     writing = final.with_name(f"writing-{os.getpid()}")
-    for old in (writing, final):  # `final` is there only if it is damaged
+    for old in (*final.parent.glob("writing-*"), final):  # left by a process that was killed, as nobody else writes now; or damaged
         shutil.rmtree(old, ignore_errors=True)
     writing.mkdir()
     manifest["parts"] = _write(texts, tokenizer, writing)

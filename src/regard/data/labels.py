@@ -115,6 +115,8 @@ def _three(
 
 def _table(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
     columns: list[int] | None = [int(name) - 1 for name in fields] if fields and all(name.isdecimal() for name in fields) else None
+    if columns and min(columns) < 0:
+        raise NotSupported(f"fields {tuple(fields)}: columns are counted from 1")
     spaced = False
     for number, line in enumerate(lines(path, longest), 1):
         if isinstance(line, Fault):
@@ -126,6 +128,11 @@ def _table(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled
             if fields and named is None:
                 raise BadFile(
                     f"{where}: no columns called {', '.join(map(repr, fields))}; the header has {', '.join(map(repr, cells))[:200]}"
+                )
+            if named is None and len(cells) > 3:
+                raise BadFile(
+                    f"{where}: {len(cells)} columns, and no header that names a text and a label; say which they are by number, "
+                    "as in fields=('2', '4')"
                 )
             spaced = named is None and len(cells) == 1
             columns = named or [0, 1, 2][: min(len(cells), 3)]
@@ -171,6 +178,8 @@ def _labelled_objects(path: Path, fields: Sequence[str], longest: int) -> Iterat
 
 
 def _conll(path: Path, fields: Sequence[str], longest: int) -> Iterator[Tagged | Fault]:
+    if not all(name.isdecimal() and int(name) for name in fields):
+        raise NotSupported(f"fields {tuple(fields)}: {path} has columns without names; give their numbers, from 1, as in fields=('1', '4')")
     columns = [int(name) - 1 for name in fields] if fields else [0, -1]
     words: list[str] = []
     labels: list[str] = []

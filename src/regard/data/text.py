@@ -132,7 +132,8 @@ class Texts:
     @property
     def options(self) -> dict[str, object]:
         """What, besides the files, decides which text is where."""
-        return {"field": self.field, "separator": self.separator, "bad": self.bad, "longest": self.longest, "shares": list(self.shares)}
+        shown: dict[str, object] = {"field": self.field, "separator": self.separator, "bad": self.bad, "longest": self.longest}
+        return shown | {"shares": list(self.shares), "named": list(self.files)}
 
     @property
     def signature(self) -> list[list[object]]:

@@ -148,6 +148,11 @@ class Tokenizer:
             numbers.append(mine)
         return numbers
 
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Ids of these words with a space between them, and which word each is a part of; −1 for none."""
+        ids = self.encode(" ".join(words))
+        return ids, self.word_numbers(ids)
+
     def words(self, ids: Iterable[int]) -> list[str]:
         """The words that `word_numbers` counts."""
         return [word.decode("utf-8", "replace") for word in self._whole(ids).split()]

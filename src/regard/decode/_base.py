@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..data import BOS, EOS, PAD
 from ..errors import NotSupported
 
 
@@ -49,9 +50,9 @@ class Encoder(Protocol[S]):
 class Tokens:
     """The ids that mean something to a decoder: what a target begins with, what ends it, what it never says."""
 
-    first: int = 1
-    end: int = 2
-    never: tuple[int, ...] = (0, 1)  # padding and the beginning; the log-probabilities of the others stay the model's own
+    first: int = BOS
+    end: int = EOS
+    never: tuple[int, ...] = (PAD, BOS)  # padding and the beginning; the log-probabilities of the others stay the model's own
 
     def __post_init__(self) -> None:
         if self.end in self.never:

@@ -94,6 +94,10 @@ class Text:
     def ids(self, prompt: Prompt) -> tuple[list[int], int]:
         """The ids a model reads, and how many of them at the beginning the prompt does not show."""
         if not isinstance(prompt, str):
+            if any(not 0 <= token < len(self.tokenizer) for token in prompt):
+                raise NotSupported(
+                    f"a prompt of ids from {min(prompt)} to {max(prompt)}; the tokenizer knows 0 to {len(self.tokenizer) - 1}"
+                )
             return list(prompt), 0
         cut = self.tokenizer.encode(prompt)
         first = self.first if cut else self.only

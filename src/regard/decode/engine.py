@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..attention import State
+from ..data import BOS, EOS, PAD
 from ..errors import Busy, NotSupported, StateNotSupported
 from ..models import LanguageModel
 from ._base import device_of, full_precision
@@ -67,6 +68,20 @@ class _Reading:
         self.begun = 0
         self.state: State | None = None
 
+    def without_gone(self, device: torch.device) -> _Reading | None:
+        """Those that somebody still waits for. If none of them has begun, they need not wait for the end of a longer one that left."""
+        kept = [b for b, prompt in enumerate(self.prompts) if not prompt.gone]
+        if len(kept) == len(self.prompts):
+            return self
+        prompts, begun = [self.prompts[b] for b in kept], [b for b in kept if b < self.begun]
+        if not begun:
+            return _Reading(prompts) if prompts else None
+        assert self.state is not None
+        if len(begun) < self.begun:
+            self.state, self.begun = self.state.reorder(torch.tensor(begun, device=device)), len(begun)
+        self.prompts = prompts
+        return self
+
 
 class Engine:
     """Steps a model over a batch that changes. One thread may use it; see `regard.serve` for many.
@@ -85,8 +100,8 @@ class Engine:
         model: LanguageModel,
         decode: Decode,
         *,
-        ends: Collection[int] = (2,),
-        never: Collection[int] = (0, 1),
+        ends: Collection[int] = (EOS,),
+        never: Collection[int] = (PAD, BOS),
         length: int | None = None,
         rows: int = 16,
         positions: int = 16_384,
@@ -175,8 +190,8 @@ class Engine:
     def _drop(self) -> None:
         """Rows that nobody wants leave."""
         self._waiting = deque(prompt for prompt in self._waiting if not prompt.gone)
-        if self._reading is not None and all(prompt.gone for prompt in self._reading.prompts):
-            self._reading = None
+        if self._reading is not None:
+            self._reading = self._reading.without_gone(self.device)
         for batch in self._batches:
             self._keep(batch, [b for b, row in enumerate(batch.rows) if not row.gone])
         self._batches = [batch for batch in self._batches if batch.rows]
@@ -352,7 +367,7 @@ class Engine:
     def _must_go_back(self) -> None:
         state = self.model.begin(1)
         with torch.no_grad():
-            self.model.features(self._tensor([[0, 0]]), state=state)
+            self.model.features(self._tensor([[PAD, PAD]]), state=state)
         try:
             state.back(1)
         except StateNotSupported as cannot:

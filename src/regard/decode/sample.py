@@ -16,6 +16,7 @@ from ..errors import NotSupported, ShapeError
 from ._base import Hypothesis, Model, Relative, S, Tokens, asked_weights, full_precision, limits
 
 NEVER = -torch.inf
+COLD = 1e-6  # below this temperature only the best token is left; dividing by less may leave no numbers
 AHEAD = 64  # random numbers drawn at a time for a row: a fixed number, so that a row's sequence depends on nothing else
 
 
@@ -70,7 +71,7 @@ def min_p(logits_BN: Tensor, fraction: float) -> Tensor:
 
 def filtered(logits_BN: Tensor, options: Sampling) -> Tensor:
     """The logits of the distribution that is drawn from, in the order this module states."""
-    if options.temperature == 0:
+    if options.temperature < COLD:
         best_B1 = logits_BN.argmax(-1, keepdim=True)
         return torch.full_like(logits_BN, NEVER).scatter(-1, best_B1, 0.0)
     logits_BN = logits_BN / options.temperature

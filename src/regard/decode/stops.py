@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ..errors import NotSupported
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"  # what decoders write for a character of which some bytes are still to come
+MISSING = 3  # of them at most stand for a character that may become whole
+PENDING = 32  # tokens that are waited for: bytes that are no text must not be decoded again with every one that follows
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Pieces:
         self._ids = list(before)
         # Decoders treat the first token of a text apart (its space, for one), so new tokens are read behind some that were shown.
         self._from, self._shown = 0, len(self._ids)
+        self._told = len(decode(self._ids))  # characters behind `_from` that were shown
 
     def push(self, token: int) -> str:
         self._ids.append(token)
@@ -88,11 +91,14 @@ class Pieces:
         return self._new(whole_only=False)
 
     def _new(self, whole_only: bool) -> str:
-        old, text = self._decode(self._ids[self._from : self._shown]), self._decode(self._ids[self._from :])
-        if len(text) <= len(old) or (whole_only and text.endswith(BROKEN)):
+        text = self._decode(self._ids[self._from :])
+        held = min(len(text) - len(text.rstrip(BROKEN)), MISSING) if whole_only else 0
+        if (held or len(text) <= self._told) and len(self._ids) - self._shown < PENDING:
             return ""
+        new = text[self._told : len(text) - held]
         self._from, self._shown = self._shown, len(self._ids)
-        return text[len(old) :]
+        self._told = len(self._decode(self._ids[self._from :])) - held
+        return new
 
 
 class Watcher:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..errors import NotSupported
 from ..models import BigBird
 from ._encoders import (
     PLACES,
@@ -52,6 +53,11 @@ def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, 
 def exported(model: BigBird) -> tuple[dict[str, Any], dict[str, Tensor]]:
     unswapped(model)
     c = model.config
+    if c.drawn and c.random and c.length > c.short:
+        raise NotSupported(
+            "this BigBird looks at random blocks; transformers leaves them out when it evaluates, so texts of more than "
+            f"{c.short} tokens would differ; train it with drawn=False"
+        )
     kind = "BigBirdForPreTraining" if c.words and c.sentences else "BigBirdForMaskedLM" if c.words else "BigBirdModel"
     more = {
         "attention_type": "block_sparse" if c.length > c.short else "original_full",

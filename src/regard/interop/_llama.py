@@ -22,6 +22,7 @@ BUFFERS = (r"rotary_emb\.inv_freq$", r"^lm_head\.weight$")  # angles; the table 
 def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     expect(hf, hidden_act="silu", attention_bias=False, mlp_bias=False, use_sliding_window=False)
     width, heads = need(hf, "hidden_size"), need(hf, "num_attention_heads")
+    base, stretch = _rotary(hf)
     return "llama", {
         "vocab": need(hf, "vocab_size"),
         "length": need(hf, "max_position_embeddings"),
@@ -31,7 +32,8 @@ def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "kv_heads": hf.get("num_key_value_heads") or heads,
         "head_width": hf.get("head_dim") or width // heads,
         "hidden": need(hf, "intermediate_size"),
-        "base": _base(hf),
+        "base": base,
+        "stretch": stretch,
         "eps": hf.get("rms_norm_eps", 1e-6),
         "qkv_bias": hf["model_type"] == "qwen2",
         "tied": hf.get("tie_word_embeddings", False),
@@ -63,6 +65,7 @@ def exported(model: Llama) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "head_dim": c.head_width,
         "intermediate_size": c.hidden,
         "rope_theta": float(c.base),
+        **_scaling(c.stretch),
         "rms_norm_eps": c.eps,
         "tie_word_embeddings": c.tied,
         "hidden_act": "silu",
@@ -99,16 +102,31 @@ def _cut(qkv: Tensor, each: Line, settings: Mapping[str, Any]) -> list[Tensor]:
     return [part.contiguous() for part in torch.split(qkv, rows)]
 
 
-def _base(hf: Mapping[str, Any]) -> int:
-    """Of the angles. Older files say it beside the rest, newer ones with all there is to say of places."""
+STRETCHES: dict[str, tuple[str, ...]] = {  # kinds of rotary places → what config.json says of them, in the order of `Rotary(stretch=…)`
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
+def _rotary(hf: Mapping[str, Any]) -> tuple[int, tuple[float, ...]]:
+    """Base and stretch of the angles. Older files say them beside the rest, newer ones with all there is to say of places."""
     said = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
     kind = said.get("rope_type", said.get("type", "default"))
     base = float(said.get("rope_theta", hf.get("rope_theta", 10_000.0)))
-    if kind != "default" or said.get("partial_rotary_factor", 1) != 1 or not base.is_integer():
+    if kind not in STRETCHES or said.get("partial_rotary_factor", 1) != 1 or not base.is_integer():
         raise BadConfig(
-            f"config.json asks for rotary places of the kind {kind!r}, {said}; here are plain ones only, over all features of a head"
+            f"config.json asks for rotary places of the kind {kind!r}, {said}; here are {', '.join(STRETCHES)}, over all features of a head"
         )
-    return int(base)
+    missing = [name for name in STRETCHES[kind] if name not in said]
+    if missing:
+        raise BadConfig(f"config.json asks for rotary places of the kind {kind!r} and does not say {', '.join(missing)}: {said}")
+    return int(base), tuple(said[name] for name in STRETCHES[kind])
+
+
+def _scaling(stretch: tuple[float, ...]) -> dict[str, Any]:
+    kind = next(kind for kind, names in STRETCHES.items() if len(names) == len(stretch))
+    return {"rope_scaling": {"rope_type": kind, **dict(zip(STRETCHES[kind], stretch, strict=True))}} if stretch else {}
 
 
 def _attention(hf: Mapping[str, Any]) -> str:

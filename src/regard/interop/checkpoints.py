@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data import BorrowedTokenizer, Tokenizers
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists, UnknownName
-from ..models import Model, build, config_of
+from ..models import Labeller, Longformer, Model, TextEncoder, build, config_of
+from ..models._encoder import Encoder
 from ..models._model import Spec
 from ..patterns import Full
-from ..tasks.run import read_config, write_config
+from ..tasks.run import load_model, read_config, write_config
 from ..train.weights import load_weights, weights_of
 from ._families import FAMILIES, Family
+from ._labels import labelled
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
@@ -39,7 +41,7 @@ def load(folder: Path | str) -> Model:
     folder = Path(folder)
     described = _described(folder)
     if "format_version" in described:
-        return _run(folder)
+        return load_model(folder, read_config(folder)).eval()
     return _checkpoint(folder, described)
 
 
@@ -71,43 +73,40 @@ def export_run(folder: Path | str, out: Path | str) -> Model:
     """A run of ours as a directory that transformers reads."""
     folder, out = Path(folder), Path(out)
     model, tokenizers = load(folder), load_tokenizers(folder)
-    export(model, out)
+    described = _described(folder)
+    body = model.body if isinstance(model, Labeller) else model
+    if isinstance(body, Longformer) and tokenizers is not None and not isinstance(tokenizers.source, BorrowedTokenizer):
+        raise NotSupported(
+            f"transformers' Longformer takes token 1 for padding, and in the vocabulary of {folder} it begins every text, so places would "
+            "differ; export a Longformer with a vocabulary of its own kind, as imported ones have"
+        )
+    export(model, out, described.get("settings", {}).get("labels", ()))
     if tokenizers is not None and tokenizers.joint:
-        borrowed = BorrowedTokenizer.of(tokenizers.source)
+        borrowed = BorrowedTokenizer.of(tokenizers.source, framed=isinstance(body, TextEncoder))
         if borrowed is not None:
-            borrowed.publish(out)
+            borrowed.publish(out, kinds=isinstance(body, Encoder) and body.config.kinds > 1)
     return model
 
 
-def export(model: Model, out: Path | str) -> None:
-    """config.json and model.safetensors as transformers writes them."""
-    out = Path(out)
-    families = [family for family in FAMILIES if model.facts.name in family.NAMES]
+def export(model: Model, out: Path | str, labels: Sequence[str] = ()) -> None:
+    """config.json and model.safetensors as transformers writes them; `labels` are the names of what a fine-tuned model tells apart."""
+    out, body = Path(out), model.body if isinstance(model, Labeller) else model
+    families = [family for family in FAMILIES if body.facts.name in family.NAMES]
     if not families:
         known = ", ".join(name for family in FAMILIES for name in family.NAMES)
-        raise NotSupported(f"transformers has no model that a {model.facts.name} of ours could be written as; those that can be: {known}")
-    patterns = [f"{path} looks by {spec}" for path, spec in model.config.swapped if not isinstance(Spec.read(spec).pattern, Full)]
+        raise NotSupported(f"transformers has no model that a {body.facts.name} of ours could be written as; those that can be: {known}")
+    patterns = [f"{path} looks by {spec}" for path, spec in body.config.swapped if not isinstance(Spec.read(spec).pattern, Full)]
     if patterns:
         raise NotSupported(
             f"files of transformers hold no patterns, and {patterns[0]}; export what they can hold: model.with_attention(pattern=full)"
         )
-    config, tensors = families[0].exported(model)
+    config, tensors = families[0].exported(body)
+    if isinstance(model, Labeller):
+        config, tensors = labelled(model, labels, config, tensors)
     _empty(out)
     out.mkdir(parents=True, exist_ok=True)
     _save(tensors, out / WEIGHTS)
     (out / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _run(folder: Path) -> Model:
-    config, weights = read_config(folder), folder / WEIGHTS
-    model = build(config["model"]["name"], config["model"]["config"])
-    if not weights.exists():
-        raise MissingFile(f"{weights}: no such file; the run has not finished: go on with it by regard train … --resume")
-    try:
-        load_weights(model, load_file(weights), str(weights))
-    except (OSError, SafetensorError) as wrong:
-        raise BadFile(f"{weights}: not a file of weights: {wrong}") from wrong
-    return model.eval()
 
 
 def _checkpoint(folder: Path, described: Mapping[str, Any]) -> Model:

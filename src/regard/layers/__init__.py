@@ -9,6 +9,7 @@ from .block import Residual as Residual
 from .differential import DifferentialHeads as DifferentialHeads
 from .dropout import Dropout as Dropout
 from .embedding import Embedding as Embedding
+from .feedforward import ACTIVATIONS as ACTIVATIONS
 from .feedforward import FeedForward as FeedForward
 from .feedforward import Gated as Gated
 from .feedforward import geglu as geglu

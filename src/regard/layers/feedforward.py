@@ -42,6 +42,10 @@ def gelu_quick(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
+# by name, as configs say them
+ACTIVATIONS: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "gelu_quick": gelu_quick, "relu": relu, "silu": silu}
+
+
 @dataclass(frozen=True)
 class Gated:
     """Half of the features, through `gate`, decide how much of the other half passes."""

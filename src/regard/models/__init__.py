@@ -54,6 +54,7 @@ from .gpt3 import gpt3_xl as gpt3_xl
 from .llama import Llama as Llama
 from .llama import LlamaConfig as LlamaConfig
 from .llama import llama3_8b as llama3_8b
+from .llama import llama31_8b as llama31_8b
 from .llama import llama_7b as llama_7b
 from .llama import llama_13b as llama_13b
 from .llama import llama_33b as llama_33b

@@ -17,12 +17,9 @@ from torch import Tensor, nn
 
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import applied
-from ..layers import Block, Dropout, FeedForward, LayerNorm, Packing, gelu, gelu_quick, gelu_tanh, relu, silu, truncated
-from ..layers.feedforward import Activation
+from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, Packing, truncated
 from ..patterns import full, lengths
 from ._language import LanguageModelConfig, TextEncoder
-
-ACTIVATIONS: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "gelu_quick": gelu_quick, "relu": relu, "silu": silu}
 
 
 @dataclass(frozen=True, kw_only=True)

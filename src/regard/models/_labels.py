@@ -32,6 +32,10 @@ class Labeller(Model):
         """x_BLD of the body; a language model is not told of kinds."""
         return self.body.features(ids_BL) if isinstance(self.body, LanguageModel) else self.body.features(ids_BL, n_B, kind_BL)
 
+    def head(self) -> tuple[Tensor, Tensor]:
+        """weight_ND and bias_N of the output projection."""
+        return self.output.weight, self.output.bias
+
     def scores(self, x_BLD: Tensor, n_B: Tensor) -> Tensor:
         """logits_BN of each text, or logits_BLN of each token, of the body's features."""
         if not self.each:

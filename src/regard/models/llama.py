@@ -6,13 +6,14 @@ $$x \leftarrow x + \mathrm{MHA}(R(x)),\; x \leftarrow x + W_2\big(\mathrm{silu}(
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import nn
 
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, Rotary, gpt, swiglu
+from ..layers.positions.rotary import check_stretch
 from ._decoder import Decoder, DecoderConfig, looking_in
 from ._model import ModelFacts
 
@@ -24,6 +25,7 @@ class LlamaConfig(DecoderConfig):
     head_width: int = 64
     hidden: int = 688  # of the feed-forward parts: 8/3 of the width keeps their size
     base: int = 10_000  # of the rotary angles
+    stretch: tuple[float, ...] = ()  # of these, for texts longer than those learned from; see `Rotary`
     eps: float = 1e-6  # of the norms
     qkv_bias: bool = False  # Qwen 2 has it
     tied: bool = False  # one table for input and output
@@ -31,6 +33,7 @@ class LlamaConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_stretch(self.stretch)
         if self.heads % self.kv_heads or self.head_width % 2:
             raise BadConfig(
                 f"LlamaConfig: heads={self.heads}, kv_heads={self.kv_heads}, head_width={self.head_width}; expected kv_heads to divide heads, "
@@ -59,7 +62,9 @@ class Llama(Decoder):
         norm = partial(RMSNorm, eps=c.eps)
 
         def heads(layer: int) -> MultiHead:
-            made = looking_in(c, layer, head_width=c.head_width, kv_heads=c.kv_heads, bias=False, position=Rotary(base=c.base))
+            made = looking_in(
+                c, layer, head_width=c.head_width, kv_heads=c.kv_heads, bias=False, position=Rotary(base=c.base, stretch=c.stretch)
+            )
             if c.qkv_bias:
                 made.qkv = nn.Linear(c.width, sum(made.sizes))
             return made
@@ -99,6 +104,11 @@ def llama3_8b() -> LlamaConfig:
     return LlamaConfig(
         vocab=128_256, length=8192, depth=32, width=4096, heads=32, kv_heads=8, head_width=128, hidden=14_336, base=500_000, eps=1e-5
     )
+
+
+def llama31_8b() -> LlamaConfig:
+    """The same size, with rotary angles stretched from 8,192 tokens to 131,072."""
+    return replace(llama3_8b(), length=131_072, stretch=(8.0, 1.0, 4.0, 8192))
 
 
 def mistral_7b() -> LlamaConfig:

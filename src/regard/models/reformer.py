@@ -19,9 +19,8 @@ from ..attention._base import unmixed
 from ..attention._places import real
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import Bias
-from ..layers import Dropout, FeedForward, LayerNorm, MultiHead, Packing, Reversible, ReversibleBlock, truncated
+from ..layers import ACTIVATIONS, Dropout, FeedForward, LayerNorm, MultiHead, Packing, Reversible, ReversibleBlock, truncated
 from ..patterns import Pattern, block_memory, causal, full, lengths
-from ._encoder import ACTIVATIONS
 from ._language import LanguageModelConfig, TextEncoder
 from ._model import ModelFacts
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..attention import State
 from ..errors import BadConfig
 from ..layers import (
+    ACTIVATIONS,
     Block,
     Embedding,
     FeedForward,
@@ -31,7 +32,6 @@ from ..layers import (
     xavier,
 )
 from ..patterns import causal, lengths
-from ._encoder import ACTIVATIONS
 from ._model import ModelFacts, Spec, Step, looking
 from ._translator import Translator, TranslatorConfig
 

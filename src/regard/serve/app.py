@@ -8,7 +8,7 @@ import ipaddress
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,10 +45,15 @@ class Service:
     def __init__(self, engine: Engine, tokenizer: Tokenizer, name: str):
         self.engine, self.tokenizer, self.name = engine, tokenizer, name
         self.text = Text(tokenizer, engine.vocab)
+        self.labels: dict[int, str] = {}  # at most as many as there are tokens
         self.metrics = Metrics()
         self.worker = Worker(engine, self.metrics)
         self.limits = parse.Limits(
-            name, engine.vocab, min(engine.length, engine.positions), engine.rows, min(parse.PROMPTS, engine.most_waiting)
+            name,
+            min(engine.vocab, len(tokenizer)),
+            min(engine.length, engine.positions),
+            engine.rows,
+            min(parse.PROMPTS, engine.most_waiting),
         )
         self.since = int(time.time())
 
@@ -91,37 +96,48 @@ class Service:
         return JSONResponse(me)
 
     async def completions(self, request: Request) -> Response:
-        asked = parse.completion(parse.body(await _body(request)), self.limits)
-        ticket = await self._submit(asked)
-        answer = Answer(self.name, self.tokenizer, asked.options.alternatives is not None)
+        with self.worker.arriving():
+            asked = parse.completion(parse.body(await _body(request)), self.limits)
+            wanted = await asyncio.to_thread(self._requests, asked)
+        ticket = await self.worker.submit(wanted, asked.options.copies)
+        answer = Answer(self.name, self.tokenizer, self.labels, asked.options.alternatives is not None)
         if asked.stream:
             return Events(ticket, self._streamed(ticket, asked, answer))
         said = await self._whole(ticket, request.receive)
-        used = usage(ticket.rows)
+        used, before = usage(ticket.rows), self._before(asked)
         self.metrics.used(used["prompt_tokens"], used["completion_tokens"])
-        shown = [row for some in ticket.rows for row in best(some, asked.options.n)]
-        choices = [answer.choice(index, row.text, said.get(row, []), row.finish) for index, row in enumerate(shown)]
-        return await _json(answer.whole(choices, used))
+
+        def told() -> dict[str, Any]:
+            shown = [(row, start) for some, start in zip(ticket.rows, before, strict=True) for row in best(some, asked.options.n)]
+            choices = [answer.choice(at, row.text, said.get(row, []), row.finish, start) for at, (row, start) in enumerate(shown)]
+            return answer.whole(choices, used)
+
+        return await _json(told)
 
     async def attention(self, request: Request) -> Response:
-        looked = parse.attention(parse.body(await _body(request)), self.limits)
-        ticket = await self._submit(looked.asked, LOOKED)
+        with self.worker.arriving():
+            looked = parse.attention(parse.body(await _body(request)), self.limits)
+            wanted = await asyncio.to_thread(self._requests, looked.asked, LOOKED)
+        ticket = await self.worker.submit(wanted, 1)
         await self._whole(ticket, request.receive)
         ((row,),) = ticket.rows
         found = await self.worker.look(lambda: self._look(row, looked))
         used = usage(ticket.rows)
         self.metrics.used(used["prompt_tokens"], used["completion_tokens"])
-        return await _json({"object": "attention", "model": self.name, "text": row.text, **found, "usage": used})
+        return await _json(lambda: {"object": "attention", "model": self.name, "text": row.text, **found, "usage": used})
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
-    async def _submit(self, asked: parse.Asked, most: int | None = None) -> Ticket:
-        requests = await asyncio.to_thread(self._requests, asked, most)  # cutting a long text into tokens takes a while
-        return await self.worker.submit(requests, asked.options.copies)
-
-    def _requests(self, asked: parse.Asked, most: int | None) -> list[Wanted]:
+    def _requests(self, asked: parse.Asked, most: int | None = None) -> list[Wanted]:
+        """What the engine is asked for; in a thread, as cutting a long text into tokens takes a while."""
         options: Options = asked.options
-        requests = [self.text.request(prompt, options) for prompt in asked.prompts]
+        try:
+            requests = [self.text.request(prompt, options) for prompt in asked.prompts]
+        except RegardError as wrong:
+            raise Refused(f"prompt: {wrong}", "prompt") from None
+        scores = sum(parse.scores(len(request.prompt), options) for request in requests)
+        if scores > parse.SCORES:
+            raise Refused(f"logprobs: {scores:,} numbers in one answer; at most {parse.SCORES:,}: ask for fewer at a time", "logprobs")
         for request in requests:
             parse.fits(len(request.prompt), options, self.limits)
             if most is not None and len(request.prompt) + options.most > most:
@@ -129,6 +145,12 @@ class Service:
             if options.copies * (len(request.prompt) + options.most) > self.engine.positions:
                 raise Refused(f"{options.copies} such answers are more than the {self.engine.positions} tokens held at once", "best_of")
         return requests
+
+    def _before(self, asked: parse.Asked) -> list[int]:
+        """Characters of each prompt, which offsets count though only an echo shows them."""
+        if asked.options.echo or asked.options.alternatives is None:
+            return [0] * len(asked.prompts)
+        return [len(prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)) for prompt in asked.prompts]
 
     async def _whole(self, ticket: Ticket, receive: Receive) -> dict[Row, list[Said]]:
         """All tokens of all answers. A client that goes ends them."""
@@ -146,10 +168,11 @@ class Service:
         return said
 
     async def _streamed(self, ticket: Ticket, asked: parse.Asked, answer: Answer) -> AsyncIterator[bytes]:
-        more = {"usage": None} if asked.usage else {}
+        more, before = {"usage": None} if asked.usage else {}, self._before(asked)
 
         def event(news: News) -> bytes:
-            choice = answer.choice(news.prompt * asked.options.n + news.choice, news.text, news.said, news.finish)
+            index = news.prompt * asked.options.n + news.choice
+            choice = answer.choice(index, news.text, news.said, news.finish, before[news.prompt])
             return _event({**answer.part([choice]), **more})
 
         try:
@@ -260,7 +283,7 @@ class Door:
 
 def _is_here(host: str) -> bool:
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    if name == "localhost":
+    if name.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(name.strip("[]")).is_loopback
@@ -293,13 +316,17 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _json(found: dict[str, Any]) -> Response:
-    raw = await asyncio.to_thread(lambda: json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
-    return Response(raw, media_type="application/json")
+async def _json(found: Callable[[], dict[str, Any]]) -> Response:
+    """What is found, as an answer; made in a thread, as it may be large."""
+    return Response(await asyncio.to_thread(lambda: _bytes(found())), media_type="application/json")
 
 
 def _event(found: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + _bytes(found) + b"\n\n"
+
+
+def _bytes(found: dict[str, Any]) -> bytes:
+    return json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -123,12 +123,12 @@ class Patient(H11Protocol):
         except (UnicodeDecodeError, h11.ProtocolError):  # a path that is not ASCII, an error behind an error
             self.transport.abort()
             return
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unset()
+        self._answering()
 
     def on_response_complete(self) -> None:
         self._wait()
         super().on_response_complete()
+        self._answering()  # a request that was sent behind the last one has begun
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -149,6 +149,11 @@ class Patient(H11Protocol):
         except h11.LocalProtocolError:
             pass  # an answer is on its way already
         self.transport.close()
+
+    def _answering(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._unset()
+            self._unset_keepalive_if_required()
 
     def _wait(self) -> None:
         self._unset()

@@ -38,8 +38,10 @@ class Metrics:
     def waited(self, seconds: float) -> None:
         self._add(first_token_seconds_sum=seconds, first_token_seconds_count=1)
 
-    def stepped(self, seconds: float, running: int, waiting: int) -> None:
+    def stepped(self, seconds: float) -> None:
         self._add(steps_total=1, step_seconds_total=seconds)
+
+    def held(self, running: int, waiting: int) -> None:
         with self._lock:
             self._gauges.update(rows_running=running, prompts_waiting=waiting)
 

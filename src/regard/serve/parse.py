@@ -19,6 +19,7 @@ PROMPTS = 64  # in a request
 STOPS, STOP = 16, 256  # strings, characters of each
 BIASES = 300
 ALTERNATIVES = 20
+SCORES = 500_000  # log-probabilities in one answer
 CHARACTERS = 64  # of a prompt for each token that the model reads: no text of more is cut before it is refused
 PROMPT_FIELDS = ("model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "logit_bias")
 PENALTIES = ("presence_penalty", "frequency_penalty")
@@ -74,7 +75,8 @@ def completion(found: dict[str, Any], limits: Limits) -> Asked:
         raise Refused(
             "best_of: which answers are best is known at their end, so they cannot be streamed; leave out stream or best_of", "best_of"
         )
-    if chosen is not None and not (stream and isinstance(chosen, dict) and all(type(value) is bool for value in chosen.values())):
+    known = isinstance(chosen, dict) and all(name == "include_usage" and type(value) is bool for name, value in chosen.items())
+    if chosen is not None and not (stream and known):
         raise Refused('stream_options: expected an object as {"include_usage": true}, and only with stream', "stream_options")
     logprobs = None if given.found.get("logprobs") is None else given.whole("logprobs", 0, 0, ALTERNATIVES)
     options = given.options(n=n, best_of=best_of, alternatives=logprobs, echo=given.flag("echo"))
@@ -113,6 +115,13 @@ def fits(prompt: int, options: Options, limits: Limits) -> None:
             "prompt" if prompt > limits.length else "max_tokens",
             code="context_length_exceeded",
         )
+
+
+def scores(prompt: int, options: Options) -> int:
+    """Log-probabilities that the answers to a prompt of so many tokens may hold."""
+    if options.alternatives is None:
+        return 0
+    return options.copies * (options.most + prompt * options.echo) * (1 + options.alternatives)
 
 
 class _Fields:
@@ -171,9 +180,10 @@ class _Fields:
         if value is None:
             return None
         high = self.limits.length
-        if not isinstance(value, list) or not value or not all(type(one) is int and -high <= one < high for one in value):
+        few = self.several(name, value) if isinstance(value, list) else []
+        if not few or not all(type(one) is int and -high <= one < high for one in few):
             raise self._wrong(name, "a list of whole numbers, which count from the end if negative")
-        return list(dict.fromkeys(self.several(name, value)))
+        return list(dict.fromkeys(few))
 
     def options(self, **more: Any) -> Options:
         """How to go on: what all routes that write have in common."""
@@ -271,7 +281,10 @@ def _short(value: Any, most: int = 40) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         said = "a very large number" if (isinstance(value, int) and abs(value) > 10**most) or not math.isfinite(value) else str(value)
     else:
-        said = json.dumps(value[: 2 * most] if isinstance(value, str | list) else value if not isinstance(value, dict) else "an object")
+        try:
+            said = json.dumps(value[: 2 * most] if isinstance(value, str | list) else value if not isinstance(value, dict) else "an object")
+        except RecursionError:  # it could just be read
+            said = "something nested too deeply"
     return said if len(said) <= most else f"{said[:most]}…"
 
 

@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from ..decode import Engine, Piece, Request, Row, Said
@@ -95,6 +96,7 @@ class Worker:
     def __init__(self, engine: Engine, metrics: Metrics):
         self.engine, self.metrics = engine, metrics
         self.open = 0  # prompts and looks that were asked for and have not ended
+        self._arriving = 0  # requests whose bodies are being read or cut into tokens
         self.most_open = engine.most_waiting + engine.rows
         self._box: deque[Callable[[], None]] = deque()
         self._awake = threading.Condition()
@@ -117,6 +119,17 @@ class Worker:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """While a request is read: of those, too, there are no more than may be answered or wait."""
+        if self.open + self._arriving >= self.most_open:
+            raise busy(f"{self.open} prompts are being answered or waiting, and {self._arriving} requests are arriving; ask again later")
+        self._arriving += 1
+        try:
+            yield
+        finally:
+            self._arriving -= 1
 
     async def submit(self, requests: Sequence[Request], copies: int) -> Ticket:
         """A ticket for the answers to all of these, or Refused."""
@@ -210,11 +223,13 @@ class Worker:
         except Exception:  # whatever a model raises: the server lives on
             log.exception("a step of the model failed; all answers in the making are lost")
             self.engine.clear()
+            self.metrics.held(0, 0)
             lost, self._tickets = set(self._tickets.values()), {}
             for ticket in lost:
                 self._tell(ticket.fail, BROKEN)
             return
-        self.metrics.stepped(time.perf_counter() - start, self.engine.running, self.engine.waiting)
+        self.metrics.stepped(time.perf_counter() - start)
+        self.metrics.held(self.engine.running, self.engine.waiting)
         told = [(self._tickets[piece.row], piece) for piece in pieces if piece.row in self._tickets]
         for _, piece in told:
             if piece.finish:

@@ -13,6 +13,8 @@ from .language import TextScore as TextScore
 from .language import judge_language as judge_language
 from .language import perplexity as perplexity
 from .language import train_language as train_language
+from .looking import looked as looked
+from .looking import translation_looked as translation_looked
 from .masked import MaskedConfig as MaskedConfig
 from .masked import MaskedTask as MaskedTask
 from .masked import judge_masked as judge_masked

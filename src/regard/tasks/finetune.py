@@ -30,8 +30,8 @@ from ..data.labels import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..data.splits import SHARES
 from ..errors import BadConfig, NotSupported
 from ..models import Labeller, LanguageModel, Model, TextEncoder, build, config_of
-from ..train import AdamW, Budget, Linear, Loss, Metric, Result, TrainConfig, depths, fit, layerwise
-from .run import Run, write_config
+from ..train import AdamW, Budget, Linear, Loss, Metric, OptimizerConfig, Result, TrainConfig, depths, fit, layerwise
+from .run import Run, unused, write_config
 
 Task = Literal["classify", "label"]
 OUTSIDE = "O"  # the label of words that are nothing in particular
@@ -113,13 +113,15 @@ def shown(examples: Sequence[Labelled] | Sequence[Tagged], tokenizer: Tokenizer,
 
     def known(label: str) -> int:
         if label not in number:
-            raise NotSupported(f"the label {label!r} does not occur among the training examples: {', '.join(map(repr, labels))[:200]}")
+            raise NotSupported(
+                f"the label {label!r} does not occur among the training examples, whose labels are {', '.join(map(repr, labels))[:200]}; "
+                "give it some to learn from, or leave out what has it"
+            )
         return number[label]
 
     for one in examples:
         if isinstance(one, Tagged):
-            ids = tokenizer.encode(" ".join(one.words))
-            rows += _by_words(ids, tokenizer.word_numbers(ids), [known(label) for label in one.labels], length, last, frame)
+            rows += _by_words(*tokenizer.encode_words(one.words), [known(label) for label in one.labels], length, last, frame)
             continue
         texts = _shortened(tokenizer.encode_all(list(one.texts)), length - len(one.texts) - 1)
         rows.append(([frame.begin, *(i for text in texts for i in (*text, frame.end))], len(texts[0]) + 2, [], [known(one.label)]))
@@ -161,7 +163,9 @@ def collate(some: Shown, index: Numbers) -> LabelBatch:
     )
     at = [row * ids_BL.shape[1] + int(place) for row, one in enumerate(index) for place in some.places[one]]
     label_T = torch.from_numpy(np.concatenate([some.labels[one] for one in index]).astype(np.int64))
-    return LabelBatch(ids_BL, n_B, kind_BL.long(), torch.tensor(at) if len(some.places.values) else torch.arange(len(index)), label_T)
+    return LabelBatch(
+        ids_BL, n_B, kind_BL.long(), torch.tensor(at, dtype=torch.long) if len(some.places.values) else torch.arange(len(index)), label_T
+    )
 
 
 # -- how good ----------------------------------------------------------------------------------------------------------
@@ -274,6 +278,7 @@ def train_labels(
     epochs: int = 6,
     patience: int = 2,
     lr: float = 5e-4,
+    optimizer: OptimizerConfig | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> Tuned:
@@ -292,6 +297,8 @@ def train_labels(
     base: Run[Model] | None = Run.load(config.base) if config.base else None
     tokenizer = base.tokenizer if base else _vocabulary(examples, config)
     results: dict[int, Result] = {}
+    for folder in () if resume else (out, *(out / f"seed-{seed}" for seed in seeds)):
+        unused(folder)
     for seed in seeds:
         torch.manual_seed(seed)
         body = _body(base, config, tokenizer, model, settings)
@@ -305,7 +312,7 @@ def train_labels(
         steps = epochs * -(-len(train) // config.batch)
         how = TrainConfig(
             budget=Budget(epochs=epochs),
-            optimizer=AdamW(betas=(0.9, 0.98)),
+            optimizer=optimizer or AdamW(),
             schedule=Linear(peak=lr, warmup=steps // 10, steps=steps),
             patience=patience,
             seed=seed,
@@ -362,15 +369,18 @@ def probabilities(run: Run[Labeller], texts: Sequence[tuple[str, ...]], batch: i
 
 @torch.no_grad()
 def tagged(run: Run[Labeller], sentences: Sequence[Sequence[str]], batch: int = 32) -> list[list[tuple[str, float]]]:
-    """A label and its probability for each word of each sentence."""
+    """A label and its probability for each word of each sentence. A word that the tokenizer makes nothing of is nothing in particular."""
     if run.task != "label":
         raise NotSupported(f"{run.folder}: a run of the task {run.task}; to label words takes one of `regard train label`")
     answers = []
     for words in sentences:
         some = _unlabelled(run, [Tagged(tuple(words), (run.labels[0],) * len(words))])
-        p_TN = torch.cat([_logits(run.model, collate(some, np.array([n]))).softmax(-1) for n in range(len(some))])
-        best, number = p_TN.max(-1)
-        answers.append([(run.labels[n], p) for n, p in zip(number.tolist(), best.tolist(), strict=True)])
+        parts = [_logits(run.model, collate(some, np.array([n]))).softmax(-1) for n in range(len(some))]
+        best, number = torch.cat([torch.zeros(0, len(run.labels)), *parts]).max(-1)
+        there = sorted({n for n in run.tokenizer.encode_words(words)[1] if n >= 0})
+        found = dict(zip(there, ((run.labels[n], p) for n, p in zip(number.tolist(), best.tolist(), strict=True)), strict=True))
+        nothing = (OUTSIDE if OUTSIDE in run.labels else run.labels[0], 0.0)
+        answers.append([found.get(n, nothing) for n in range(len(words))])
     return answers
 
 

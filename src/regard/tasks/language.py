@@ -7,7 +7,6 @@ token, perplexity (e to that), and bits a byte of the text, which compares model
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,12 +21,13 @@ from ..data import Encoded, Texts, TokenBatch, Tokenizer, Tokenizers, Tokens, Wi
 from ..data.corpus import Numbers
 from ..data.text import SUFFIXES
 from ..data.windows import NONE, gather
+from ..decode.batches import evaluating
 from ..errors import BadConfig, NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
-from ..models import LanguageModel, build, config_of
+from ..models import LanguageModel, build
 from ..train import Loss, Metric, Result, TrainConfig, fit
-from .run import Run, write_config
+from .run import Run, begin_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +156,11 @@ def perplexity(
     span_B2, asked_B = _sliding(tokens, length, stride, documents, at_most)
     order = np.argsort(span_B2[:, 0] - span_B2[:, 1], kind="stable")  # rows of like length together, the longest first
     total, right, count = 0.0, 0, 0
-    training = model.training
-    model.eval()
-    for at in range(0, len(order), batch):
-        some = order[at : at + batch]
-        part, hits, asked = summed_loss(model, gather(tokens, span_B2[some], asked_B=asked_B[some], apart=False))
-        total, right, count = total + float(part), right + int(hits), count + asked
-    model.train(training)
+    with evaluating(model):
+        for at in range(0, len(order), batch):
+            some = order[at : at + batch]
+            part, hits, asked = summed_loss(model, gather(tokens, span_B2[some], asked_B=asked_B[some], apart=False))
+            total, right, count = total + float(part), right + int(hits), count + asked
     nats = total / count
     size = tokens.bytes if at_most is None else round(tokens.bytes * count / (len(tokens) - tokens.documents))
     bits = total / math.log(2) / max(size, 1)
@@ -213,10 +211,8 @@ def train_language(
     if not isinstance(made, LanguageModel):
         raise NotSupported(f"{model} is no language model: it does not read from the left and say what comes next; gpt2 does")
     check_length(made.config.length, config.length, made.facts.name)
-    if os.environ.get("RANK", "0") == "0":  # of several processes the first one writes
-        about = asdict(config) | {"base": base and str(base), "digest": found.digest, "skipped": found.skipped}
-        write_config(out, "language", about, config_of(made), train.to_json())
-        Tokenizers(tokenizer).save(out / "tokenizer.json")
+    about = asdict(config) | {"base": base and str(base), "digest": found.digest, "skipped": found.skipped}
+    begin_run(Path(out), "language", about, made, train, Tokenizers(tokenizer), resume=resume)
     return fit(made, LanguageTask(found.train, found.valid, config, train.seed), train, out, resume=resume, progress=progress)
 
 
@@ -245,7 +241,13 @@ def judge_language(run: Run[LanguageModel], data: str | None = None, stride: int
 def text_for(run: Run[Any], config: TextConfig, data: str | None) -> Tokens:
     """Text to judge a run by: all of `data`, or the test part of what it was trained on."""
     if data is None:
-        tokens = encoded(config.texts(), run.tokenizer, run.folder / "tokens").test
+        found, learned = encoded(config.texts(), run.tokenizer, run.folder / "tokens"), run.config["settings"].get("digest")
+        if learned and found.digest != learned:
+            raise NotSupported(
+                f"the text of {run.folder} has changed since it was trained, and its test part may now hold what it has learned from; "
+                "name text that it has not seen with --data"
+            )
+        tokens = found.test
     else:
         whole = replace(config, data=data, valid=None, test=None, shares=(0.0, 0.0))
         with TemporaryDirectory() as passing:  # mapped files live on until they are let go

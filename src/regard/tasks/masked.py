@@ -15,7 +15,6 @@ We differ: rows are cut at tokens, not at sentences; random tokens are never spe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -33,10 +32,10 @@ from ..data.frames import Frame
 from ..errors import BadConfig, NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
-from ..models import MODELS, TextEncoder, build, config_of
+from ..models import MODELS, TextEncoder, build
 from ..train import Loss, Metric, Result, TrainConfig, fit
 from .language import TextConfig, check_length, prepared, text_for
-from .run import Run, write_config
+from .run import Run, begin_run
 
 
 @runtime_checkable
@@ -227,6 +226,8 @@ def judge(model: nn.Module, rows: Rows, config: MaskedConfig, at_most: int | Non
         batch = hide(rows, plan[at : at + config.batch], config.hidden, generator)
         part, hits, _, told = _losses(model, batch)
         total, right, count, followed = total + float(part), right + float(hits), count + len(batch.wanted_T), followed + told
+    if not count:
+        raise NotSupported("no row has two tokens to read; take longer texts")
     found = {"nats": total / count, "right": right / count}
     return found | ({"followed": followed / len(plan)} if rows.following else {})
 
@@ -265,11 +266,14 @@ def train_masked(
     if config.following and not isinstance(made, Follower):
         raise NotSupported(f"{made.facts.name} cannot say whether one text follows another; set following=False")
     check_length(made.config.length, config.length, made.facts.name)
-    if os.environ.get("RANK", "0") == "0":  # of several processes the first one writes
-        about = asdict(config) | {"base": base and str(base), "digest": found.digest, "skipped": found.skipped}
-        write_config(out, "masked", about, config_of(made), train.to_json())
-        Tokenizers(tokenizer).save(out / "tokenizer.json")
-    task = MaskedTask(found.train, found.valid, Frame.of(tokenizer), config, train.seed)
+    frame = Frame.of(tokenizer)
+    if frame.mask >= made.config.vocab:
+        raise NotSupported(
+            f"{base or model} has {made.config.vocab} tokens, and none is left for hidden words; begin with a run of `regard train masked`"
+        )
+    task = MaskedTask(found.train, found.valid, frame, config, train.seed)
+    about = asdict(config) | {"base": base and str(base), "digest": found.digest, "skipped": found.skipped}
+    begin_run(Path(out), "masked", about, made, train, Tokenizers(tokenizer), resume=resume)
     return fit(made, task, train, out, resume=resume, progress=progress)
 
 

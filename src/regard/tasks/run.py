@@ -11,6 +11,8 @@ tokens/              running text as numbers, made anew if it is gone
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -19,8 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ..data import Tokenizer, Tokenizers
-from ..errors import BadFile, MissingFile, NotSupported
-from ..models import Labeller, LanguageModel, Model, TextEncoder, Translator, build
+from ..errors import BadConfig, BadFile, MissingFile, NotSupported, RunExists
+from ..models import Labeller, LanguageModel, Model, TextEncoder, Translator, build, config_of
+from ..train import TrainConfig
+from ..train.checkpoint import load_latest
 from ..train.weights import load_weights
 
 if TYPE_CHECKING:
@@ -80,17 +84,7 @@ class Run(Generic[Kind]):
         """The model with its chosen weights, ready to use. With `kind` it is one of these, or the body of a classifier that is; or an error."""
         folder = Path(folder)
         config = read_config(folder)
-        model = build(config["model"]["name"], config["model"]["config"])
-        if config["settings"].get("labels"):
-            model = Labeller(model, len(config["settings"]["labels"]), each=config["task"] == "label")
-        weights = folder / "model.safetensors"
-        if not weights.exists():
-            again = f"regard train {config['task']} --out {folder} --resume"
-            raise MissingFile(f"{weights}: no such file; the run has not finished. Go on with it: {again}")
-        try:
-            load_weights(model, load_file(weights), str(weights))
-        except (OSError, SafetensorError) as wrong:
-            raise BadFile(f"{weights}: not a file of weights: {wrong}") from wrong
+        model = load_model(folder, config)
         return Run[Any](folder, config, model.eval(), Tokenizers.load(folder / "tokenizer.json")).of(kind)
 
     def of(self, kind: type[Any]) -> Run[Any]:
@@ -102,6 +96,22 @@ class Run(Generic[Kind]):
         name, made_by = KINDS.get(kind, (kind.__name__, "another model"))
         has = next((said for part, (said, _) in KINDS.items() if isinstance(self.model, part)), type(self.model).__name__)
         raise NotSupported(f"{self.folder}: a run of the task {self.task}, whose model is a {has}; this needs a {name}: {made_by}")
+
+
+def load_model(folder: Path, config: Mapping[str, Any]) -> Model:
+    """The model that a run's config describes, with its chosen weights."""
+    model = build(config["model"]["name"], config["model"]["config"])
+    if config["settings"].get("labels"):
+        model = Labeller(model, len(config["settings"]["labels"]), each=config["task"] == "label")
+    weights = folder / "model.safetensors"
+    if not weights.exists():
+        again = f"regard train {config['task']} --out {folder} --resume"
+        raise MissingFile(f"{weights}: no such file; the run has not finished. Go on with it: {again}")
+    try:
+        load_weights(model, load_file(weights), str(weights))
+    except (OSError, SafetensorError) as wrong:
+        raise BadFile(f"{weights}: not a file of weights: {wrong}") from wrong
+    return model
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -119,6 +129,41 @@ def read_config(folder: Path) -> dict[str, Any]:
         if part not in config:
             raise BadFile(f"{path}: lacks {part!r}")
     return config
+
+
+def begin_run(
+    out: Path,
+    task: str,
+    settings: dict[str, Any],
+    model: Model,
+    train: TrainConfig,
+    tokenizers: Tokenizers,
+    *,
+    resume: bool,
+) -> None:
+    """What is known before the first step: config.json and tokenizer.json. Of several processes the first one writes.
+
+    Refuses, before a file is touched, to write over another run, and to go on with a run on other data than it began with.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if resume and (out / "config.json").exists():
+        before, now = read_config(out)["settings"].get("digest"), settings.get("digest")
+        if before is not None and before != now:
+            raise BadConfig(
+                f"the data are not those that {out} began with, so it would not end as it should; give it the same, "
+                "or begin another run with --base"
+            )
+    if not resume:
+        unused(out)
+    write_config(out, task, settings, config_of(model), train.to_json())
+    tokenizers.save(out / "tokenizer.json")
+
+
+def unused(out: Path) -> None:
+    """Refuse a folder that holds a run already."""
+    if (out / "model.safetensors").exists() or ((out / "state").exists() and load_latest(out / "state") is not None):
+        raise RunExists(f"{out} already holds a run; resume it, or choose another folder")
 
 
 def write_config(folder: Path, task: str, settings: dict[str, Any], model: tuple[str, dict[str, Any]], train: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ nothing there). Quality is BLEU and chrF by sacrebleu on detokenised text, cased
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ from ..errors import BadConfig, NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..look import Map
 from ..look.maps import MEAN
-from ..models import Translator, build, config_of
+from ..models import Translator, build
 from ..train import Loss, Metric, Result, TrainConfig, fit
-from .run import Run, write_config
+from .run import Run, begin_run
 
 GREEDY = Beam(width=1)
 END = "‹end›"  # the label of the end token
@@ -136,9 +135,7 @@ def train_translator(
     if model == "transformer" and not config.joint:
         sizes |= {"tied": "output"}  # type: ignore[dict-item]
     translator = build(model, {**sizes, **(settings or {})})
-    if os.environ.get("RANK", "0") == "0":  # of several processes the first one writes
-        write_config(out, "translation", asdict(config) | {"digest": pairs.digest}, config_of(translator), train.to_json())
-        tokenizers.save(kept)
+    begin_run(Path(out), "translation", asdict(config) | {"digest": pairs.digest}, translator, train, tokenizers, resume=resume)
     return fit(translator, TranslationTask(pairs, tokenizers, config, train.seed), train, out, resume=resume, progress=progress)
 
 

@@ -8,6 +8,10 @@ functions; weights trained with one mean nothing in the other. Keys are turned o
 
 With a mechanism that hashes or maps features, the turn happens first, and changes what is hashed or mapped.
 
+A model that was trained on short texts reads longer ones if its angles are made smaller (`stretch`): all of them by one factor
+(Chen et al. 2023, "Extending context window", arXiv:2306.15595), or only those that turn slowly, so that neighbours are told apart as before
+(Llama 3.1, Grattafiori et al. 2024, arXiv:2407.21783).
+
 Paper: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 12–16 and 34. On grids Heo et al. 2024, arXiv:2403.13298.
 """
 
@@ -21,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ...attention import places
+from ...errors import BadConfig
 from ...kernels import Bias
 from ._base import Layout, Place, Position, angles, cells, divisible
 
@@ -54,27 +59,34 @@ def _pairs(x: Tensor, layout: Layout) -> Sequence[Tensor]:
     return x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, -1)
 
 
-def turns(at: Tensor, size: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def turns(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tuple[float, ...] = ()) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angles at places (…, L), as `rotate` takes them."""
-    turn = angles(at, size, base, dtype).unsqueeze(-2)
+    turn = angles(at, size, base, dtype, stretch).unsqueeze(-2)
     return turn.cos(), turn.sin()
 
 
 @lru_cache(maxsize=8)
-def _turns(start: Place, count: int, size: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _turns(
+    start: Place, count: int, size: int, base: float, stretch: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Made once for q and k of all layers of a step."""
     with torch.inference_mode(False):  # they outlive the call, and may be trained with
-        return turns(places(start, count, device), size, base, dtype)
+        return turns(places(start, count, device), size, base, dtype, stretch)
 
 
 class Rotary(Position):
-    """Pairs of features turned by angles that grow with the place; `part` of them only, if given, and all otherwise."""
+    """Pairs of features turned by angles that grow with the place; `part` of them only, if given, and all otherwise.
 
-    def __init__(self, *, base: float = 10_000.0, part: int | None = None, layout: Layout = "halves"):
+    stretch  (factor,): all angles divided by it. (factor, low, high, length): those of pairs that turn fewer than `low` times in `length`
+             tokens, in steps less for the others, and not at all from `high` times on.
+    """
+
+    def __init__(self, *, base: float = 10_000.0, part: int | None = None, layout: Layout = "halves", stretch: tuple[float, ...] = ()):
         super().__init__()
         if part is not None:
             divisible("the part that rotary positions turn", part, 2)
-        self.base, self.part, self.layout = base, part, layout
+        check_stretch(stretch)
+        self.base, self.part, self.layout, self.stretch = base, part, layout, tuple(stretch)
 
     def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
         return self._at(q_BLHK, q_from), self._at(k_BMHK, k_from), None
@@ -82,7 +94,14 @@ class Rotary(Position):
     def _at(self, x_BLHK: Tensor, start: Place) -> Tensor:
         size = x_BLHK.shape[-1] if self.part is None else min(self.part, x_BLHK.shape[-1])
         divisible("the head size that rotary positions turn", size, 2)
-        return rotate(x_BLHK, *_turns(start, x_BLHK.shape[1], size, self.base, x_BLHK.dtype, x_BLHK.device), self.layout)
+        turned = _turns(start, x_BLHK.shape[1], size, self.base, self.stretch, x_BLHK.dtype, x_BLHK.device)
+        return rotate(x_BLHK, *turned, self.layout)
+
+
+def check_stretch(stretch: tuple[float, ...]) -> None:
+    fits = len(stretch) in (0, 1, 4) and all(isinstance(value, int | float) and value > 0 for value in stretch)
+    if not fits or (len(stretch) == 4 and stretch[1] >= stretch[2]):
+        raise BadConfig(f"stretch={stretch}; expected (), (factor,) or (factor, low, high, length), all above 0, with low below high")
 
 
 class GridRotary(Position):
