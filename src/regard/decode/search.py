@@ -18,6 +18,7 @@ from ._base import Hypothesis, Model, Relative, S, Stepped, Tokens, asked_weight
 from .penalties import GNMT, LengthPenalty, coverage
 
 NEVER = -torch.inf
+ROWS = 16  # of logits whose exponentials are held at one time: they stay near the processor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +92,8 @@ def search(
     most = limits(options.most, source_n_B)
     if not most:
         return []
-    most_B, keep = torch.tensor(most, device=device), (1 if options.width == 1 else 2 * options.width)
-    at_most_B = torch.tensor([options.length(n) for n in most], device=device)
+    most_b, keep = torch.tensor(most, device=device), (1 if options.width == 1 else 2 * options.width)
+    at_most_b = torch.tensor([options.length(n) for n in most], device=device)
     who_b = torch.arange(len(most), device=device)  # the sentences still in the batch
     token_R = torch.full_like(who_b, tokens.first) if first_B is None else first_B
     moments: list[_Moment] = []
@@ -104,7 +105,7 @@ def search(
         weights_RM = asked_weights(given, "a coverage penalty" if beta else "an alignment") if want_weights or beta else None
         moments.append(_Moment(token_R, token_log_prob_R, parent_R, weights_RM if want_weights else None))
         slots = len(token_R) // len(who_b)
-        must_end_R = (most_B[who_b] == step).repeat_interleave(slots) if step in most else None
+        must_end_R = (most_b == step).repeat_interleave(slots) if step in most else None
 
         # every row's best next tokens, then every sentence's best of those
         step_RC, token_RC = _candidates(given, keep, tokens, must_end_R)
@@ -117,24 +118,33 @@ def search(
 
         # an end counts among the best `width`; the other half of the candidates is there so that ends take nobody's place
         width = min(options.width, log_prob_bC.shape[1])
-        score_bC = log_prob_bC[:, :width] / options.length(step)
         if beta and weights_RM is not None:
             looked_RM = weights_RM.to(step_RC.dtype) + (0 if looked_RM is None else looked_RM)
-            score_bC = score_bC + coverage(looked_RM, source_n_B[who_b].repeat_interleave(slots), beta)[row_bC[:, :width]]
-        score_bC = score_bC.masked_fill(~ended_bC[:, :width], NEVER)
-        finished.add(who_b, score_bC, log_prob_bC[:, :width], step_bC[:, :width], row_bC[:, :width], step)
+        if ended_bC[:, :width].any():
+            score_bC = log_prob_bC[:, :width] / options.length(step)
+            if looked_RM is not None:
+                score_bC = score_bC + coverage(looked_RM, source_n_B[who_b].repeat_interleave(slots), beta)[row_bC[:, :width]]
+            score_bC = score_bC.masked_fill(~ended_bC[:, :width], NEVER)
+            finished.add(who_b, score_bC, log_prob_bC[:, :width], step_bC[:, :width], row_bC[:, :width], step)
 
         log_prob_bW, kept_bW = log_prob_bC.masked_fill(ended_bC, NEVER).topk(width, -1)
         # lp is monotone, so its largest value over the lengths left is at the next one or at the limit
-        bound_b = log_prob_bW[:, 0] / at_most_B[who_b].clamp(min=options.length(step + 1))
+        bound_b = log_prob_bW[:, 0] / at_most_b.clamp(min=options.length(step + 1))
         on_n = (bound_b > finished.score_Bn[who_b, -1]).nonzero()[:, 0]
         if not len(on_n):
             break
-        all_go_on = slots == width == 1 and len(on_n) == len(who_b)
-        who_b, kept_nW, log_prob_R = who_b[on_n], kept_bW[on_n], log_prob_bW[on_n].flatten()
-        parent_R, token_R, token_log_prob_R = (t[on_n].gather(1, kept_nW).flatten() for t in (row_bC, token_bC, step_bC))
+        all_go_on = len(on_n) == len(who_b)
+        if not all_go_on:
+            who_b, most_b, at_most_b = who_b[on_n], most_b[on_n], at_most_b[on_n]
+            log_prob_bW, kept_bW, row_bC, token_bC, step_bC = (t[on_n] for t in (log_prob_bW, kept_bW, row_bC, token_bC, step_bC))
+        parent_bW = row_bC.gather(1, kept_bW)
+        if slots == width > 1 and all_go_on:
+            home_bW = _at_home(parent_bW)
+            parent_bW, kept_bW, log_prob_bW = (t.gather(1, home_bW) for t in (parent_bW, kept_bW, log_prob_bW))
+        parent_R, log_prob_R = parent_bW.flatten(), log_prob_bW.flatten()
+        token_R, token_log_prob_R = (t.gather(1, kept_bW).flatten() for t in (token_bC, step_bC))
         looked_RM = None if looked_RM is None else looked_RM[parent_R]
-        if not all_go_on:  # a greedy step in which nobody left moves no row
+        if not (slots == width == 1 and all_go_on):  # a greedy step in which nobody left moves no row
             state = state.reorder(parent_R)
     assert finished is not None
     return _answers(finished, moments, source_n_B)
@@ -144,7 +154,7 @@ def _candidates(given: Stepped, keep: int, tokens: Tokens, must_end_R: Tensor | 
     """Log-probabilities and ids of each row's best next tokens. Rows at their limit have one: the end."""
     logits_RN = full_precision(given.logits_BN)
     # Those that are never said are asked for as well and struck out after: cheaper than a copy of all logits.
-    logits_RC, token_RC = logits_RN.topk(min(keep + len(tokens.never), logits_RN.shape[1]), -1)
+    logits_RC, token_RC, log_sum_R1 = _top(logits_RN, min(keep + len(tokens.never), logits_RN.shape[1]))
     for never in tokens.never:
         logits_RC = logits_RC.masked_fill(token_RC == never, NEVER)
     if must_end_R is not None:
@@ -152,7 +162,40 @@ def _candidates(given: Stepped, keep: int, tokens: Tokens, must_end_R: Tensor | 
         only_RC[:, 0] = logits_RN[:, tokens.end]
         logits_RC = torch.where(must_end_R[:, None], only_RC, logits_RC)
         token_RC = torch.where(must_end_R[:, None], tokens.end, token_RC)
-    return logits_RC - logits_RN.logsumexp(-1, keepdim=True), token_RC
+    return logits_RC - log_sum_R1, token_RC
+
+
+def _top(x_RN: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest of each row, where they are, and the row's log-sum-exp.
+
+    PyTorch's `topk` looks at one number at a time. The largest are in those columns whose largest are largest, and the
+    largest of a column is found many columns at a time.
+    """
+    (R, N), columns = x_RN.shape, 256
+    if N < 8 * columns or count > columns // 4:
+        top_RC, place_RC = x_RN.topk(count, -1)
+        return top_RC, place_RC, x_RN.logsumexp(-1, keepdim=True)
+    lines = N // columns
+    x_RTS, rest_RE = x_RN[:, : lines * columns].unflatten(1, (lines, columns)), x_RN[:, lines * columns :]
+    of_column_RS = x_RTS.amax(1)
+    column_RC = of_column_RS.topk(count, -1).indices
+    some_RE = torch.cat([x_RTS.gather(2, column_RC[:, None].expand(R, lines, count)).flatten(1), rest_RE], 1)
+    top_RC, place_RC = some_RE.topk(count, -1)
+    inside_RC, line_RC = place_RC < lines * count, place_RC // count
+    where_RC = line_RC * columns + column_RC.gather(1, place_RC % count)
+    sum_R1 = torch.cat([(x - top).exp_().sum(-1, keepdim=True) for x, top in zip(x_RN.split(ROWS), top_RC[:, :1].split(ROWS), strict=True)])
+    return top_RC, torch.where(inside_RC, where_RC, place_RC + lines * (columns - count)), sum_R1.log_().add_(top_RC[:, :1])
+
+
+def _at_home(parent_bW: Tensor) -> Tensor:
+    """An order of the children of each sentence in which every parent's place is taken by a child of its own: rows that stay are not moved."""
+    first, order = 0, []
+    for row in parent_bW.tolist():
+        child = {parent - first: number for number, parent in reversed(list(enumerate(row)))}
+        others = [number for number, parent in enumerate(row) if child[parent - first] != number]
+        order.append([child[slot] if slot in child else others.pop() for slot in range(len(row))])
+        first += len(row)
+    return torch.tensor(order, device=parent_bW.device)
 
 
 def _answers(finished: _Finished, moments: list[_Moment], source_n_B: Tensor) -> list[list[Hypothesis]]:
