@@ -172,12 +172,11 @@ class Cache(State):
         held[:, self._held : self._held + new.shape[1]] = new
         return held
 
-    def _moved(self, held: Tensor | None, rows: Tensor, changed: tuple[Tensor, Tensor] | None) -> Tensor | None:
+    def _moved(self, held: Tensor | None, rows: Tensor, moves: dict[int, int]) -> Tensor | None:
         if held is None or held.requires_grad:
             return None if held is None else held.index_select(0, rows)
-        if changed is not None:
-            to, source = changed
-            held[to, : self._held] = held[source, : self._held]
+        if len(rows) == self.batch and not moves.keys() & moves.values():  # each follows one that stays: no need for new buffers
+            held[list(moves), : self._held] = held[list(moves.values()), : self._held]
             return held
         room = held.new_empty(len(rows), *held.shape[1:])
         # what is not yet filled is not copied: half of it on average
@@ -197,13 +196,8 @@ class Cache(State):
 
     def reorder(self, rows: Tensor) -> Self:
         moves = {to: source for to, source in enumerate(rows.tolist()) if to != source}
-        changed = None
-        if len(rows) == self.batch and not moves.keys() & moves.values():  # each is copied from one that stays: no need for new buffers
-            if not moves:
-                return super().reorder(rows)
-            to, source = torch.tensor([list(moves), list(moves.values())], device=rows.device)
-            changed = to, source
-        self._k, self._v = self._moved(self._k, rows, changed), self._moved(self._v, rows, changed)
+        if moves or len(rows) != self.batch:
+            self._k, self._v = self._moved(self._k, rows, moves), self._moved(self._v, rows, moves)
         return super().reorder(rows)
 
     def join(self, other: Self) -> Self:

@@ -18,7 +18,6 @@ from ._base import Hypothesis, Model, Relative, S, Stepped, Tokens, asked_weight
 from .penalties import GNMT, LengthPenalty, coverage
 
 NEVER = -torch.inf
-ROWS = 16  # of logits whose exponentials are held at one time: they stay near the processor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,6 @@ class _Finished:
             kept_Bn[who_b] = torch.cat([kept_Bn[who_b], new_bC], 1).gather(1, chosen)
 
 
-@torch.no_grad()
 def search(
     model: Model[S],
     state: S,
@@ -88,10 +86,18 @@ def search(
     beginning can reach at most log P / max lp over the lengths left. Hence stopping never changes an answer. The last token
     that the limit allows is the end token, at its own price.
     """
+    if not len(source_n_B):
+        return []
+    with torch.inference_mode():  # some 5 % faster than no_grad for one sentence: nobody watches over views
+        finished, moments = _searched(model, state, options, source_n_B, tokens, first_B, want_weights)
+    return _answers(finished, moments, source_n_B)
+
+
+def _searched(
+    model: Model[S], state: S, options: Beam, source_n_B: Tensor, tokens: Tokens, first_B: Tensor | None, want_weights: bool
+) -> tuple[_Finished, list[_Moment]]:
     end, device, beta = tokens.end, source_n_B.device, options.coverage
     most = limits(options.most, source_n_B)
-    if not most:
-        return []
     most_b, keep = torch.tensor(most, device=device), (1 if options.width == 1 else 2 * options.width)
     at_most_b = torch.tensor([options.length(n) for n in most], device=device)
     who_b = torch.arange(len(most), device=device)  # the sentences still in the batch
@@ -147,7 +153,7 @@ def search(
         if not (slots == width == 1 and all_go_on):  # a greedy step in which nobody left moves no row
             state = state.reorder(parent_R)
     assert finished is not None
-    return _answers(finished, moments, source_n_B)
+    return finished, moments
 
 
 def _candidates(given: Stepped, keep: int, tokens: Tokens, must_end_R: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -168,33 +174,28 @@ def _candidates(given: Stepped, keep: int, tokens: Tokens, must_end_R: Tensor | 
 def _top(x_RN: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The largest of each row, where they are, and the row's log-sum-exp.
 
-    PyTorch's `topk` looks at one number at a time. The largest are in those columns whose largest are largest, and the
-    largest of a column is found many columns at a time.
+    Over many rows: PyTorch's `topk` looks at one number at a time. But the largest are in those columns whose largest are largest, and
+    the largest of a column are found many at a time. 128 rows of 8,000 words, two AVX2 threads: 2.0 ms one by one, 1.0 by columns.
     """
     (R, N), columns = x_RN.shape, 256
-    if N < 8 * columns or count > columns // 4:
-        top_RC, place_RC = x_RN.topk(count, -1)
-        return top_RC, place_RC, x_RN.logsumexp(-1, keepdim=True)
+    if R < 32 or N < 8 * columns or count > columns // 4 or not x_RN.is_cpu:
+        return *x_RN.topk(count, -1), x_RN.logsumexp(-1, keepdim=True)
     lines = N // columns
     x_RTS, rest_RE = x_RN[:, : lines * columns].unflatten(1, (lines, columns)), x_RN[:, lines * columns :]
-    of_column_RS = x_RTS.amax(1)
-    column_RC = of_column_RS.topk(count, -1).indices
-    some_RE = torch.cat([x_RTS.gather(2, column_RC[:, None].expand(R, lines, count)).flatten(1), rest_RE], 1)
-    top_RC, place_RC = some_RE.topk(count, -1)
-    inside_RC, line_RC = place_RC < lines * count, place_RC // count
-    where_RC = line_RC * columns + column_RC.gather(1, place_RC % count)
-    sum_R1 = torch.cat([(x - top).exp_().sum(-1, keepdim=True) for x, top in zip(x_RN.split(ROWS), top_RC[:, :1].split(ROWS), strict=True)])
-    return top_RC, torch.where(inside_RC, where_RC, place_RC + lines * (columns - count)), sum_R1.log_().add_(top_RC[:, :1])
+    column_RC = x_RTS.amax(1).topk(count, -1).indices
+    top_RC, place_RC = torch.cat([x_RTS.gather(2, column_RC[:, None].expand(R, lines, count)).flatten(1), rest_RE], 1).topk(count, -1)
+    inside_RC = place_RC // count * columns + column_RC.gather(1, place_RC % count)
+    id_RC = torch.where(place_RC < lines * count, inside_RC, place_RC + lines * (columns - count))
+    return top_RC, id_RC, (x_RN - top_RC[:, :1]).exp_().sum(-1, keepdim=True).log_() + top_RC[:, :1]
 
 
 def _at_home(parent_bW: Tensor) -> Tensor:
-    """An order of the children of each sentence in which every parent's place is taken by a child of its own: rows that stay are not moved."""
-    first, order = 0, []
-    for row in parent_bW.tolist():
-        child = {parent - first: number for number, parent in reversed(list(enumerate(row)))}
-        others = [number for number, parent in enumerate(row) if child[parent - first] != number]
-        order.append([child[slot] if slot in child else others.pop() for slot in range(len(row))])
-        first += len(row)
+    """An order in which one child of every parent takes its place, and the others the places that are free: fewer rows move."""
+    width, order = parent_bW.shape[1], []
+    for sentence, parents in enumerate(parent_bW.tolist()):
+        heirs = {parent: child for child, parent in enumerate(parents)}
+        others = [child for child, parent in enumerate(parents) if heirs[parent] != child]
+        order.append([heirs[row] if row in heirs else others.pop() for row in range(sentence * width, (sentence + 1) * width)])
     return torch.tensor(order, device=parent_bW.device)
 
 
