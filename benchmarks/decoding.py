@@ -189,14 +189,19 @@ def main() -> None:
             same = sum(a == b for a, b in zip(answers[name], answers["regard"], strict=True))
             spread = (max(seconds[name]) - min(seconds[name])) / median[name] * 50
             faster = (f"**{median[name] / median['regard']:.2f}×**", f"{median[name] / median[PACKED]:.2f}×") if bar else ("", "")
-            rows.append(f"| {batch} | {name} | {batch / median[name]:.1f} ±{spread:.0f} % | {' | '.join(faster)} | {bar} | {same} of {batch} |")
+            rows.append(
+                f"| {batch} | {name} | {batch / median[name]:.1f} ±{spread:.0f} % | {' | '.join(faster)} | {bar} | {same} of {batch} |"
+            )
     head = [
         "## Beam search",
         "",
         f"{' '.join((__doc__ or '').splitlines()[3:5])} {machine()}. Each program is a process of its own; they take turns.",
         "",
     ]
-    table = ["| batch | | sentences a second | regard is faster | with packed weights | bar | answers as regard's |", "|---|---|---|---|---|---|---|"]
+    table = [
+        "| batch | | sentences a second | regard is faster | with packed weights | bar | answers as regard's |",
+        "|---|---|---|---|---|---|---|",
+    ]
     write("decoding", [*head, *table, *rows])
 
 

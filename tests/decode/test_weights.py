@@ -113,7 +113,9 @@ def test_translators(name, weights, bound):
     if not (weights_._has_halves() and weights_._has_packed()):
         pytest.skip("this PyTorch has no such products")
     torch.manual_seed(0)
-    model = build(name, {"source_vocab": 50, "target_vocab": 50, "width": 32} | ({"tied": "output"} if name == "transformer" else {})).eval()
+    model = build(
+        name, {"source_vocab": 50, "target_vocab": 50, "width": 32} | ({"tied": "output"} if name == "transformer" else {})
+    ).eval()
     light, source_BM, source_n_B = lightened(model, weights), torch.randint(3, 50, (3, 7)), torch.tensor([7, 4, 5])
     assert type(light) is type(model)
     states = [m.begin(source_BM, source_n_B) for m in (model, light)]

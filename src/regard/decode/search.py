@@ -96,6 +96,7 @@ def search(
 def _searched(
     model: Model[S], state: S, options: Beam, source_n_B: Tensor, tokens: Tokens, first_B: Tensor | None, want_weights: bool
 ) -> tuple[_Finished, list[_Moment]]:
+    """What was finished, and all that was fed on the way."""
     end, device, beta = tokens.end, source_n_B.device, options.coverage
     most = limits(options.most, source_n_B)
     most_b, keep = torch.tensor(most, device=device), (1 if options.width == 1 else 2 * options.width)
@@ -178,7 +179,7 @@ def _top(x_RN: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     the largest of a column are found many at a time. 128 rows of 8,000 words, two AVX2 threads: 2.0 ms one by one, 1.0 by columns.
     """
     (R, N), columns = x_RN.shape, 256
-    if R < 32 or N < 8 * columns or count > columns // 4 or not x_RN.is_cpu:
+    if R < 32 or 8 * columns > N or count > columns // 4 or not x_RN.is_cpu:
         return *x_RN.topk(count, -1), x_RN.logsumexp(-1, keepdim=True)
     lines = N // columns
     x_RTS, rest_RE = x_RN[:, : lines * columns].unflatten(1, (lines, columns)), x_RN[:, lines * columns :]

@@ -27,7 +27,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Literal, Self, TypeVar, cast, get_args
+from typing import Any, Literal, Self, TypeVar, cast, get_args, overload
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,7 @@ from ..models import LanguageModel, LanguageModelConfig, Translator
 
 Weights = Literal["float32", "packed", "halves", "float16", "bfloat16", "int8"]
 Made = Callable[[Tensor, Tensor | None], nn.Module]
-L = TypeVar("L", LanguageModel, Translator)
+M = TypeVar("M", bound=nn.Module)
 MANY = 32  # rows from which float32 is faster than two halves
 LOW = 2048.0  # what the lower half is multiplied by, so that float16 holds it in full
 
@@ -162,12 +162,16 @@ class Light(LanguageModel):
         return self.output(x)  # type: ignore[no-any-return]
 
 
-def quantised(model: L) -> L:
+def quantised(model: LanguageModel) -> LanguageModel:
     """The model with its linear layers in int8, for answers on a CPU; the given one stays as it is."""
     return lightened(model, "int8")
 
 
-def lightened(model: L, weights: Weights) -> L:
+@overload
+def lightened(model: LanguageModel, weights: Weights) -> LanguageModel: ...
+@overload
+def lightened(model: Translator, weights: Weights) -> Translator: ...
+def lightened(model: LanguageModel | Translator, weights: Weights) -> LanguageModel | Translator:
     """The model with its weights held so, where the machine does that right, for answers only; the given one stays as it is."""
     if weights == "float32":
         return model
@@ -181,7 +185,7 @@ def lightened(model: L, weights: Weights) -> L:
     parameter = next(model.parameters())
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
         raise NotSupported(f"weights as {weights} are made of float32 ones on a CPU, not of {parameter.dtype} on {parameter.device}")
-    made: Made = {"packed": PackedLinear, "int8": Int8Linear}.get(weights) or partial(HalfLinear, both=weights == "halves")
+    made: Made = PackedLinear if weights == "packed" else Int8Linear if weights == "int8" else partial(HalfLinear, both=weights == "halves")
     if weights == "packed" and not _has_packed():
         raise NotSupported("weights as packed: this PyTorch has no products for them (oneDNN); take float32")
     if weights in ("halves", "float16"):
@@ -193,7 +197,7 @@ def lightened(model: L, weights: Weights) -> L:
     return Light(model, made) if isinstance(model, LanguageModel) else _light_translator(model, made)
 
 
-def _copied(model: L, made: Made) -> L:
+def _copied(model: M, made: Made) -> M:
     """A copy with other linear layers. What else it has it shares with the model."""
     linear = {id(part): made(part.weight, part.bias) for part in model.modules() if type(part) is nn.Linear}
     kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
@@ -210,8 +214,8 @@ def _light_translator(model: Translator, made: Made) -> Translator:
             if qkv is not None:
                 w, b, at = qkv.weight, qkv.bias, q_rows if k_rows else 0
                 new.cross.qkv = None
-                new.cross.q = made(w[:q_rows], None if b is None else b[:q_rows])
-                new.cross.kv = made(w[at:], None if b is None else b[at:])
+                new.cross.q = made(w[:q_rows], None if b is None else b[:q_rows])  # type: ignore[assignment]
+                new.cross.kv = made(w[at:], None if b is None else b[at:])  # type: ignore[assignment]
     return light
 
 
