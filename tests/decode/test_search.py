@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from regard.decode import GNMT, GREEDY, Beam, Power, Relative, Sampling, Tokens, sample, search
 from regard.decode.penalties import coverage
-from regard.decode.search import _at_home, _top
+from regard.decode.search import _at_home
 from regard.errors import NotSupported, RegardError
 
 FREE = Tokens(first=1, end=2, never=())
@@ -225,16 +225,6 @@ def test_wrong_options_are_refused(wrong):
 def test_an_end_that_is_never_said_is_refused():
     with pytest.raises(NotSupported, match="end token 0"):
         Tokens(end=0)
-
-
-@pytest.mark.parametrize("words", [7, 2047, 2048, 5000])
-@pytest.mark.parametrize("count", [1, 7])
-def test_the_largest_of_a_row_are_found_by_columns(words, count):
-    x_RN = torch.randn(37, words)
-    x_RN[3, -1], x_RN[4, words // 2 :] = 9.0, -torch.inf
-    top_RC, place_RC, log_sum_R1 = _top(x_RN, count)
-    assert top_RC.equal(x_RN.topk(count, -1).values) and x_RN.gather(1, place_RC).equal(top_RC)
-    assert torch.allclose(log_sum_R1, x_RN.logsumexp(-1, keepdim=True))
 
 
 def test_children_stand_where_their_parents_stood():
