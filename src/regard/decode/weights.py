@@ -9,7 +9,7 @@ r"""Weights made lighter for decoding, which spends its time fetching them.
 
 Times are of all linear layers in one step of GPT-2 small, one AVX2 thread. `halves` holds each weight as the sum of two float16 numbers, 22 bits: as
 many bytes as float32, by faster products (FBGEMM's; x is float32, and so are the sums); beside the float32 ones, which many rows are faster
-by. `bfloat16` is there where the processor has it.
+by. `packed` is float32 laid out for oneDNN's products, beside the plain weights: for several rows (eight: 54 ms where float32 took 72), not for one. `bfloat16` is there where the processor has it.
 
 int8: $W \approx \mathrm{diag}(s)\,\hat W$ with $s_n = \max_k |W_{nk}| / 127$, found once; $x \approx l + (h - l)\,\hat x$ with $l = \min_k x_k$,
 $h = \max_k x_k$, found for each row at every call, so that rows of a batch cannot change one another. The sums are exact, in whole numbers:
