@@ -454,15 +454,17 @@ class TestStreaming:
         low(*(x[:, :1].bfloat16() for x in (q, k, v)), causal, state=state)
         assert all(x.dtype == torch.float32 for x in state.sums.values())
 
-    def test_beams_reorder(self, mechanism):
+    @pytest.mark.parametrize("order", [[2, 0, 2, 1, 1], [0, 0, 2], [0, 1, 2]])
+    def test_beams_reorder(self, mechanism, order):
         for pattern in streams(mechanism):
             attention, (q, k, v), state = self.started(mechanism, pattern)
             if mechanism.facts.random:
                 pytest.skip("steps are drawn anew")
-            order = torch.tensor([2, 0, 2, 1, 1])
+            given = k.clone(), v.clone()
             attention(q[:, :30], k[:, :30], v[:, :30], pattern, state=state)
-            state.reorder(order)
+            state.reorder(torch.tensor(order))
             after = attention(*(x[order, 30:31] for x in (q, k, v)), pattern, state=state)
+            assert k.equal(given[0]) and v.equal(given[1])  # what was given is the caller's, whatever moves inside the state
             torch.testing.assert_close(after, attention(q[:, :31], k[:, :31], v[:, :31], pattern)[order, 30:31], atol=1e-9, rtol=1e-9)
 
     def test_a_reset_row_forgets(self, mechanism):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from regard.decode import GNMT, GREEDY, Beam, Power, Relative, Sampling, Tokens, sample, search
 from regard.decode.penalties import coverage
+from regard.decode.search import _at_home
 from regard.errors import NotSupported, RegardError
 
 FREE = Tokens(first=1, end=2, never=())
@@ -224,3 +225,10 @@ def test_wrong_options_are_refused(wrong):
 def test_an_end_that_is_never_said_is_refused():
     with pytest.raises(NotSupported, match="end token 0"):
         Tokens(end=0)
+
+
+def test_children_stand_where_their_parents_stood():
+    parents = torch.tensor([[2, 2, 0, 1], [4, 4, 4, 4], [11, 8, 10, 9]])
+    moved = parents.gather(1, _at_home(parents))
+    assert moved.tolist() == [[0, 1, 2, 2], [4, 4, 4, 4], [8, 9, 10, 11]]
+    assert _at_home(parents).sort().values.equal(torch.arange(4).expand(3, 4))  # everyone has a place

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.decode import Options, complete, lightened, quantised
+from regard.decode import Options, Tokens, complete, lightened, quantised, translate
 from regard.decode import weights as weights_
 from regard.decode.weights import Int8Linear
 from regard.errors import NotSupported
@@ -105,6 +105,28 @@ def test_completes(tokenizer):
     model = made()
     (one,), (two,) = (complete(m, tokenizer, "abc", Options(most=10))[0] for m in (quantised(model), model))
     assert len(one.ids) == len(two.ids) == 10 or one.finish == "stop"
+
+
+@pytest.mark.parametrize("name", ["transformer", "luong"])
+@pytest.mark.parametrize(("weights", "bound"), [("packed", 1e-5), ("halves", 1e-4), ("int8", 0.5)])
+def test_translators(name, weights, bound):
+    if not (weights_._has_halves() and weights_._has_packed()):
+        pytest.skip("this PyTorch has no such products")
+    torch.manual_seed(0)
+    model = build(
+        name, {"source_vocab": 50, "target_vocab": 50, "width": 32} | ({"tied": "output"} if name == "transformer" else {})
+    ).eval()
+    light, source_BM, source_n_B = lightened(model, weights), torch.randint(3, 50, (3, 7)), torch.tensor([7, 4, 5])
+    assert type(light) is type(model)
+    states = [m.begin(source_BM, source_n_B) for m in (model, light)]
+    with torch.no_grad():
+        for token_B in torch.randint(3, 50, (4, 3)):
+            right, got = (m.step(token_B, state).logits_BN for m, state in zip((model, light), states, strict=True))
+            assert 0 < (got - right).abs().max() / right.std() < bound or weights == "packed"
+    assert not any(type(part) is nn.Linear for part in light.modules())
+    if weights == "packed":
+        said = [[answers[0].ids for answers in translate(m, source_BM.tolist(), tokens=Tokens())] for m in (model, light)]
+        assert said[0] == said[1]
 
 
 def test_what_is_refused(monkeypatch):

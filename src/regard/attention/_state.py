@@ -161,20 +161,23 @@ class Cache(State):
         return torch.arange(self.length - queries, self.length, device=self._positions.device)
 
     def _add(self, held: Tensor | None, new: Tensor) -> Tensor:
-        if held is None:
-            return new
-        if new.requires_grad or held.requires_grad:  # in training the past is part of the graph
-            return torch.cat([held[:, : self._held], new], 1)
-        if held.shape[1] < self._held + new.shape[1]:
-            room = held.new_empty(len(held), max(2 * held.shape[1], self._held + new.shape[1], 16), *held.shape[2:])
-            room[:, : self._held] = held[:, : self._held]
+        if new.requires_grad or (held is not None and held.requires_grad):  # in training the past is part of the graph
+            return new if held is None else torch.cat([held[:, : self._held], new], 1)
+        size = 0 if held is None else held.shape[1]
+        if held is None or size < self._held + new.shape[1]:
+            room = new.new_empty(len(new), max(2 * size, self._held + new.shape[1], 16), *new.shape[2:])
+            if held is not None:
+                room[:, : self._held] = held[:, : self._held]
             held = room
         held[:, self._held : self._held + new.shape[1]] = new
         return held
 
-    def _moved(self, held: Tensor | None, rows: Tensor) -> Tensor | None:
+    def _moved(self, held: Tensor | None, rows: Tensor, moves: dict[int, int]) -> Tensor | None:
         if held is None or held.requires_grad:
             return None if held is None else held.index_select(0, rows)
+        if len(rows) == self.batch and not moves.keys() & moves.values():  # each follows one that stays: no need for new buffers
+            held[list(moves), : self._held] = held[list(moves.values()), : self._held]
+            return held
         room = held.new_empty(len(rows), *held.shape[1:])
         # what is not yet filled is not copied: half of it on average
         torch.ops.aten.index.Tensor_out(held[:, : self._held], [rows.to(held.device)], out=room[:, : self._held])
@@ -192,7 +195,9 @@ class Cache(State):
         self._held = len(kept)
 
     def reorder(self, rows: Tensor) -> Self:
-        self._k, self._v = self._moved(self._k, rows), self._moved(self._v, rows)
+        moves = {to: source for to, source in enumerate(rows.tolist()) if to != source}
+        if moves or len(rows) != self.batch:
+            self._k, self._v = self._moved(self._k, rows, moves), self._moved(self._v, rows, moves)
         return super().reorder(rows)
 
     def join(self, other: Self) -> Self:

@@ -42,11 +42,12 @@ class Memory(State):
         return full if self.n_B is None else lengths(self.n_B)
 
     def reorder(self, rows: Tensor) -> Self:
-        if len(rows) == self.batch and bool((rows // self.share == torch.arange(len(rows), device=rows.device) // self.share).all()):
+        whose = rows // self.share
+        if len(rows) == self.batch and whose.equal(torch.arange(len(rows), device=rows.device) // self.share):
             return self
-        kept, runs = torch.unique_consecutive(rows // self.share, return_counts=True)
+        kept, runs = torch.unique_consecutive(whose, return_counts=True)
         even = len(runs) > 0 and bool((runs == runs[0]).all())
-        kept, self.share = (kept, int(runs[0])) if even else (rows // self.share, 1)
+        kept, self.share = (kept, int(runs[0])) if even else (whose, 1)
         if not kept.equal(torch.arange(len(self.k_BMHK), device=kept.device)):
             self._each(lambda x: x.index_select(0, kept))
         return super().reorder(rows)

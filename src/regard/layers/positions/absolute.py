@@ -32,7 +32,8 @@ TABLE = 4096  # places that are looked up and not worked out anew: each once, no
 
 @lru_cache(maxsize=16)
 def _table(places: int, width: int, base: float, layout: Layout, dtype: torch.dtype) -> Tensor:
-    return sinusoids(torch.arange(places), width, base, layout, dtype)
+    with torch.inference_mode(False):  # it outlives the call, and may be trained with
+        return sinusoids(torch.arange(places), width, base, layout, dtype)
 
 
 class Sinusoidal(Position):
