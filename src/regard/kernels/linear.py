@@ -51,7 +51,7 @@ def parts(layer: nn.Linear, x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]
     """
     watched = type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks
     if watched or not torch.is_grad_enabled() or not x.is_cpu or torch.is_autocast_enabled("cpu"):
-        return applied(layer, x).split(sizes, -1)
+        return torch.split(applied(layer, x), list(sizes), -1)
     return Parts.apply(x, layer.weight, layer.bias, sizes)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -62,7 +62,7 @@ class Parts(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sequence[int]) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, weight)
         ctx.sizes = sizes
-        return F.linear(x, weight, bias).split(sizes, -1)
+        return torch.split(F.linear(x, weight, bias), list(sizes), -1)
 
     @staticmethod
     @once_differentiable
