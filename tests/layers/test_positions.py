@@ -102,6 +102,15 @@ def test_rotary_is_multiplication_of_complex_numbers(layout):
         close(out, (product if layout == "interleaved" else product.transpose(-1, -2)).flatten(-2))
 
 
+@pytest.mark.parametrize("part", [None, 4])
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_gradients_of_rotary_are_turned_back(layout, part):
+    rotary = Rotary(layout=layout, part=part)
+    x = torch.randn(2, 3, 2, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: rotary.place(x, x, 5, 2)[0], x)
+    assert torch.autograd.gradgradcheck(lambda x: rotary.place(x, x, 5, 2)[0], x)
+
+
 def test_rotary_is_that_of_llama():
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
