@@ -310,3 +310,15 @@ def test_low_precision_accumulates_in_single(form):
     expected = torch.autograd.grad(attend(*exact_in, pattern).sum(), exact_in)
     for got, want in zip(grads, expected, strict=True):
         torch.testing.assert_close(got.float(), want, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("pattern", [P.full, P.causal, P.causal & P.window(20)], ids=str)
+@pytest.mark.parametrize("length", [5, 300])
+def test_features_need_not_lie_side_by_side(length, pattern):
+    apart = [torch.randn(8, 2, length, 1, dtype=torch.float64).permute(3, 2, 1, 0).requires_grad_() for _ in range(3)]
+    beside = [x.detach().contiguous().requires_grad_() for x in apart]
+    out, wanted = attend(*apart, pattern), attend(*beside, pattern)
+    torch.testing.assert_close(out, wanted, atol=1e-12, rtol=1e-12)
+    d = torch.randn(8, 2, length, 1, dtype=torch.float64).permute(3, 2, 1, 0)
+    grads = (torch.autograd.grad(y, x, d) for y, x in ((out, apart), (wanted, beside)))
+    torch.testing.assert_close(*grads, atol=1e-12, rtol=1e-12)

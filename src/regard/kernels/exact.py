@@ -61,6 +61,8 @@ def attend(
     """
     B, L, H, K = q_BLHK.shape
     M = k_BMHK.shape[1]
+    # the flash kernel takes for granted, without a word, that features lie side by side
+    q_BLHK, k_BMHK, v_BMHV = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BLHK, k_BMHK, v_BMHV))
     scale = K**-0.5 if scale is None else scale
     if isinstance(pattern, Causal) and L == 1:
         pattern = full  # the newest query sees all there is
