@@ -197,6 +197,22 @@ class TestLaw:
             out = run(attention, *tensors(mechanism, queries=L, keys=0), pattern)
             assert out.shape == (B, L, H, V) and (out == 0).all()
 
+    @pytest.mark.parametrize("length", [M, 64])
+    def test_however_inputs_lie_in_memory(self, mechanism, length, path):
+        attention, (q, k, v) = build(mechanism, length), tensors(mechanism, length, length)
+        cotangent = torch.randn(*q.shape[:3], K, dtype=q.dtype)
+        results = []
+        for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2), (1, 0, 2, 3), (3, 2, 1, 0)):
+            back = sorted(range(4), key=order.__getitem__)
+            *given, weigh = (
+                x.detach().permute(order).contiguous().permute(back) for x in (q, k, v[..., :K], cotangent)
+            )  # V = K: all kernels
+            given = [x.requires_grad_() for x in given]
+            out = run(attention, *given, widest(mechanism))
+            results.append((out, *torch.autograd.grad(out, given, weigh, allow_unused=True)))
+        for apart in results[1:]:
+            torch.testing.assert_close(apart, results[0])
+
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, **ids)
 class TestWeights:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..errors import BadConfig
-from ..kernels import Bias, attend
+from ..kernels import Bias, _tile, attend
+from ..kernels._autocast import uncast
 from ..patterns import Causal, Pattern, causal, full
 from ._base import Attention, Facts, factors, share_heads, softmax_where
 from ._places import real
@@ -137,20 +139,73 @@ class SinkhornAttention(Attention):
     def _whole(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, sort_BHUV: Tensor, pattern: Pattern) -> Tensor:
         """Without padding every share is one, and blocks are batch rows of exact attention: no scores are kept."""
         q_BUCHK, k_BUCHK, v_BUCHV = (x.unflatten(1, (-1, self.block)) for x in (q_BLHK, k_BMHK, v_BMHV))
-        given = slice(0 if pattern is full else 1, None)  # causally the first block is given nothing
-
-        def with_own(x_BVCHK: Tensor) -> Tensor:
-            moved_BUCHK = torch.einsum("bhuv,bvchk->buchk", sort_BHUV[:, :, given].to(x_BVCHK.dtype), x_BVCHK)
-            return torch.cat([moved_BUCHK, x_BVCHK[:, given]], 2).flatten(0, 1)  # own keys last: there `causal` is aligned
-
-        out_NCHV = attend(q_BUCHK[:, given].flatten(0, 1), with_own(k_BUCHK), with_own(v_BUCHV), pattern)
-        out_BLHV = out_NCHV.reshape(len(q_BLHK), -1, *out_NCHV.shape[2:])
         if pattern is full:
-            return out_BLHV
-        return torch.cat([attend(q_BUCHK[:, 0], k_BUCHK[:, 0], v_BUCHV[:, 0], pattern), out_BLHV], 1)
+            return Moved.apply(q_BUCHK, k_BUCHK, v_BUCHV, sort_BHUV, None).flatten(1, 2)  # type: ignore[no-any-return, no-untyped-call]
+        first_BLHV = attend(q_BUCHK[:, 0], k_BUCHK[:, 0], v_BUCHV[:, 0], causal)  # it is given nothing
+        later_CS = pattern.mask(self.block, 2 * self.block, q_BLHK.device)[0, 0]  # own keys last: there `causal` is aligned
+        out_BUCHV = Moved.apply(q_BUCHK[:, 1:], k_BUCHK, v_BUCHV, sort_BHUV[:, :, 1:], later_CS)  # type: ignore[no-untyped-call]
+        return torch.cat([first_BLHV, out_BUCHV.flatten(1, 2)], 1)
 
     def extra_repr(self) -> str:
         return f"block={self.block}, iterations={self.iterations}, temperature={self.temperature}, noise={self.noise}"
+
+
+class Moved(torch.autograd.Function):
+    """Each of the last U blocks of queries looks at the block it is given, a mixture of all V, and at its own.
+
+    Head by head, and the mixtures are made again on the way back: those of all heads are never there together (4,096 tokens, 8 heads of 64,
+    with projections: XX MiB where keeping them took 177).
+    """
+
+    @staticmethod
+    @uncast
+    def forward(ctx: Any, q_BUCHK: Tensor, k_BVCHK: Tensor, v_BVCHV: Tensor, sort_BHUV: Tensor, seen_CS: Tensor | None) -> Tensor:
+        (B, U, C, H, K), V, dtype = q_BUCHK.shape, v_BVCHV.shape[-1], torch.promote_types(q_BUCHK.dtype, torch.float32)
+        out_BUCHV, lse_HN1C = q_BUCHK.new_empty(B, U, C, H, V), q_BUCHK.new_empty(H, B * U, 1, C, dtype=dtype)
+        ctx.added = None if seen_CS is None else torch.zeros_like(seen_CS, dtype=dtype).masked_fill_(~seen_CS, -torch.inf)[None, None]
+        for h in range(H):
+            k_N1SK, v_N1SV = (_beside(x, sort_BHUV, h, dtype) for x in (k_BVCHK, v_BVCHV))
+            out_N1CV, lse_HN1C[h] = _tile.forward(_head(q_BUCHK, h, dtype), k_N1SK, v_N1SV, K**-0.5, ctx.added)
+            out_BUCHV[:, :, :, h] = out_N1CV.view(B, U, C, V)
+        ctx.save_for_backward(q_BUCHK, k_BVCHK, v_BVCHV, sort_BHUV, out_BUCHV, lse_HN1C)
+        return out_BUCHV
+
+    @staticmethod
+    @once_differentiable
+    @uncast
+    def backward(ctx: Any, do_BUCHV: Tensor) -> tuple[Tensor | None, ...]:
+        q_BUCHK, k_BVCHK, v_BVCHV, sort_BHUV, out_BUCHV, lse_HN1C = ctx.saved_tensors
+        (B, U, C, H, K), dtype = q_BUCHK.shape, lse_HN1C.dtype
+        dq_BUCHK, dk_BVCHK, dv_BVCHV = (torch.empty_like(x) for x in (q_BUCHK, k_BVCHK, v_BVCHV))
+        dsort_BHUV = torch.zeros_like(sort_BHUV, dtype=dtype)
+        for h in range(H):
+            k_N1SK, v_N1SV = (_beside(x, sort_BHUV, h, dtype) for x in (k_BVCHK, v_BVCHV))
+            q_N1CK, do_N1CV, out_N1CV = (_head(x, h, dtype) for x in (q_BUCHK, do_BUCHV, out_BUCHV))
+            dq_N1CK, dk_N1SK, dv_N1SV = _tile.backward(do_N1CV, q_N1CK, k_N1SK, v_N1SV, out_N1CV, lse_HN1C[h], K**-0.5, ctx.added)
+            dq_BUCHK[:, :, :, h] = dq_N1CK.view(B, U, C, K)
+            for x_BVCHK, d_BVCHK, d_N1SK in ((k_BVCHK, dk_BVCHK, dk_N1SK), (v_BVCHV, dv_BVCHV, dv_N1SV)):
+                moved_BUX, own_BUX = d_N1SK.view(B, U, 2, -1).unbind(2)
+                d_BVX = torch.bmm(sort_BHUV[:, h].mT.to(dtype), moved_BUX)
+                d_BVX[:, -U:] += own_BUX
+                d_BVCHK[:, :, :, h] = d_BVX.view_as(d_BVCHK[:, :, :, h])
+                dsort_BHUV[:, h].baddbmm_(moved_BUX, x_BVCHK[:, :, :, h].to(dtype).flatten(2).mT)
+        return dq_BUCHK, dk_BVCHK, dv_BVCHV, dsort_BHUV.to(sort_BHUV.dtype), None
+
+
+def _head(x_BUCHK: Tensor, h: int, dtype: torch.dtype) -> Tensor:
+    """Blocks of one head as a batch of heads of their own, x_N1CK, with features side by side."""
+    x_BUCK = x_BUCHK[:, :, :, h].to(dtype)
+    return (x_BUCK if x_BUCK.stride(-1) == 1 else x_BUCK.contiguous()).flatten(0, 1).unsqueeze(1)
+
+
+def _beside(x_BVCHK: Tensor, sort_BHUV: Tensor, h: int, dtype: torch.dtype) -> Tensor:
+    """What each of the last U blocks is given, and behind it its own, x_N1SK, S = 2C."""
+    x_BVCK, sort_BUV = x_BVCHK[:, :, :, h].to(dtype), sort_BHUV[:, h].to(dtype)
+    (B, U, V), (C, K) = sort_BUV.shape, x_BVCK.shape[-2:]
+    both_BU2CK = x_BVCK.new_empty(B, U, 2, C, K)
+    both_BU2CK[:, :, 0] = torch.bmm(sort_BUV, x_BVCK.flatten(2)).view(B, U, C, K)
+    both_BU2CK[:, :, 1] = x_BVCK[:, V - U :]
+    return both_BU2CK.view(B * U, 1, 2 * C, K)
 
 
 # -- what sorting blocks takes; SortCut has the same parts -------------------------------------------------------------
@@ -178,6 +233,8 @@ def blocks(x_BLHK: Tensor, block: int) -> Tensor:
 
 def means(x_BLHK: Tensor, filled_BUC: Tensor) -> Tensor:
     """The mean of each block, mean_BUHK; zeros where it is empty."""
+    if x_BLHK.shape[1] == filled_BUC.shape[1:].numel() and bool(filled_BUC.all()):
+        return x_BLHK.unflatten(1, filled_BUC.shape[1:]).mean(2)  # type: ignore[no-any-return]
     filled_BUC = filled_BUC.to(x_BLHK.dtype)
     sum_BUHK = (blocks(x_BLHK, filled_BUC.shape[-1]) * filled_BUC[:, None, ..., None]).sum(3).transpose(1, 2)
     return sum_BUHK / filled_BUC.sum(-1).clamp(min=1)[..., None, None]
@@ -197,6 +254,10 @@ def balanced(scores_BHUV: Tensor, given_BHUV: Tensor, counted_BHU1: Tensor | Non
 
     Row u counts `counted` times in its columns; None is the causal form: columns are summed over the rows so far.
     """
+    if counted_BHU1 is not None and bool((counted_BHU1 == 1).all()) and bool(given_BHUV.all()):
+        for _ in range(iterations):
+            scores_BHUV = scores_BHUV.log_softmax(-2).log_softmax(-1)
+        return scores_BHUV.softmax(-1)
     scores_BHUV = scores_BHUV.masked_fill(~given_BHUV, LOW)
     for _ in range(iterations):
         if counted_BHU1 is None:

@@ -164,7 +164,7 @@ class Work:
         return any(group.heads is not None for group in self.plan.groups)
 
     def fused(self, q: Tensor, v: Tensor) -> bool:
-        return _tile.forms[0] == "fused" and q.is_cpu and self.extra.plain and not self.learned and v.shape[-1] == q.shape[-1]
+        return self.extra.plain and not self.learned and _tile.fusible(q, v)
 
 
 class Exact(torch.autograd.Function):

@@ -92,10 +92,12 @@ class _Fourier(torch.autograd.Function):
     def forward(ctx: Any, x_BLD: Tensor) -> Tensor:
         if not x_BLD.numel():
             return x_BLD.clone()
-        half = torch.fft.rfft2(x_BLD, dim=(1, 2)).real
-        # feature D − d at token −l is feature d at token l
-        rest = half[..., 1 : (x_BLD.shape[2] + 1) // 2].flip(-1)
-        return torch.cat([half, torch.cat([rest[:, :1], rest[:, 1:].flip(1)], 1)], -1)
+        half, out_BLD = torch.fft.rfft2(x_BLD, dim=(1, 2)).real, torch.empty_like(x_BLD)
+        N = half.shape[2]
+        out_BLD[..., :N] = half
+        rest = half[..., 1 : x_BLD.shape[2] - N + 1].flip(1, 2)  # feature D − d at token −l is feature d at token l
+        out_BLD[:, 0, N:], out_BLD[:, 1:, N:] = rest[:, -1], rest[:, :-1]
+        return out_BLD
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Tensor:
