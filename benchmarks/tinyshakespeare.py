@@ -10,6 +10,7 @@ have on average half a window before them, as there), and with at least half a w
 
 The seconds that took, measured here, are then given to another setting: its steps are timed first and their number is set so that all
 ends in that time; if the clock is faster, it stops there. It has rotary places, gated feed-forward parts, windows twice as long, and Muon.
+Between the two: nanoGPT's model, windows and steps with Muon in the place of AdamW.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import shutil
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class Setting:
 
 
 NANOGPT = Setting("nanoGPT's", "gpt2", {"width": 128, "heads": 4, "depth": 4, "dropout": 0.0})
+MUON = replace(NANOGPT, name="nanoGPT's by Muon", peak=7e-3, floor=0.0, warmup=60, optimizer=Muon())
 BETTER = Setting(
     "better", "llama", {"width": 128, "heads": 4, "depth": 4}, length=128, batch=8, peak=7e-3, floor=0.0, warmup=60, optimizer=Muon()
 )
@@ -117,9 +119,10 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("runs"))
     given = options.parse_args()
     path = given.folder / "input.txt"
-    found: dict[str, list[tuple[float, float, float, int]]] = {NANOGPT.name: [], BETTER.name: []}
+    found: dict[str, list[tuple[float, float, float, int]]] = {setting.name: [] for setting in (NANOGPT, MUON, BETTER)}
     for seed in range(given.seeds):
         found[NANOGPT.name].append(trained(NANOGPT, path, given.out / f"shakespeare-{seed}", given.steps, seed))
+        found[MUON.name].append(trained(MUON, path, given.out / f"shakespeare-muon-{seed}", given.steps, seed))
         seconds = found[NANOGPT.name][-1][2]
         step = seconds_a_step(BETTER, path, given.out / f"shakespeare-{seed}", min(40, given.steps))
         steps = max(10, int(0.93 * seconds / step))
@@ -130,7 +133,7 @@ def main() -> None:
         spread = f" ({min(numbers):.{digits}f}–{max(numbers):.{digits}f})" if len(numbers) > 1 else ""
         return f"{statistics.mean(numbers):.{digits}f}{spread}"
 
-    for setting in (NANOGPT, BETTER):
+    for setting in (NANOGPT, MUON, BETTER):
         fresh, sliding, seconds, steps = zip(*found[setting.name], strict=True)
         what = f"{setting.name}: {setting.model}, {setting.batch} × {setting.length} characters, {type(setting.optimizer).__name__}"
         row(

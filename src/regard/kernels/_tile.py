@@ -13,6 +13,7 @@ flash kernel that PyTorch's CPU build has inside, and is taken where nothing but
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from .dropout import kept
 
 INFINITY = float("inf")
+LOG2E = math.log2(math.e)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +40,37 @@ class Extras:
 
 
 def scores(q_BHLK: Tensor, k_BHMK: Tensor, extra: Extras, added: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The scores and, for the backward pass, tanh of the uncapped ones if they are capped."""
-    s, bent = torch.matmul(q_BHLK * extra.scale, k_BHMK.transpose(-1, -2)), None
-    if extra.softcap is not None:
-        bent = (s / extra.softcap).tanh_()
-        s = bent * extra.softcap
-    return (s if added is None else s.add_(added) if s.shape == torch.broadcast_shapes(s.shape, added.shape) else s + added), bent
+    """The scores in powers of two, which cost half as much, and for the backward pass tanh of the uncapped ones if they are capped."""
+    if extra.softcap is None:
+        s, bent = torch.matmul(q_BHLK * (extra.scale * LOG2E), k_BHMK.transpose(-1, -2)), None
+    else:
+        bent = torch.matmul(q_BHLK * (extra.scale / extra.softcap), k_BHMK.transpose(-1, -2)).tanh_()
+        s = bent * (extra.softcap * LOG2E)
+    if added is None:
+        return s, bent
+    return (torch.add(s, added, alpha=LOG2E, out=s) if s.shape == torch.broadcast_shapes(s.shape, added.shape) else s + added * LOG2E), bent
 
 
-def dropped(shape: torch.Size, extra: Extras, like: Tensor) -> Tensor:
-    """The dropout factors of a tile: 0 or 1/(1 − p), the same each time it is asked for."""
+def dropped(shape: torch.Size, extra: Extras, like: Tensor) -> tuple[Tensor, float]:
+    """Which pairs of a tile dropout leaves, 0 or 1, the same each time it is asked for; and the factor 1/(1 − p) of those."""
     generator = torch.Generator(like.device).manual_seed(extra.seed)
     if like.is_cpu and 0 < (level := round(extra.dropout * 65536)) < 65536:
-        return kept(shape, level, generator).to(like.dtype).mul_(65536 / (65536 - level))
-    return (
-        torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - extra.dropout, generator=generator).div_(1 - extra.dropout)
-    )
+        return kept(shape, level, generator), 65536 / (65536 - level)
+    left = torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - extra.dropout, generator=generator)
+    return left, 1 / (1 - extra.dropout)
 
 
 def plain_forward(q: Tensor, k: Tensor, v: Tensor, extra: Extras, added: Tensor | None) -> tuple[Tensor, Tensor]:
     s, _ = scores(q, k, extra, added)
     top = s.amax(-1, keepdim=True)
     top = top.masked_fill_(top == -INFINITY, 0)
-    p = s.sub_(top).exp_()
+    p, factor = s.sub_(top).exp2_(), 1.0
     z = p.sum(-1, keepdim=True)
     if extra.dropout:
-        p = p * dropped(p.shape, extra, p)
-    out = torch.matmul(p, v).div_(z.masked_fill(z == 0, 1))
-    return out, (top + z.log()).squeeze(-1)
+        left, factor = dropped(p.shape, extra, p)
+        p.mul_(left)
+    out = torch.matmul(p, v).div_(z.masked_fill(z == 0, 1).div_(factor))
+    return out, (top + z.log2()).div_(LOG2E).squeeze(-1)
 
 
 def plain_backward(
@@ -73,15 +78,16 @@ def plain_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of what was added to the scores."""
     s, bent = scores(q, k, extra, added)
-    p = s.sub_(lse.masked_fill(lse == -INFINITY, 0).unsqueeze(-1)).exp_()
-    dp = torch.matmul(d_out, v.transpose(-1, -2))
+    p = s.sub_(lse.masked_fill(lse == -INFINITY, 0).unsqueeze(-1) * LOG2E).exp2_()
     if extra.dropout:
-        factors = dropped(p.shape, extra, p)
-        dv = torch.matmul((p * factors).transpose(-1, -2), d_out)
-        dp.mul_(factors)
+        left, factor = dropped(p.shape, extra, p)
+        d_out = d_out * factor
+        dp = torch.matmul(d_out, v.transpose(-1, -2)).mul_(left)
+        ds = dp.sub_(delta.unsqueeze(-1)).mul_(p)
+        dv = torch.matmul(p.mul_(left).transpose(-1, -2), d_out)
     else:
+        ds = torch.matmul(d_out, v.transpose(-1, -2)).sub_(delta.unsqueeze(-1)).mul_(p)
         dv = torch.matmul(p.transpose(-1, -2), d_out)
-    ds = p.mul_(dp.sub_(delta.unsqueeze(-1)))
     inner = ds if bent is None else ds * (1 - bent.square())
     return torch.matmul(inner, k).mul_(extra.scale), torch.matmul(inner.transpose(-1, -2), q).mul_(extra.scale), dv, ds
 

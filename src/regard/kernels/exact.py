@@ -7,6 +7,7 @@ L × M is ever stored, whatever is asked for: a pattern, a learned bias, dropout
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, overload
@@ -174,15 +175,16 @@ class Exact(torch.autograd.Function):
     def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         B, L, H, K = q.shape
         precise = _precise(q.dtype)
-        out = torch.empty(B, L, H, v.shape[-1], dtype=precise, device=q.device)
-        out = _head_major(out) if work.by_head else out
+        fused = work.fused(q, v)
+        apart = work.by_head or not fused  # PyTorch's products would copy each tile
+        out = _new(torch.empty, (B, L, H, v.shape[-1]), precise, q.device, apart)
         lse = torch.empty(B, L, H, dtype=precise, device=q.device)
         if not work.plan.covered:
             out.zero_()
             lse.fill_(-_tile.INFINITY)
-        if work.by_head:
+        if apart:
             q, k, v = (_head_major(x) for x in (q, k, v))
-        number, fused = 0, work.fused(q, v)
+        number = 0
         for group in work.plan.groups:
             q_, k_, v_, out_, lse_ = (_part(x, group, H) for x in (q, k, v, out, lse))
             b, _, heads = q_.shape[:3]
@@ -222,13 +224,13 @@ class Exact(torch.autograd.Function):
         delta = (d_out.to(precise) * out.to(precise)).sum(-1)
         if d_lse_BHL is not None:
             delta = delta - d_lse_BHL.transpose(1, 2).masked_fill(lse == -_tile.INFINITY, 0)
-        dk, dv = (torch.zeros(x.shape, dtype=precise, device=x.device) for x in (k, v))
-        dq = (torch.empty if work.plan.covered else torch.zeros)(q.shape, dtype=precise, device=q.device)
+        apart = work.by_head or not fused
+        dk, dv = (_new(torch.zeros, x.shape, precise, x.device, apart) for x in (k, v))
+        dq = _new(torch.empty if work.plan.covered else torch.zeros, q.shape, precise, q.device, apart)
         d_tensors = [torch.zeros_like(t, dtype=precise) for t in tensors] if work.learned else []
         safe, number = lse.masked_fill(lse == -_tile.INFINITY, 0), 0
-        if work.by_head:
+        if apart:
             d_out = _head_major(d_out)
-            dq, dk, dv = (_head_major(x) for x in (dq, dk, dv))
         for group in work.plan.groups:
             q_, k_, v_, g_, o_, lse_, delta_ = (_part(x, group, H) for x in (q, k, v, d_out, out, safe, delta))
             dq_, dk_, dv_ = (_part(x, group, H) for x in (dq, dk, dv))
@@ -261,6 +263,14 @@ class Exact(torch.autograd.Function):
 
 def _precise(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def _new(make: Callable[..., Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device, apart: bool) -> Tensor:
+    """A tensor (B, L, H, …); one head after the other in memory if they are to lie apart."""
+    if not apart:
+        return make(*shape, dtype=dtype, device=device)
+    B, L, H, K = shape
+    return make(B, H, L, K, dtype=dtype, device=device).transpose(1, 2)
 
 
 def _head_major(x: Tensor) -> Tensor:
