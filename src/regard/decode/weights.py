@@ -9,7 +9,8 @@ r"""Weights made lighter for decoding, which spends its time fetching them.
 
 Times are of all linear layers in one step of GPT-2 small, one AVX2 thread. `halves` holds each weight as the sum of two float16 numbers, 22 bits: as
 many bytes as float32, by faster products (FBGEMM's; x is float32, and so are the sums); beside the float32 ones, which many rows are faster
-by. `packed` is float32 laid out for oneDNN's products, beside the plain weights: for several rows (eight: 54 ms where float32 took 72), not for one. `bfloat16` is there where the processor has it.
+by. `packed` is float32 laid out for oneDNN's products, for several rows (eight: 54 ms where float32 took 72), beside the plain weights, which one
+row is faster by. `bfloat16` is there where the processor has it.
 
 int8: $W \approx \mathrm{diag}(s)\,\hat W$ with $s_n = \max_k |W_{nk}| / 127$, found once; $x \approx l + (h - l)\,\hat x$ with $l = \min_k x_k$,
 $h = \max_k x_k$, found for each row at every call, so that rows of a batch cannot change one another. The sums are exact, in whole numbers:
@@ -43,6 +44,7 @@ Weights = Literal["float32", "packed", "halves", "float16", "bfloat16", "int8"]
 Made = Callable[[Tensor, Tensor | None], nn.Module]
 M = TypeVar("M", bound=nn.Module)
 MANY = 32  # rows from which float32 is faster than two halves
+SEVERAL = 4  # rows from which weights laid out for oneDNN are faster
 LOW = 2048.0  # what the lower half is multiplied by, so that float16 holds it in full
 
 
@@ -121,7 +123,7 @@ class HalfLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """y = x Wᵀ + b in float32, with W laid out once as oneDNN's products read it."""
+    """y = x Wᵀ + b in float32, with W laid out once as oneDNN's products read it, for several rows."""
 
     def __init__(self, weight_NK: Tensor, bias_N: Tensor | None):
         super().__init__()
@@ -130,6 +132,8 @@ class PackedLinear(nn.Module):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[:-1].numel() < SEVERAL:
+            return kernels.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
