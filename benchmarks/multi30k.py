@@ -25,6 +25,7 @@ import torch
 
 from regard.data import Tokenizers, read
 from regard.decode import Beam, Power
+from regard.kernels import keep_memory
 from regard.models import build
 from regard.tasks import Run
 from regard.tasks.translation import TranslationConfig, TranslationTask, score, summed_loss, train_translator, translations
@@ -90,6 +91,7 @@ def main() -> None:
     options.add_argument("--dropout", type=float, default=0.2)
     options.add_argument("--out", type=Path, default=Path("runs"))
     given = options.parse_args()
+    keep_memory()  # as `regard train` does
     source, target = given.pair.split("-")
 
     def files(part: str) -> str:

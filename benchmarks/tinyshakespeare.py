@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from regard.data import encoded
+from regard.kernels import keep_memory
 from regard.models import LanguageModel, build
 from regard.tasks import LanguageConfig, LanguageTask, Run, perplexity, train_language
 from regard.tasks.language import summed_loss
@@ -118,6 +119,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=2000)
     options.add_argument("--out", type=Path, default=Path("runs"))
     given = options.parse_args()
+    keep_memory()  # as `regard train` does
     path = given.folder / "input.txt"
     found: dict[str, list[tuple[float, float, float, int]]] = {setting.name: [] for setting in (NANOGPT, MUON, BETTER)}
     for seed in range(given.seeds):

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes, Positional, subcommand
 
-from . import __version__, catalogue, show
+from . import __version__, catalogue, kernels, show
 from .commands import Compare, Evaluate, Export, Import, Look, Predict
 from .errors import Interrupted, NotSupported, RegardError, ShapeError, UnknownName
 from .patterns import Pattern, parse
@@ -168,6 +168,7 @@ class Run:
         known = catalogue.recipes()
         if self.name not in known:
             raise UnknownName("recipe", self.name, known)
+        kernels.keep_memory()
         outcome = recipes.run(known[self.name], _folder(self.out or Path("runs") / self.name), self.seeds or None)
         print(
             f"{'All claims hold' if outcome.held else 'Not all claims hold'}; {outcome.seconds:.0f} s. wrote {outcome.out / 'report.html'}"

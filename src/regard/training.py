@@ -364,4 +364,7 @@ class Train:
     )
 
     def run(self) -> None:
+        from .kernels import keep_memory
+
+        keep_memory()
         self.task.run()
