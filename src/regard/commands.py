@@ -238,9 +238,14 @@ class Import:
 
     def run(self) -> None:
         from .interop import import_checkpoint
+        from .models import Labeller
 
         model = import_checkpoint(self.folder, self.out)
         count = sum(parameter.numel() for parameter in model.parameters())
+        if isinstance(model, Labeller):
+            print(f"{model.body.facts.name} with labels, {count:,} parameters. wrote {self.out}")
+            print(f'Next:  regard predict {self.out} "some text"')
+            return
         print(f"{model.facts.name}, {count:,} parameters. wrote {self.out}")
         print(f'Next, in Python:  model = regard.load("{self.out}"); model.with_attention("longformer")')
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from regard.cli import main
 from regard.data import Tokenizer, Tokenizers
-from regard.errors import NotSupported
+from regard.errors import NotSupported, RegardError
 from regard.interop.checkpoints import export, load
 from regard.models import Labeller, build, config_of
 from regard.tasks.run import write_config
@@ -57,6 +57,42 @@ def test_logits_are_theirs(name, each, tmp_path):
         more["global_attention_mask"] = torch.zeros_like(ids).index_fill(1, torch.tensor([0]), 1)
     mine, other = model(ids, torch.tensor([32, 32])), theirs.eval()(ids, **more).logits
     assert mine.shape == other.shape and (mine - other).abs().max() <= 1e-5
+    theirs.save_pretrained(tmp_path / "again")  # and back, from files of its own
+    back = load(tmp_path / "again")
+    assert isinstance(back, Labeller) and back.each == each and torch.equal(back(ids, torch.tensor([32, 32])), mine)
+
+
+def test_an_imported_classifier_predicts(tmp_path, capsys):
+    tokenizer = Tokenizer.train(["good film, bad film"] * 3, "bpe", 300)
+    body = build("bert", {**SIZES, **BODIES["bert"], "vocab": len(tokenizer) + 1})
+    model, run, out, again = shaken(Labeller(body, 2)), *(tmp_path / name for name in ("run", "out", "again"))
+    write_config(run, "classify", {"labels": ["no", "yes"]}, config_of(body), {})
+    save_file(weights_of(model), run / "model.safetensors")
+    Tokenizers(tokenizer).save(run / "tokenizer.json")
+    assert main(["export", str(run), "--to", "huggingface", "--out", str(out)]) == 0
+    assert main(["import", str(out), "--out", str(again)]) == 0
+    capsys.readouterr()
+    answers = []
+    for folder in (run, again):
+        assert main(["predict", str(folder), "good film"]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] and ("yes" in answers[0] or "no" in answers[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"architectures": ["BigBirdForSequenceClassification"]}, "is not read; of models that classify"),
+        ({"problem_type": "regression"}, "only one of several labels"),
+        ({"id2label": {"0": "x", "1": "y"}, "label2id": {"x": 0, "y": 1}}, "2 labels and scores for 3"),
+    ],
+)
+def test_classifiers_that_are_not_read_are_named(changes, says, tmp_path):
+    export(labeller("bert", False), tmp_path, ["x", "y", "z"])
+    described = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(described | changes))
+    with pytest.raises(RegardError, match=says):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(

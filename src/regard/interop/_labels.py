@@ -42,6 +42,34 @@ HEADS: dict[str, tuple[str, dict[str, Head]]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a config.json says of a fine-tuned model."""
+
+    task: str  # classify or label
+    head: Head
+    pooler: str  # what the pooler is called where nothing was fine-tuned
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Told | None:
+        """None if it is not fine-tuned to label anything."""
+        kind = next((name for name in config.get("architectures") or () if str(name).endswith("Classification")), None)
+        if kind is None:
+            return None
+        known = {head.architecture: (task, head, prefix) for prefix, heads in HEADS.values() for task, head in heads.items()}
+        if kind not in known:
+            raise NotSupported(f"{kind} is not read; of models that classify these are: {', '.join(known)}")
+        task, head, prefix = known[kind]
+        named = config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}  # transformers does not write these two down
+        labels = tuple(str(named[n]) for n in sorted(named, key=int))
+        if len(labels) < 2 or config.get("problem_type") not in (None, "single_label_classification"):
+            raise NotSupported(
+                f"{kind} with {len(labels)} labels, problem_type {config.get('problem_type')!r}: only one of several labels is told here"
+            )
+        return cls(task, head, f"{prefix}.pooler.dense" if head.pooler.endswith("dense") else head.pooler, labels)
+
+
 def labelled(
     model: Labeller, labels: Sequence[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:

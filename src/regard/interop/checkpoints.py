@@ -30,7 +30,7 @@ from ..patterns import Full
 from ..tasks.run import load_model, read_config, write_config
 from ..train.weights import load_weights, weights_of
 from ._families import FAMILIES, Family
-from ._labels import labelled
+from ._labels import Told, labelled
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
@@ -61,8 +61,9 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Model:
     if "format_version" in described:
         raise BadFile(f"{folder} is a run already; `regard export` makes a directory of transformers of it")
     _empty(out)
-    model, tokenizers = _checkpoint(folder, described), load_tokenizers(folder)
-    write_config(out, "import", {"type": described["model_type"]}, config_of(model), {})
+    model, tokenizers, told = _checkpoint(folder, described), load_tokenizers(folder), Told.of(described)
+    about = {"type": described["model_type"]} | ({"labels": list(told.labels), "data": ""} if told else {})
+    write_config(out, told.task if told else "import", about, config_of(model.body if isinstance(model, Labeller) else model), {})
     _save(weights_of(model), out / WEIGHTS)
     if tokenizers is not None:
         tokenizers.save(out / "tokenizer.json")
@@ -112,10 +113,14 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = ()) -> None:
 def _checkpoint(folder: Path, described: Mapping[str, Any]) -> Model:
     family = _family(folder, described)
     with ExitStack() as opened:
-        tensors = _Tensors(_files(folder), opened)
+        tensors, told = _Tensors(_files(folder), opened), Told.of(described)
+        head = tensors.head(told, folder) if told else {}
         name, settings = family.config({**described, "tensors": tuple(tensors)})
         model = build(name, settings)
         _fill(model, family, tensors, settings, folder)
+        if told:
+            model = Labeller(model, len(told.labels), each=told.task == "label")
+            load_weights(model.output, head, str(folder))
     return model.eval()
 
 
@@ -148,7 +153,7 @@ class _Tensors(Mapping[str, Tensor]):
 
     def __init__(self, files: Mapping[Path, list[str] | None], opened: ExitStack):
         self.asked: set[str] = set()
-        self.where: dict[str, Any] = {}
+        self.where: dict[str, tuple[Any, str]] = {}  # the file, and what it is called there
         for path, expected in files.items():
             try:
                 file = opened.enter_context(safe_open(path, framework="pt"))
@@ -160,12 +165,26 @@ class _Tensors(Mapping[str, Tensor]):
             lost = [name for name in expected or () if name not in names]
             if lost:
                 raise Misfit(f"{path} lacks what {INDEX} says it holds", lost)
-            self.where |= dict.fromkeys(names if expected is None else expected, file)
+            self.where |= {name: (file, name) for name in (names if expected is None else expected)}
+
+    def head(self, told: Told, folder: Path) -> dict[str, Tensor]:
+        """The output layer of a fine-tuned model. The rest is then as if it had not been fine-tuned."""
+        try:
+            found = {kind: self[f"{told.head.output}.{kind}"] for kind in ("weight", "bias")}
+        except KeyError as wrong:
+            raise Misfit(f"{folder} is no {told.head.architecture}", [str(wrong.args[0])]) from wrong
+        if len(found["weight"]) != len(told.labels):
+            raise Misfit(f"{folder} has {len(told.labels)} labels and scores for {len(found['weight'])}")
+        for kind in ("weight", "bias"):
+            del self.where[f"{told.head.output}.{kind}"]
+            if told.head.pooler and f"{told.head.pooler}.{kind}" in self.where:
+                self.where[f"{told.pooler}.{kind}"] = self.where.pop(f"{told.head.pooler}.{kind}")
+        return found
 
     def __getitem__(self, name: str) -> Tensor:
-        file = self.where[name]
+        file, stored = self.where[name]
         self.asked.add(name)
-        tensor: Tensor = file.get_tensor(name)
+        tensor: Tensor = file.get_tensor(stored)
         if not tensor.dtype.is_floating_point or tensor.element_size() < 2:
             raise BadFile(
                 f"{name} is {tensor.dtype}: weights that were quantised are not read; save the model in float32, float16 or bfloat16"
