@@ -46,3 +46,45 @@ VARIANTS = {
     LOOSE: variant(ORDER, sinkhorn(ORDER, iterations=0)),
     WARM: variant(ORDER, sinkhorn(ORDER, temperature=10.0)),
 }
+
+
+def maps(figures: Figures, out: Path) -> Path:
+    shown = {name: each.look(folder(out, name, figures.seeds[0])) for name, each in VARIANTS.items()}
+    return looks(out / "looks.png", shown, columns=3)
+
+
+def by_rounds(figures: Figures, out: Path) -> Path:
+    return lines(out / "rounds.png", series(figures, "accuracy"), x="rounds of balancing, after training", y="share right", title="Order")
+
+
+def lower(says: str, worse: tuple[str, str]) -> Claim:
+    """By 15 points in the worst seed."""
+    return Claim(
+        f"order: {says}: at least 15 points lower",
+        lambda f: (f[RANKED, "accuracy"] - f[worse]).low >= 0.15,
+        lambda f: f"{f[worse]} against {f[RANKED, 'accuracy']}",
+    )
+
+
+recipe = Recipe(
+    facts=RecipeFacts(
+        name="sinkhorn2020", year=2020, title="Sparse Sinkhorn attention", paper="arXiv:2002.11296", takes="minutes on two CPU cores"
+    ),
+    question="Can blocks be sorted so that each finds the one it must copy?",
+    variants=VARIANTS,
+    claims=(
+        Claim(
+            "copy: sorted blocks: at least 95 % of the tokens right",
+            lambda f: f[SORTED, "accuracy"].low >= 0.95,
+            lambda f: str(f[SORTED, "accuracy"]),
+        ),
+        Claim(
+            "copy: own block alone: at most 10 %, where one in sixteen is chance",
+            lambda f: f[OWN, "accuracy"].high <= 0.1,
+            lambda f: str(f[OWN, "accuracy"]),
+        ),
+        lower("without balancing", (LOOSE, "accuracy")),
+        lower("at temperature 10", (WARM, "accuracy")),
+    ),
+    pictures=(partial(solving, among="copy"), partial(solving, among="order"), by_rounds, maps),
+)
