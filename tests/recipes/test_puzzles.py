@@ -11,10 +11,10 @@ from regard.attention import AdaptiveSpanAttention, LocalAttention, LSHAttention
 from regard.patterns import causal, full
 from regard.recipes import _sequences
 from regard.recipes._base import _told
-from regard.recipes._puzzles import NOTHING, Blocks, Duplicate, Lag, Needle, Recall
+from regard.recipes._puzzles import NOTHING, Blocks, Duplicate, Lag, Needle, Ranked, Recall
 from regard.recipes._sequences import Alone, Heads, SequenceTask, Taught, asked, drawn, training
 
-PUZZLES = [Needle(), Duplicate(), Blocks(), Lag(), Lag(length=32, lag=5, around=True), Recall(), Recall(pairs=4, times=3)]
+PUZZLES = [Needle(), Duplicate(), Blocks(), Ranked(), Lag(), Lag(length=32, lag=5, around=True), Recall(), Recall(pairs=4, times=3)]
 
 
 @pytest.mark.parametrize("puzzle", PUZZLES, ids=str)
@@ -37,6 +37,10 @@ def solve(puzzle, ids):
             wanted[half:-1] = ids[half + 1 :]
         case Blocks():
             wanted = [ids[(3 * (n // puzzle.block) + 1) % 8 * puzzle.block + n % puzzle.block] for n in range(len(ids))]
+        case Ranked():
+            cut = [ids[n : n + puzzle.block] for n in range(0, len(ids), puzzle.block)]
+            assert len({each[0] for each in cut}) == puzzle.blocks and min(each[0] for each in cut) >= puzzle.symbols
+            wanted = [token for each in sorted(cut, key=lambda each: each[0]) for token in each]
         case Lag():
             wanted = [ids[n - puzzle.lag] if puzzle.around or n >= puzzle.lag else NOTHING for n in range(len(ids))]
         case Recall():

@@ -45,7 +45,7 @@ def lines(path: Path, curves: Curves, *, x: str, y: str, title: str, logarithmic
     """One line a variant, a point a setting, a band from the worst seed to the best."""
     from matplotlib.figure import Figure  # only when a picture is asked for
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
     axis = figure.subplots()
     for n, (name, points) in enumerate(curves.items()):
         at, dashes = sorted(points), ("-", "--", ":")[n // 10 % 3]  # there are ten colours
@@ -59,7 +59,7 @@ def lines(path: Path, curves: Curves, *, x: str, y: str, title: str, logarithmic
     if "y" in logarithmic:
         axis.set_yscale("log")
     axis.grid(alpha=0.25)
-    axis.legend(frameon=False, fontsize=8 if len(curves) > 6 else None)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8 if len(curves) > 6 else None)  # beside the lines, never on them
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     figure.savefig(path, dpi=150)
@@ -72,7 +72,10 @@ def alignments(path: Path, runs: Mapping[str, Path], sentence: str, columns: int
 
 
 def looks(path: Path, maps: Mapping[str, Map], columns: int) -> Path:
-    """A small matrix each, queries down: the first batch row, the first head. Words stand beside it where they were given."""
+    """A small matrix each, queries down: the first batch row, the first head. Words stand beside it where they were given.
+
+    White is 0, and the darkest colour 1, or what the title says: maps that spread their looks thin would else be blank.
+    """
     from matplotlib.figure import Figure
 
     height = -(-len(maps) // columns)
@@ -82,7 +85,8 @@ def looks(path: Path, maps: Mapping[str, Map], columns: int) -> Path:
         axis.set_axis_off()
     for axis, (name, drawn) in zip(axes, maps.items(), strict=False):
         weights_LM = drawn.weights_BHLM[0, 0]
-        top = float(weights_LM.abs().max()) if drawn.signed else 1.0
+        most = float(weights_LM.abs().max())
+        top = most if drawn.signed or 0 < most < 0.5 else 1.0
         axis.set_axis_on()
         axis.imshow(
             weights_LM.numpy(),
@@ -98,6 +102,6 @@ def looks(path: Path, maps: Mapping[str, Map], columns: int) -> Path:
             axis.set_yticks(range(len(queries)), queries, fontsize=6, parse_math=False)
         else:
             axis.tick_params(labelsize=6)
-        axis.set_title(name, fontsize=9, parse_math=False)
+        axis.set_title(name if top == 1 else f"{name} (to {top:.2g})", fontsize=9, parse_math=False)
     figure.savefig(path, dpi=150)
     return path

@@ -7,6 +7,7 @@
 | `Needle` | the one token that is not hay, asked at the first place | far, at one token anywhere |
 | `Duplicate` | the second half of 0w0w, as in Reformer and the Linear Transformer | back by half of the length |
 | `Blocks` | in each block what stands in another, always the same one | at one other block |
+| `Ranked` | the blocks in the order of the numbers they begin with | at one block, which one depends on all |
 | `Lag` | the token some places before | back by a constant, whatever is said |
 | `Recall` | the value last written under a key | at what is said, wherever it is |
 | `Shots` | the next answer of a task shown by examples | at the examples |
@@ -96,6 +97,33 @@ class Blocks:
     def draw(self, rows: int) -> tuple[Tensor, Tensor]:
         ids_BUC = torch.randint(self.symbols, (rows, 8, self.block))
         return ids_BUC.flatten(1), ids_BUC[:, (3 * torch.arange(8) + 1) % 8].flatten(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """Blocks that begin with a number each, no two the same; the u-th block wants to know the one with the u-th smallest number.
+
+    No block can find its own by itself: which one it is depends on the numbers of all.
+    """
+
+    blocks: int = 8
+    block: int = 4
+    numbers: int = 16
+    symbols: int = 16
+
+    @property
+    def length(self) -> int:
+        return self.blocks * self.block
+
+    @property
+    def vocab(self) -> int:
+        return self.symbols + self.numbers
+
+    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        ids_BUC = torch.randint(self.symbols, (rows, self.blocks, self.block))
+        ids_BUC[..., 0] = self.symbols + torch.rand(rows, self.numbers).argsort(-1)[:, : self.blocks]
+        sorted_BUC = ids_BUC.take_along_dim(ids_BUC[..., :1].argsort(1), 1)
+        return ids_BUC.flatten(1), sorted_BUC.flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,7 +149,7 @@ class Tabled:
 
 def variant(*attention: str) -> Tabled:
     settings: dict[str, Any] = {"width": 64, "heads": 4, "head_width": 16, "depth": 4, "attention": attention}
-    return Tabled(drawn=Drawn(puzzle=Pages(), test=Pages(unseen=True), train=training(600, 1e-2), settings=settings, rows=16))
+    return Tabled(drawn=Drawn(puzzle=Pages(), test=Pages(unseen=True), train=training(1800, 1e-2), settings=settings, rows=16))
 
 
 VARIANTS = {GPT: variant("local(radius=3)", "softmax"), NEAR: variant("local(radius=3)")}

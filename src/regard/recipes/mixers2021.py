@@ -49,7 +49,7 @@ def near(make: Callable[[], nn.Module]) -> Near:
 
 
 def shift(mixer: Callable[[], nn.Module], depth: int = 2) -> Taught:
-    return Taught(puzzle=SHIFT, mixer=mixer, depth=depth, train=training(400))
+    return Taught(puzzle=SHIFT, mixer=mixer, depth=depth, train=training(800))
 
 
 def recall(mixer: Callable[[], nn.Module]) -> Taught:

@@ -38,7 +38,8 @@ TRIED = {"recall": tuple(LOOKS), "overwrite": ("softmax", "linear", "gated linea
 
 def variant(task: str, name: str) -> Taught:
     heads = Heads(attention=LOOKS[name], near=3)
-    return Taught(puzzle=PUZZLES[task], mixer=heads, pattern=causal, places=False, train=training(1000))
+    steps = {"recall": 600, "overwrite": 1500}[task]
+    return Taught(puzzle=PUZZLES[task], mixer=heads, pattern=causal, places=False, train=training(steps))
 
 
 VARIANTS = {f"{task}, {name}": variant(task, name) for task, names in TRIED.items() for name in names}

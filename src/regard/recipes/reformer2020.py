@@ -1,11 +1,12 @@
 """Hashing finds the few keys that matter, and rounds buy certainty: more of them than in training help, fewer cost.
 
 Paper: Kitaev, Kaiser & Levskaya 2020, "Reformer: the efficient transformer", arXiv:2001.04451, section 5 and table 2 (there sequences
-       of 1,024, here of 64).
+       of 1,024, here of 128).
 Run:   regard run reformer2020        Takes: some minutes on two CPU cores; three seeds of three small models.
 
-0w0w with w of 31 out of 16 symbols; two layers, width 64, 4 heads, chunks of 8. Exact attention is the same mechanism with one chunk of
-all 64. The ablation hashes nothing: buckets are drawn at random, and as many pairs are looked at.
+0w0w with w of 63 out of 16 symbols; two layers, width 64, 2 heads, chunks of 8. Exact attention is the same mechanism with one chunk of
+all 128. The ablation hashes nothing: buckets are drawn at random, and as many pairs are looked at. (With 64 symbols and 4 heads that
+is enough to meet almost every pair: 98 % right.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ._pictures import lines, series, solving
 from ._puzzles import Duplicate
 from ._sequences import Heads, Taught, training
 
-WIDTH, CHUNK, ROUNDS = 64, 8, (1, 2, 4, 8)
+LENGTH, WIDTH, CHUNK, ROUNDS = 128, 64, 8, (1, 2, 4, 8)
 HASHED, EXACT, DICE = "hashed, 4 rounds", "exact", "buckets at random"
 
 
@@ -37,9 +38,9 @@ class RandomBuckets(LSHAttention):
 def variant(kind: type[LSHAttention] = LSHAttention, rounds: int = 4, chunk: int = CHUNK) -> Taught:
     attention = partial(kind, rounds=rounds, chunk=chunk, buckets=16, seed=None)  # other hash functions at every call
     return Taught(
-        puzzle=Duplicate(length=64),
-        mixer=Heads(attention=attention, width=WIDTH, heads=4, shared_qk=True),
-        train=training(300),
+        puzzle=Duplicate(length=LENGTH),
+        mixer=Heads(attention=attention, width=WIDTH, heads=2, shared_qk=True),
+        train=training(800),
         width=WIDTH,
         pattern=causal,
         retried={f"{rounds} rounds": {"rounds": rounds, "chunk": CHUNK} for rounds in ROUNDS},
@@ -64,7 +65,7 @@ recipe = Recipe(
         takes="some ten minutes on two CPU cores",
     ),
     question="How many rounds of hashing does it take to copy a word, and can their number change after training?",
-    variants={HASHED: variant(), EXACT: variant(rounds=1, chunk=64), DICE: variant(RandomBuckets)},
+    variants={HASHED: variant(), EXACT: variant(rounds=1, chunk=LENGTH), DICE: variant(RandomBuckets)},
     claims=(
         Claim(
             "trained and run with 4 rounds: at least 99 % right",
