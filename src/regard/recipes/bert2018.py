@@ -2,12 +2,13 @@
 
 Paper: Devlin et al. 2019, "BERT: pre-training of deep bidirectional transformers", arXiv:1810.04805, sections 3.1, 4.1 and 5.1 (table 5:
        left to right loses; there Wikipedia and books, here CPython's documentation).
-Run:   regard run bert2018        Takes: some five minutes on two CPU cores; three seeds of two encoders, one of them tuned three times.
+Run:   regard run bert2018        Takes: some ten minutes on two CPU cores; three seeds of two encoders, one of them tuned three times.
 
-Two layers that see one token to each side and the first, which sees all; the ablation sees two to the left. Equal sizes, steps and hidden tokens. Windows, because learned
-places find their neighbours too slowly for so short a training: looking everywhere, 14 % are guessed after 600 steps and after 2,400. Then: which of eight topics is a paragraph
-from, with eight labelled paragraphs of each topic to learn from, and sixteen of each, which pre-training has not seen, to judge by. From
-scratch is the same encoder with fresh weights; all take equal epochs at equal rates.
+Two layers that see one token to each side and the first, which sees all; the ablation sees two to the left. Equal sizes, steps and
+hidden tokens. Windows, because learned places find their neighbours too slowly for so short a training: looking everywhere, 14 % are
+guessed after 600 steps and after 2,400. Then: which of eight topics is a paragraph from, with eight labelled paragraphs of each topic to
+learn from, and sixteen of each, which pre-training has not seen, to judge by. From scratch is the same encoder with fresh weights; all
+take equal epochs at equal rates.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from ._pictures import learning
 
 TOPICS, SHARES = 8, {"train": 8, "valid": 8, "test": 16}  # paragraphs of a topic in each part
 TEXT = MaskedConfig(tokens="bpe", vocab=500, length=64, batch=32, following=False, shares=(0.1, 0.1), judged=64)
-SIZE: dict[str, Any] = {"width": 64, "heads": 4, "depth": 2, "hidden": 256, "dropout": 0.0, "attention": "softmax under window(1) | tokens(0)"}
+SIZE: dict[str, Any] = {
+    "width": 64,
+    "heads": 4,
+    "depth": 2,
+    "hidden": 256,
+    "dropout": 0.0,
+    "attention": "softmax under window(1) | tokens(0)",
+}
 STEPS = 1200
 BOTH, LEFT = "both sides", "left only"
 TUNED, HALF, SCRATCH = "pre-trained", "pre-trained, lower half frozen", "from scratch"
@@ -101,7 +109,7 @@ recipe = Recipe(
         year=2018,
         title="BERT: pre-training of deep bidirectional transformers",
         paper="arXiv:1810.04805",
-        takes="some five minutes on two CPU cores",
+        takes="some ten minutes on two CPU cores",
     ),
     question="Is a hidden word better guessed from both sides, and does having learned it help with other tasks?",
     variants={

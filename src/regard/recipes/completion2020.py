@@ -2,7 +2,7 @@
 
 Paper: Brown et al. 2020, "Language models are few-shot learners", arXiv:2005.14165; the task is the well-known example of the completion
        service it became (fruits of a made-up planet, `stop="\\n\\n"`, `temperature=0`, `max_tokens=…`), with a model trained for it.
-Run:   regard run completion2020        Takes: some five minutes on two CPU cores; three seeds of two small models.
+Run:   regard run completion2020        Takes: some ten minutes on two CPU cores; three seeds of two small models.
 
 Sentences of three kinds tell of two or three fruits, their colours and flavours. The names are put together of two syllables, and those of
 the test were never trained on: they must be copied out of the text. Right is a table that is right to the letter and ends by itself,
@@ -174,7 +174,7 @@ recipe = Recipe(
         year=2020,
         title="Language models are few-shot learners",
         paper="arXiv:2005.14165",
-        takes="some five minutes on two CPU cores",
+        takes="some ten minutes on two CPU cores",
     ),
     question="Does a completion make the right table of a text with words never seen before, and end by itself?",
     variants={**VARIANTS, HOT: Again(GPT, Completed(drawn=VARIANTS[GPT].drawn, temperature=2.0))},
