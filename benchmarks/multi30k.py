@@ -104,7 +104,7 @@ def main() -> None:
 
     config = TranslationConfig(data=files("train"), valid=files("val"), vocab=given.vocab, budget=given.budget, judged=500)
     settings = MODELS[given.model] | {"dropout": given.dropout}
-    steps = 0
+    steps = 1  # of runs that are only judged: not looked at
     if not given.again:
         step = seconds_a_step(config, given.model, settings)
         steps = int(given.minutes * 60 * 0.88 / step)  # the rest: evaluations, and what a long run is slower by
