@@ -11,9 +11,10 @@ from regard.kernels import keep_memory
 if sys.argv[1] == "kept" and not keep_memory():
     sys.exit(3)
 x = torch.ones(2**24)  # 64 MiB
-x = x + 1
+for _ in range(8):
+    x = x + 1
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(4):
+for _ in range(8):
     x = x + 1
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
@@ -28,4 +29,4 @@ def test_large_tensors_take_memory_that_is_there():
             pytest.skip("this C library has no mallopt, or does not do as told")
         assert done.returncode == 0, done.stderr
         faults[how] = int(done.stdout)
-    assert faults["kept"] < faults["given back"] / 4
+    assert faults["kept"] < faults["given back"] / 2

@@ -19,11 +19,7 @@ from torch import Tensor
 
 from ..patterns import Pattern, Span, spans
 
-ROWS = (192, 128, 64, 32)  # query rows a tile, whichever makes the cheaper plan
-TALL, LESS = (
-    192,
-    0.87,
-)  # from so many rows on PyTorch's kernel cuts them into larger pieces, and a pair costs less: causal & window(2000), 4,096 tokens, 785 → 604 ms
+ROWS = (128, 64, 32)  # query rows a tile, whichever makes the cheaper plan
 CALL = 8192  # a tile costs its pairs and as much again as this many, so 64 and 128 rows come out nearly equal for window(128), as measured
 NEXT = 2000  # a tile that goes in one call with the one before it: so 32 rows win for windows
 COLUMNS = 64  # how finely the summary looks at keys; single dead columns at the ends of a tile are cut off afterwards
@@ -167,10 +163,8 @@ def _shared(made: Plan, batch: slice | None, runs: list[slice] | list[None], que
 
 
 def _cost(tiles: list[Tile]) -> float:
-    """Pairs visited, a tenth more where a mask is added, less in tall tiles, and what starting the tiles costs besides."""
-    pairs = sum(
-        (rows := t.rows.stop - t.rows.start) * width(t) * (1.1 if t.partial else 1.0) * (LESS if rows >= TALL else 1.0) for t in tiles
-    )
+    """Pairs visited, a tenth more where a mask is added, and what starting the tiles costs besides."""
+    pairs = sum((t.rows.stop - t.rows.start) * width(t) * (1.1 if t.partial else 1.0) for t in tiles)
     return float(pairs + sum(NEXT if follows(one, two) else CALL for one, two in pairwise([tiles[0], *tiles]))) if tiles else 0.0
 
 
