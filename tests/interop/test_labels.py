@@ -62,21 +62,25 @@ def test_logits_are_theirs(name, each, tmp_path):
     assert isinstance(back, Labeller) and back.each == each and torch.equal(back(ids, torch.tensor([32, 32])), mine)
 
 
-def test_an_imported_classifier_predicts(tmp_path, capsys):
+@pytest.mark.parametrize("task", ["classify", "label"])
+def test_an_imported_classifier_predicts_and_is_judged(task, tmp_path, capsys):
     tokenizer = Tokenizer.train(["good film, bad film"] * 3, "bpe", 300)
     body = build("bert", {**SIZES, **BODIES["bert"], "vocab": len(tokenizer) + 1})
-    model, run, out, again = shaken(Labeller(body, 2)), *(tmp_path / name for name in ("run", "out", "again"))
-    write_config(run, "classify", {"labels": ["no", "yes"]}, config_of(body), {})
+    model, run, out, again = shaken(Labeller(body, 2, each=task == "label")), *(tmp_path / name for name in ("run", "out", "again"))
+    write_config(run, task, {"task": task, "labels": ["no", "yes"], "data": "none.jsonl"}, config_of(body), {})
     save_file(weights_of(model), run / "model.safetensors")
     Tokenizers(tokenizer).save(run / "tokenizer.json")
     assert main(["export", str(run), "--to", "huggingface", "--out", str(out)]) == 0
     assert main(["import", str(out), "--out", str(again)]) == 0
     capsys.readouterr()
-    answers = []
+    data, answers = tmp_path / "data.jsonl", []
+    example = {"text": "good film", "label": "yes"} if task == "classify" else {"words": ["good", "film"], "labels": ["yes", "no"]}
+    data.write_text(json.dumps(example))
     for folder in (run, again):
-        assert main(["predict", str(folder), "good film"]) == 0
+        assert main(["predict", str(folder), "good film"]) == main(["evaluate", str(folder), "--data", str(data)]) == 0
         answers.append(capsys.readouterr().out)
-    assert answers[0] == answers[1] and ("yes" in answers[0] or "no" in answers[0])
+    assert answers[0] == answers[1] and "accuracy" in answers[0]
+    assert main(["evaluate", str(again)]) == 2 and "no examples of its own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,8 @@ def test_an_imported_classifier_predicts(tmp_path, capsys):
         ({"architectures": ["BigBirdForSequenceClassification"]}, "is not read; of models that classify"),
         ({"problem_type": "regression"}, "only one of several labels"),
         ({"id2label": {"0": "x", "1": "y"}, "label2id": {"x": 0, "y": 1}}, "2 labels and scores for 3"),
+        ({"id2label": {"first": "x", "1": "y"}}, "expected names by number"),
+        ({"id2label": ["x", "y", "z"]}, "expected names by number"),
     ],
 )
 def test_classifiers_that_are_not_read_are_named(changes, says, tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import NotSupported
+from ..errors import BadFile, NotSupported
 from ..models import Labeller
 from ..models._encoder import Encoder
 
@@ -54,15 +54,18 @@ class Told:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Told | None:
         """None if it is not fine-tuned to label anything."""
-        kind = next((name for name in config.get("architectures") or () if str(name).endswith("Classification")), None)
+        kinds, named = config.get("architectures") or [], config.get("id2label")
+        kind = next((str(name) for name in kinds if str(name).endswith("Classification")), None) if isinstance(kinds, list) else None
         if kind is None:
             return None
         known = {head.architecture: (task, head, prefix) for prefix, heads in HEADS.values() for task, head in heads.items()}
         if kind not in known:
             raise NotSupported(f"{kind} is not read; of models that classify these are: {', '.join(known)}")
         task, head, prefix = known[kind]
-        named = config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}  # transformers does not write these two down
-        labels = tuple(str(named[n]) for n in sorted(named, key=int))
+        named = {"0": "LABEL_0", "1": "LABEL_1"} if named is None else named  # transformers does not write these two down
+        if not isinstance(named, dict) or sorted(named) != sorted(str(n) for n in range(len(named))):
+            raise BadFile(f"config.json: id2label is {str(named)[:100]}; expected names by number, from 0 on")
+        labels = tuple(str(named[str(n)]) for n in range(len(named)))
         if len(labels) < 2 or config.get("problem_type") not in (None, "single_label_classification"):
             raise NotSupported(
                 f"{kind} with {len(labels)} labels, problem_type {config.get('problem_type')!r}: only one of several labels is told here"

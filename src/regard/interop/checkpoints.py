@@ -62,7 +62,7 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Model:
         raise BadFile(f"{folder} is a run already; `regard export` makes a directory of transformers of it")
     _empty(out)
     model, tokenizers, told = _checkpoint(folder, described), load_tokenizers(folder), Told.of(described)
-    about = {"type": described["model_type"]} | ({"labels": list(told.labels), "data": ""} if told else {})
+    about = {"type": described["model_type"]} | ({"task": told.task, "labels": list(told.labels), "data": ""} if told else {})
     write_config(out, told.task if told else "import", about, config_of(model.body if isinstance(model, Labeller) else model), {})
     _save(weights_of(model), out / WEIGHTS)
     if tokenizers is not None:

@@ -387,6 +387,8 @@ def tagged(run: Run[Labeller], sentences: Sequence[Sequence[str]], batch: int = 
 def judge_labels(run: Run[Labeller], data: str | None = None) -> tuple[dict[str, float], Numbers]:
     """The figures of a run on other examples, or on the test part of its own; and counts: rows are right labels, columns those found."""
     config = run.settings(LabelConfig)
+    if not (data or config.data):
+        raise NotSupported(f"{run.folder} was imported and has no examples of its own; name some with --data")
     whole = replace(config, data=data, valid=None, test=None).read(shares=(0.0, 0.0)).train if data else config.read().test
     if not whole:
         raise NotSupported(f"{data or 'the test part of this run'} holds no examples; name some with --data")
