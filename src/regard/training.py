@@ -12,6 +12,7 @@ from tyro.conf import UseAppendAction, subcommand
 
 from .commands import settings_of
 from .errors import BadConfig
+from .kernels import keep_memory
 
 Kind = Literal["bpe", "words", "characters", "bytes"]
 Optimizer = Literal["adamw", "adam", "radam", "lamb", "muon", "adafactor"]  # the names of train.OPTIMIZERS
@@ -364,7 +365,5 @@ class Train:
     )
 
     def run(self) -> None:
-        from .kernels import keep_memory
-
         keep_memory()
         self.task.run()

@@ -199,14 +199,13 @@ class TestLaw:
 
     @pytest.mark.parametrize("length", [M, 64])
     def test_however_inputs_lie_in_memory(self, mechanism, length, path):
+        """With values as wide as keys, which is what PyTorch's own kernels ask for."""
         attention, (q, k, v) = build(mechanism, length), tensors(mechanism, length, length)
         cotangent = torch.randn(*q.shape[:3], K, dtype=q.dtype)
         results = []
         for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2), (1, 0, 2, 3), (3, 2, 1, 0)):
             back = sorted(range(4), key=order.__getitem__)
-            *given, weigh = (
-                x.detach().permute(order).contiguous().permute(back) for x in (q, k, v[..., :K], cotangent)
-            )  # V = K: all kernels
+            *given, weigh = (x.detach().permute(order).contiguous().permute(back) for x in (q, k, v[..., :K], cotangent))
             given = [x.requires_grad_() for x in given]
             out = run(attention, *given, widest(mechanism))
             results.append((out, *torch.autograd.grad(out, given, weigh, allow_unused=True)))
