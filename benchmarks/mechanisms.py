@@ -596,7 +596,8 @@ def growth(rows: list[Row], cells: Cells, longest: bool) -> tuple[list[str], lis
             held.append(exponent <= 1.1)  # false where there is none
             bars.append(Bar(f"{pair.name}: {what} grows with an exponent of {exponent:.2f}, asked ≤ 1.1", held[-1]))
         parts = [
-            pair.name, f"**{fitted[0]:.2f}** ({_shown(by_time)})", f"**{fitted[1]:.2f}** ({_shown(by_memory)})", *map(_shown, theirs), _time(times[max(times)]), _mib(peaks[max(peaks)]),
+            pair.name, f"**{fitted[0]:.2f}** ({_shown(by_time)})", f"**{fitted[1]:.2f}** ({_shown(by_memory)})", *map(_shown, theirs),
+            _time(times[max(times)]), _mib(peaks[max(peaks)]),
             "held" if all(held) else "missed",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(parts)} |")

@@ -6,7 +6,8 @@ Run:   regard run recall2021        Takes: some minutes on two CPU cores; three 
 
 Recall: sixteen keys with values, then the keys in another order. Overwrite: eight keys written twice, the last value counts. Two layers,
 two heads of 16, no places; a short convolution before every mechanism shows it the token before. Where a mechanism has no
-denominator a norm a head and a gate follow it, as in its paper.
+denominator a norm a head and a gate follow it, as in its paper. Overwriting takes its time to learn: after 600 steps delta had 75 % right and
+linear 66, after 1,500 delta has 99 and linear more than the claim allows it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Copy: eight blocks of eight tokens; each must say what stands in another one, al
 u-th must say the block with the u-th smallest of the numbers that blocks begin with. One layer, so that nothing comes by way of a third
 block. Ablations: the own block alone; no balancing, so that rows sum to one and columns to anything; a high temperature, which mixes blocks
 instead of sorting them. To copy, balancing is not needed: each block finds its own by a softmax over blocks, and that figure stands beside
-without a claim. To order, it is: a block compares itself with the others one at a time, and which is the u-th depends on all of them.
+without a claim. To order, it should be: a block compares itself with the others one at a time, and which is the u-th depends on all of them.
 A temperature that is there from the beginning is made up for by larger queries and keys; the same weights at another one cannot.
 """
 
