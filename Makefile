@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 KILLS ?= 60
 REQUESTS ?= 10000
+BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
 .PHONY: help demo test check torture abuse bench claims docs-table clean
 
@@ -39,14 +40,15 @@ abuse: $(STAMP)  ## batter a server with 10,000 wrong requests: no 500, no leak,
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)
 
 bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmarks/RESULTS.md
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	for name in exact translation decoding language serving mechanisms; do $(BIN)/python -m benchmarks.$$name || exit 1; done
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps joeynmt
+	for name in exact translation decoding language serving mechanisms; do $(BIN)/python -m benchmarks.$$name $(BENCH) || exit 1; done
 
 claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) and write docs/results.md
 	for name in $$($(BIN)/python -c "from regard.catalogue import recipes; print(*recipes())"); do $(BIN)/regard run $$name --out runs/$$name || exit 1; done
 	$(BIN)/python docs/claims.py runs
 
-docs-table: $(STAMP)  ## write the table of mechanisms into README.md
+docs-table: $(STAMP)  ## write the tables of mechanisms into docs/mechanisms.md
 	$(BIN)/python docs/table.py
 
 clean:  ## remove what was made

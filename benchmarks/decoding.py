@@ -1,36 +1,34 @@
 """Beam search with one model in three programs: regard, transformers' `generate`, CTranslate2 (float32).
 
-Run:  python -m benchmarks.decoding      writes the section `decoding` of RESULTS.md.
-A Marian of 3 + 3 layers, width 256, 4 heads, 1,024 hidden, 8,000 words, weights at random and the same for all; 20 tokens in, 20 out, beam 4.
-Once more with regard's weights laid out for oneDNN's products, `lightened(model, "packed")`, float32 as well.
-Weights at random hardly ever end an answer by themselves, so all run to the limit, where only the end token is left.
+Run:  python -m benchmarks.decoding [--quick]      writes the section `decoding` of RESULTS.md;  --quick: one round, only printed
+A Marian of 3 + 3 layers, width 256, 4 heads, 1,024 hidden, 8,000 tokens, the same random parameters for all; 20 tokens in, 20 out, beam 4.
+Once more with regard's parameters packed for oneDNN's matmuls, `quantize(model, "float32_packed")`, in float32 as well.
+Random parameters hardly ever end a sentence, so all decode up to the limit, where only the end token is left.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-import subprocess
-import sys
+import argparse
 import tempfile
-import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.decode import Beam, Power, Tokens, lightened, translate
+from regard.compare.measure import Timing, seconds_of
+from regard.decode import Beam, DecoderTokens, Power, quantize, translate
 from regard.layers import Sinusoidal
 from regard.models import Translator, build
 
-from ._measure import machine, write
+from ._common import NOT_INSTALLED, TIMEOUT, child, installed, machine, progress, write
 
 N, D, H, HIDDEN, DEPTH, LENGTH, WIDTH = 8000, 256, 4, 1024, 3, 20, 4
 END, PAD = 0, N - 1
 BATCHES = (1, 32)
-PACKED = "regard, packed weights"
-TOKENS = Tokens(first=PAD, end=END, never=(PAD,))
+PACKED = "regard, float32_packed"
+TOKENS = DecoderTokens(first=PAD, end=END, banned=(PAD,))
 
 
 def marian() -> Any:
@@ -48,17 +46,17 @@ def marian() -> Any:
 
 
 @torch.no_grad()
-def ours_with_its_weights(theirs: Any) -> Translator:
+def ours_with_its_parameters(theirs: Any) -> Translator:
     ours = build(
         "transformer",
         {
-            "source_vocab": N, "target_vocab": N, "width": D, "heads": H, "depth": (DEPTH, DEPTH), "hidden": HIDDEN, "placement": "post",
+            "source_vocab_size": N, "target_vocab_size": N, "width": D, "heads": H, "depth": (DEPTH, DEPTH), "hidden": HIDDEN, "placement": "post",
         },
     )  # fmt: skip
     ours.embedding.position = Sinusoidal(D, layout="halves")
     ours.embedding.token.weight.copy_(theirs.model.shared.weight)
 
-    def look(mine: Any, its: Any) -> None:
+    def copy_attention(mine: Any, its: Any) -> None:
         parts = its.q_proj, its.k_proj, its.v_proj
         mine.qkv.weight.copy_(torch.cat([p.weight for p in parts]))
         mine.qkv.bias.copy_(torch.cat([p.bias for p in parts]))
@@ -66,10 +64,10 @@ def ours_with_its_weights(theirs: Any) -> Translator:
 
     for blocks, layers in ((ours.encoder, theirs.model.encoder.layers), (ours.decoder, theirs.model.decoder.layers)):
         for block, layer in zip(blocks, layers, strict=True):
-            look(block.mixer, layer.self_attn)
+            copy_attention(block.mixer, layer.self_attn)
             block.around_mixer.over.load_state_dict(layer.self_attn_layer_norm.state_dict())
             if block.cross is not None:
-                look(block.cross, layer.encoder_attn)
+                copy_attention(block.cross, layer.encoder_attn)
                 block.around_cross.over.load_state_dict(layer.encoder_attn_layer_norm.state_dict())
             block.feedforward.up.load_state_dict(layer.fc1.state_dict())
             block.feedforward.down.load_state_dict(layer.fc2.state_dict())
@@ -80,8 +78,8 @@ def ours_with_its_weights(theirs: Any) -> Translator:
 def generate(model: Any, source_BM: Tensor) -> Callable[[], list[list[int]]]:
     from transformers import LogitsProcessor, LogitsProcessorList
 
-    class EndAtItsPrice(LogitsProcessor):  # type: ignore[misc]
-        """At the limit only the end is left, with its own log-probability, as in regard's search."""
+    class ForceEnd(LogitsProcessor):  # type: ignore[misc]
+        """At the limit only the end token is left, with its own log-probability, as in regard's search."""
 
         def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
             if input_ids.shape[1] < LENGTH + 1:
@@ -92,7 +90,7 @@ def generate(model: Any, source_BM: Tensor) -> Callable[[], list[list[int]]]:
         with torch.no_grad():
             found = model.generate(
                 source_BM, attention_mask=torch.ones_like(source_BM), num_beams=WIDTH, max_new_tokens=LENGTH + 1, length_penalty=1.0,
-                early_stopping=False, do_sample=False, bad_words_ids=[[PAD]], logits_processor=LogitsProcessorList([EndAtItsPrice()]),
+                early_stopping=False, do_sample=False, bad_words_ids=[[PAD]], logits_processor=LogitsProcessorList([ForceEnd()]),
             )  # fmt: skip
         return [[t for t in row if t not in (PAD, END)] for row in found.tolist()]
 
@@ -121,15 +119,16 @@ def ctranslate(model: Any, source_BM: Tensor, folder: str) -> Callable[[], list[
     return run
 
 
+@cache
 def runner(name: str) -> Callable[[int], list[list[int]]]:
-    """One of the three programs, with the same weights and sources as the others."""
+    """One of the programs, with the same parameters and sources as the others: batch size → answers."""
     torch.manual_seed(0)
     theirs = marian()
     sources = {batch: torch.randint(2, N - 1, (batch, LENGTH)) for batch in BATCHES}
     runs: dict[int, Callable[[], list[list[int]]]]
     if name.startswith("regard"):
-        ours, options = ours_with_its_weights(theirs), Beam(width=WIDTH, length=Power(1.0), most=LENGTH + 1)
-        ours = lightened(ours, "packed" if name == PACKED else "float32")
+        ours, options = ours_with_its_parameters(theirs), Beam(size=WIDTH, length_penalty=Power(1.0), max_tokens=LENGTH + 1)
+        ours = quantize(ours, "float32_packed" if name == PACKED else "float32")
         return lambda batch: [answers[0].ids for answers in translate(ours, sources[batch].tolist(), options, tokens=TOKENS)]
     if name == "transformers generate":
         runs = {batch: generate(theirs, source_BM) for batch, source_BM in sources.items()}
@@ -138,60 +137,45 @@ def runner(name: str) -> Callable[[int], list[list[int]]]:
     return lambda batch: runs[batch]()
 
 
-def child(name: str) -> None:
-    """Answer requests on standard input, a batch size and a number of repeats each: seconds a run, and the answers."""
-    run = runner(name)
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        batch, repeats = json.loads(line)
-        start = time.perf_counter()
-        for _ in range(repeats):
-            found = run(batch)
-        print(json.dumps([(time.perf_counter() - start) / repeats, found]), flush=True)
+def decoded(name: str, batch: int) -> list[list[int]]:
+    """Called in a child process: of two thread pools in one process each slows the other down, to half its speed here."""
+    return runner(name)(batch)
 
 
-class Program:
-    """A child process. They take turns: of two thread pools in one process each slows the other down, to half its speed here."""
+def timed(name: str, batch: int, repeats: int) -> float:
+    """Called in the same child process: seconds per batch."""
+    return seconds_of(lambda: runner(name)(batch), repeats)
 
-    def __init__(self, name: str):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.decoding", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.read()
 
-    def read(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(next(line for line in self.process.stdout if line.startswith(("[", '"ready'))))
-
-    def run(self, batch: int, repeats: int) -> tuple[float, list[list[int]]]:
-        assert self.process.stdin is not None
-        print(json.dumps([batch, repeats]), file=self.process.stdin, flush=True)
-        seconds, found = self.read()
-        return seconds, found
+PEERS = {"transformers generate": "transformers", "CTranslate2, float32": "ctranslate2"}  # program → package
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        child(sys.argv[1])
-        return
-    bars = {"regard": "", PACKED: "", "transformers generate": "≥ 2.5×", "CTranslate2, float32": "≥ 1×"}
-    programs = {name: Program(name) for name in bars}
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round, only printed")
+    quick = parser.parse_args().quick
+    programs = {name: child() for name in ("regard", PACKED, *PEERS) if name not in PEERS or installed(PEERS[name])}
     rows = []
-    for batch in BATCHES:
-        repeats = 8 if batch == 1 else 2
-        answers = {name: program.run(batch, 2)[1] for name, program in programs.items()}
+    for batch in BATCHES[:1] if quick else BATCHES:
+        repeats = 1 if quick else 8 if batch == 1 else 2
+        answers = {name: program.call("benchmarks.decoding:decoded", TIMEOUT, name=name, batch=batch) for name, program in programs.items()}
         seconds: dict[str, list[float]] = {name: [] for name in programs}
-        for _ in range(7):
+        for n in range(1 if quick else 7):
+            progress(f"beam search, batch {batch}, round {n + 1}")
             for name, program in programs.items():
-                seconds[name].append(program.run(batch, repeats)[0])
-        median = {name: statistics.median(all_) for name, all_ in seconds.items()}
-        for name, bar in bars.items():
+                seconds[name].append(program.call("benchmarks.decoding:timed", TIMEOUT, name=name, batch=batch, repeats=repeats))
+        timings = {name: Timing.of(each) for name, each in seconds.items()}
+        for name in ("regard", PACKED, *PEERS):
+            if name not in timings:
+                rows.append(f"| {batch} | {name} | {NOT_INSTALLED} | | | |")
+                continue
             same = sum(a == b for a, b in zip(answers[name], answers["regard"], strict=True))
-            spread = (max(seconds[name]) - min(seconds[name])) / median[name] * 50
-            faster = (f"**{median[name] / median['regard']:.2f}×**", f"{median[name] / median[PACKED]:.2f}×") if bar else ("", "")
-            rows.append(
-                f"| {batch} | {name} | {batch / median[name]:.1f} ±{spread:.0f} % | {' | '.join(faster)} | {bar} | {same} of {batch} |"
-            )
+            ratios = [timings[name].median / timings[ours].median for ours in ("regard", PACKED)]
+            faster = f"**{ratios[0]:.2f}×** | {ratios[1]:.2f}×" if name in PEERS else " | "
+            speed = f"{batch / timings[name].median:.1f} ±{timings[name].spread * 50:.0f} %"
+            rows.append(f"| {batch} | {name} | {speed} | {faster} | {same} of {batch} |")
+    for program in programs.values():
+        program.close()
     head = [
         "## Beam search",
         "",
@@ -199,10 +183,10 @@ def main() -> None:
         "",
     ]
     table = [
-        "| batch | | sentences a second | regard is faster | with packed weights | bar | answers as regard's |",
-        "|---|---|---|---|---|---|---|",
+        "| batch | | sentences per second | regard is faster | packed | answers equal to regard's |",
+        "|---|---|---|---|---|---|",
     ]
-    write("decoding", [*head, *table, *rows])
+    write("decoding", [*head, *table, *rows], quick)
 
 
 if __name__ == "__main__":

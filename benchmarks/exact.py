@@ -1,14 +1,13 @@
 """Exact attention under patterns against PyTorch's SDPA and FlexAttention and transformers' sparse layers.
 
-Run:  make bench      (python -m benchmarks.exact [--quick]); writes the section `exact` of RESULTS.md.
-Every figure is forward + backward of float32 tensors unless it says forward; times are ratios of one interleaved run.
+Run:  python -m benchmarks.exact [--quick]      writes the section `exact` of RESULTS.md;  --quick: short and few, only printed
+Every figure is forward + backward in float32 unless it says forward; ratios are of one interleaved run.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,10 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import SoftmaxAttention
+from regard.compare.measure import peak_memory, time_side_by_side
 from regard.kernels import attend
 from regard.patterns import Pattern, block_window, causal, full, random_blocks, tokens, window
 
-from ._measure import machine, peak_memory, side_by_side, write
+from ._common import NOT_INSTALLED, TIMEOUT, child, installed, machine, progress, write
 
 H, K = 8, 64
 BAND = causal & window(128)
@@ -56,13 +56,10 @@ def windows(lengths: tuple[int, ...]) -> list[str]:
             "SDPA, same mask": trained(lambda x=x, mask=mask: sdpa(x, attn_mask=mask), x),
             "SDPA, is_causal": trained(lambda x=x: sdpa(x, is_causal=True), x),
         }
-        t = side_by_side(candidates, repeats=7 if length < 8192 else 3)
+        t = time_side_by_side(candidates, repeats=7 if length < 8192 else 3)
         ours = t["regard"]
-        bars = {4096: (5, 4), 16384: (15, 15)}.get(length)
-        for name, bar in zip(("SDPA, same mask", "SDPA, is_causal"), bars or (None, None), strict=True):
-            rows.append(
-                f"| `{BAND}`, {length:,} tokens | {name} | {t[name]} | {ours} | **{t[name].median / ours.median:.1f}×** | {f'≥ {bar}×' if bar else ''} |"
-            )
+        for name in ("SDPA, same mask", "SDPA, is_causal"):
+            rows.append(f"| `{BAND}`, {length:,} tokens | {name} | {t[name]} | {ours} | **{t[name].median / ours.median:.1f}×** |")
     return rows
 
 
@@ -82,11 +79,11 @@ def flex(length: int = 8192) -> list[str]:
     start = time.perf_counter()
     attend(*x, causal & window(127))  # a pattern not seen before: plan and first run
     our_start = time.perf_counter() - start
-    t = side_by_side({"regard": lambda: attend(*x, BAND), "flex": lambda: compiled(q, k, v, block_mask=blocks)}, repeats=31)
+    t = time_side_by_side({"regard": lambda: attend(*x, BAND), "flex": lambda: compiled(q, k, v, block_mask=blocks)}, repeats=31)
     ratio = t["flex"].median / t["regard"].median
     return [
-        f"| `{BAND}`, {length:,} tokens, forward | FlexAttention, compiled | {t['flex']} | {t['regard']} | **{ratio:.2f}×** | ≥ 2× |",
-        f"| the first call of it (compilation; plan) | FlexAttention, compiled | {their_start:.1f} s | {our_start:.2f} s | {their_start / our_start:.0f}× | |",
+        f"| `{BAND}`, {length:,} tokens, forward | FlexAttention, compiled | {t['flex']} | {t['regard']} | **{ratio:.1f}×** |",
+        f"| the first call of it (compilation; plan) | FlexAttention, compiled | {their_start:.1f} s | {our_start:.2f} s | {their_start / our_start:.0f}× |",
     ]
 
 
@@ -99,11 +96,9 @@ def dense(shapes: tuple[tuple[int, int], ...]) -> list[str]:
                 "regard": trained(lambda x=x, p=pattern: attention(*x, p), x),
                 "SDPA": trained(lambda x=x, p=pattern: sdpa(x, is_causal=p is causal), x),
             }
-            t = side_by_side(candidates, repeats=31, at_least=0.03)
+            t = time_side_by_side(candidates, repeats=31, min_seconds=0.03)
             ratio = t["regard"].median / t["SDPA"].median
-            rows.append(
-                f"| `{pattern}`, batch {batch}, {length:,} tokens | SDPA | {t['SDPA']} | {t['regard']} | {1 / ratio:.2f}× | ≥ 0.97× |"
-            )
+            rows.append(f"| `{pattern}`, batch {batch}, {length:,} tokens | SDPA | {t['SDPA']} | {t['regard']} | {1 / ratio:.2f}× |")
     return rows
 
 
@@ -152,64 +147,64 @@ def sparse(length: int = 4096, where: str = "") -> list[str]:
     big = block_window(64, 1) | tokens(*range(64), *range(-64, 0)) | random_blocks(3, 64, per_head=H)
     for name, theirs, pattern in (("Longformer", longformer(length), window(256)), ("BigBird", bigbird(length), big)):
         x, ours = torch.randn(1, length, H * K, requires_grad=True), Projected(pattern)
-        t = side_by_side({"theirs": trained(lambda x=x, f=theirs: f(x), [x]), "regard": trained(lambda x=x, f=ours: f(x), [x])}, repeats=5)
-        ratio = t["theirs"].median / t["regard"].median
-        rows.append(
-            f"| {name}'s pattern, {length:,} tokens, with projections{where} | transformers | {t['theirs']} | {t['regard']} | **{ratio:.1f}×** | ≥ 1.5× |"
+        t = time_side_by_side(
+            {"theirs": trained(lambda x=x, f=theirs: f(x), [x]), "regard": trained(lambda x=x, f=ours: f(x), [x])}, repeats=5
         )
+        ratio = t["theirs"].median / t["regard"].median
+        what = f"{name}'s pattern, {length:,} tokens, with projections{where}"
+        rows.append(f"| {what} | transformers | {t['theirs']} | {t['regard']} | **{ratio:.1f}×** |")
     return rows
 
 
-def sparse_alone(where: str = "", **environment: str) -> list[str]:
-    """The same in a process of its own: what was freed before decides how much of malloc's memory is kept, and so the page faults."""
-    code = f"from benchmarks.exact import sparse; print(*sparse(where={where!r}), sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, check=True)
-    return [line for line in done.stdout.splitlines() if line.startswith("|")]
+def sparse_in_children(length: int) -> list[str]:
+    """In processes of their own: what was freed before decides how much memory malloc keeps, and so the number of page faults.
+
+    Once more with a malloc that keeps freed memory: the peers gain most from the absence of page faults.
+    """
+    if not installed("transformers"):
+        return [f"| sparse patterns | transformers | {NOT_INSTALLED} | | |"]
+    keep = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
+    rows: list[str] = []
+    for where, env in (("", {}), (", malloc keeps memory", keep)):
+        with child(**env) as process:
+            rows += process.call("benchmarks.exact:sparse", TIMEOUT, length=length, where=where)
+    return rows
 
 
-def sparse_with_kept_memory() -> list[str]:
-    """With a malloc that keeps what is freed: without page faults the others gain most. No bar, but to be known."""
-    rows = sparse_alone(", malloc keeps memory", MALLOC_MMAP_THRESHOLD_=str(1 << 30), MALLOC_TRIM_THRESHOLD_=str(1 << 32))
-    return [row.replace("| ≥ 1.5× |", "| |") for row in rows]
-
-
-MEMORY = """
-import torch
-from regard.kernels import attend
-from regard.patterns import causal, window
-def step(length):
-    x = [torch.randn(1, length, 8, 64, requires_grad=True) for _ in range(3)]
-    attend(*x, causal & window(128)).sum().backward()
-step(512)
-x = [torch.randn(1, length, 8, 64, requires_grad=True) for _ in range(3)]
-# measure
-attend(*x, causal & window(128)).sum().backward()
-"""
+def window_memory(length: int) -> float | None:
+    """Called in a child process: peak MiB beyond q, k and v."""
+    attend(*qkv(512), BAND).sum().backward()
+    x = qkv(length)
+    return peak_memory(lambda: attend(*x, BAND).sum().backward())
 
 
 def memory(lengths: tuple[int, ...]) -> list[str]:
-    peaks = {length: peak_memory(MEMORY, length=length) for length in lengths}
+    peaks = {}
+    for length in lengths:
+        with child() as process:
+            peaks[length] = process.call("benchmarks.exact:window_memory", TIMEOUT, length=length)
     first, last = min(lengths), max(lengths)
     slope = math.log(peaks[last] / peaks[first]) / math.log(last / first)
     shown = ", ".join(f"{length:,}: {peak:.0f} MiB" for length, peak in peaks.items())
-    return [f"Peak memory of `{BAND}`, forward + backward, beyond q, k and v: {shown}. Exponent in the length: **{slope:.2f}** (≤ 1.1)."]
+    return [f"Peak memory of `{BAND}`, forward + backward, beyond q, k and v: {shown}. Exponent in the length: **{slope:.2f}**."]
 
 
 def main() -> None:
     quick = "--quick" in sys.argv
     torch.manual_seed(0)
     lines = ["## Exact attention", "", f"8 heads of 64, float32, forward + backward. {machine()}.", ""]
-    lines += ["| what | against | theirs | regard | faster | bar |", "|---|---|---|---|---|---|"]
-    lines += windows((1024, 4096) if quick else (1024, 4096, 16384))
-    lines += sparse_alone()
-    lines += sparse_with_kept_memory()
-    lines += dense(((8, 64), (4, 256)) if quick else ((32, 32), (8, 64), (4, 256), (2, 1024), (1, 4096)))
+    lines += ["| what | against | theirs | regard | faster |", "|---|---|---|---|---|"]
+    progress("windows")
+    lines += windows((1024,) if quick else (1024, 4096, 16384))
+    progress("sparse patterns of transformers")
+    lines += sparse_in_children(1024 if quick else 4096)
+    progress("dense attention")
+    lines += dense(((8, 64),) if quick else ((32, 32), (8, 64), (4, 256), (2, 1024), (1, 4096)))
+    progress("FlexAttention")
     lines += [] if quick else flex()
-    lines += ["", *memory((4096, 16384) if quick else (4096, 16384, 65536))]
-    if quick:
-        print("\n".join(lines))
-    else:
-        write("exact", lines)
+    progress("memory")
+    lines += ["", *memory((1024, 4096) if quick else (4096, 16384, 65536))]
+    write("exact", lines, quick)
 
 
 if __name__ == "__main__":

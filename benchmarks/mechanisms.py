@@ -1,28 +1,23 @@
 """Mechanisms against every public implementation of them that installs here: time and memory of forward + backward.
 
 Run:  python -m benchmarks.mechanisms [--only NAME ...] [--lengths N ...] [--quick] [--cells FILE]
-Run as a whole it writes the section `mechanisms` of RESULTS.md; a part is only printed. With `--cells` every measurement is put into
-FILE as it is made, and not made again by a run that finds it there: delete the file when the code has changed.
+A complete run writes the section `mechanisms` of RESULTS.md; a part is only printed. With `--cells` every measurement is appended to
+FILE, and a later run does not repeat those it finds there: delete the file when the code has changed.
 
-Each pair is timed in turn in a fresh process for each length, together with dense attention by PyTorch's SDPA; peak memory is that of
-one more process for each side. All layers have width 512, 8 heads, batch 1, float32, their projections, and gradients of x and of all
+Each pair is timed in turn in a fresh process per length, together with dense attention by PyTorch's SDPA; peak memory is measured in
+one more process per side. All layers have width 512, 8 heads, batch 1, float32, their projections, and gradients of x and of all
 parameters. Both sides have the same configuration; where that takes an option of the peer, `PAIRS` says so.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
-import os
-import resource
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,28 +28,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import attention as ours
-from regard.attention import MECHANISMS, Attention, Running
+from regard.attention import MECHANISMS, Attention, RecurrentState
+from regard.compare import Child
+from regard.compare.child import out_of_memory
+from regard.compare.measure import Timing, free_memory, peak_memory, seconds_of, time_side_by_side
+from regard.errors import ChildFailed
 from regard.layers import FourierMixer, MultiHead
 from regard.patterns import Pattern, causal, full
 
-from ._measure import Timing, machine, peak_memory, side_by_side, write
+from ._common import NOT_INSTALLED, machine, progress, write
 
 D, H, K = 512, 8, 64
 LENGTHS = (1024, 4096, 16384)
-LONGEST, CONTEXTS = 65536, (1024, 8192, 65536)  # how far growth and decoding are followed, ours only
-WARM = 1024  # tokens of the step before memory is measured: libraries, threads and their buffers are not the layer's
+LONGEST = 65536  # length up to which regard's growth is measured
+CONTEXTS = (1024, 8192, 65536)  # tokens before a decoding step
+WARM_UP = 1024  # tokens of the step before memory is measured: libraries, threads and their buffers are not the layer's
 GIB, GIB_LONGEST = 14, 8  # more memory than this is a failure
-TURN = 0.3  # seconds a side has in a turn, if a call takes less
-LONG = 12.0  # seconds of one core: a call of this is measurement enough
+TURN = 0.3  # seconds per side and turn, if a call takes less
+LONG = 12.0  # seconds of CPU time: a call that takes more is measured once
 SLOW = 20.0  # seconds: a peer this slow at one length is not run at the next
-PATIENCE = 600.0  # seconds for one process
+TIMEOUT = 600.0  # seconds for one process
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
 class Called(nn.Module):
-    """A layer of theirs, called as it wants to be, and the projection at the end where it leaves that to another module."""
+    """A peer's layer with its call arguments, and an output projection where it leaves that to another module."""
 
     def __init__(self, layer: nn.Module, out: bool = False, **given: Any):
         super().__init__()
@@ -63,7 +63,7 @@ class Called(nn.Module):
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         y = self.layer(x_BLD, **self.given)
-        return self.out(y if isinstance(y, Tensor) else y[0])  # type: ignore[no-any-return]
+        return self.out(y if isinstance(y, Tensor) else y[0])
 
 
 class Under(nn.Module):
@@ -74,11 +74,11 @@ class Under(nn.Module):
         self.layer, self.pattern = layer, pattern
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        return self.layer(x_BLD, pattern=self.pattern)  # type: ignore[no-any-return]
+        return self.layer(x_BLD, pattern=self.pattern)
 
 
 class Dense(nn.Module):
-    """What everything is compared with: PyTorch's attention between two projections."""
+    """The baseline: PyTorch's attention between two projections."""
 
     def __init__(self, is_causal: bool):
         super().__init__()
@@ -86,7 +86,7 @@ class Dense(nn.Module):
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         q, k, v = self.qkv(x_BLD).unflatten(-1, (3, H, K)).permute(2, 0, 3, 1, 4)
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal).transpose(1, 2).flatten(2))
 
 
 def heads(attention: Attention, pattern: Pattern = full, **options: Any) -> nn.Module:
@@ -119,7 +119,7 @@ def bigbird(length: int) -> nn.Module:
 
 
 def half_chunks(length: int) -> int | tuple[int, int]:
-    """Reformer's number of buckets, half a chunk of 64 in each; many of them by two hashes."""
+    """Reformer's number of buckets, half a chunk of 64 in each; beyond 256 factorised into two hashes."""
     count = length // 32
     return count if count <= 256 else (32, count // 32)
 
@@ -197,7 +197,7 @@ def linformer(length: int) -> nn.Module:
 def local(length: int, is_causal: bool = False) -> nn.Module:
     from local_attention.transformer import LocalMHA
 
-    # both see exactly 512 keys a side; without its rotary positions
+    # both attend to exactly 512 keys per side; without its rotary embeddings
     return Called(LocalMHA(dim=D, window_size=512, heads=H, dim_head=K, causal=is_causal, exact_windowsize=True, use_rotary_pos_emb=False))
 
 
@@ -218,7 +218,7 @@ def x_transformers(length: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Pair:
-    """A mechanism of ours, a public one, and what we ask of the two."""
+    """A mechanism of regard and a public implementation of it."""
 
     name: str
     what: str
@@ -226,34 +226,25 @@ class Pair:
     ours: Callable[[int], nn.Module]
     theirs: Callable[[int], nn.Module]
     causal: bool = False
-    speed: float = 1.0  # at least so many times as fast as the peer
-    memory: float = 1.0  # at most so many times its memory
-    only_at: int | None = None  # the length for which the two above are said; elsewhere 1
     linear: bool = False  # claims to be linear in the length
 
-    def asked(self, length: int) -> tuple[float, float]:
-        return (self.speed, self.memory) if self.only_at in (None, length) else (1.0, 1.0)
-
-
-SAME_KERNEL = 0.97  # what equal calls of SDPA may differ by
 
 PAIRS = (
     Pair(
         "longformer", "window of 256 + 256, no global tokens", "transformers, Longformer",
-        lambda n: heads(ours.LongformerAttention(256, at=())), longformer, speed=3.5, linear=True,
+        lambda n: heads(ours.LongformerAttention(256, at=())), longformer, linear=True,
     ),
     Pair(
-        "bigbird", "blocks of 64, 3 random ones a head", "transformers, BigBird",
-        lambda n: heads(ours.BigBirdAttention(H, block=64, random=3)), bigbird, speed=5, memory=0.1, only_at=16384, linear=True,
+        "bigbird", "blocks of 64, 3 random ones per head", "transformers, BigBird",
+        lambda n: heads(ours.BigBirdAttention(heads=H, block=64, random=3)), bigbird, linear=True,
     ),
     Pair(
         "lsh", "chunks of 64, 4 rounds, L/32 buckets, q = k", "transformers, Reformer",
-        lambda n: heads(ours.LSHAttention(chunk=64, rounds=4, buckets=half_chunks(n)), shared_qk=True), reformer_of_transformers,
-        speed=2, linear=True,
+        lambda n: heads(ours.LSHAttention(chunk=64, rounds=4, buckets=half_chunks(n)), shared_qk=True), reformer_of_transformers, linear=True,
     ),
     Pair(
         "lsh-2", "chunks of 64, 4 rounds, L/64 buckets, q = k", "reformer-pytorch",
-        lambda n: heads(ours.LSHAttention(chunk=64, rounds=4, buckets=n // 64), shared_qk=True), reformer_pytorch, speed=2,
+        lambda n: heads(ours.LSHAttention(chunk=64, rounds=4, buckets=n // 64), shared_qk=True), reformer_pytorch,
     ),
     Pair(
         "nystrom", "64 landmarks, convolution of 33", "transformers, Nyströmformer",
@@ -262,53 +253,49 @@ PAIRS = (
     Pair("fourier", "no projections", "transformers, FNet", lambda n: Under(FourierMixer()), fnet),
     Pair(
         "routing", "L/256 clusters of 256, centroids at rest", "routing-transformer",
-        lambda n: heads(ours.RoutingAttention(width=K, heads=H, clusters=max(1, n // 256), size=256)), routing,
+        lambda n: heads(ours.RoutingAttention(head_dim=K, heads=H, clusters=max(1, n // 256), size=256)), routing,
     ),
     Pair(
         "sinkhorn", "blocks of 64, 8 iterations, noise", "sinkhorn-transformer",
         lambda n: heads(ours.SinkhornAttention(block=64, iterations=8, temperature=0.75, noise=1.0)), sinkhorn,
     ),
     Pair(
-        "performer", "256 features", "performer-pytorch", lambda n: heads(ours.Performer(width=K, features=256)), performer, linear=True
+        "performer", "256 features", "performer-pytorch", lambda n: heads(ours.Performer(head_dim=K, num_features=256)), performer, linear=True
     ),
     Pair(
         "performer-causal", "256 features, causal", "performer-pytorch",
-        lambda n: heads(ours.Performer(width=K, features=256), causal), partial(performer, is_causal=True),
-        causal=True, speed=10, linear=True,
+        lambda n: heads(ours.Performer(head_dim=K, num_features=256), causal), partial(performer, is_causal=True),
+        causal=True, linear=True,
     ),
     Pair("efficient", "two softmaxes", "linear-attention-transformer", lambda n: heads(ours.EfficientAttention()), linear, linear=True),
     # theirs has the features softmax(q) and exp(k), ours elu + 1: as many, and the same sums
     Pair(
         "linear-causal", "64 features, causal", "linear-attention-transformer", lambda n: heads(ours.LinearAttention(), causal),
-        partial(linear, is_causal=True), causal=True, speed=15, linear=True,
+        partial(linear, is_causal=True), causal=True, linear=True,
     ),
-    Pair("linformer", "rank 256", "linformer", lambda n: heads(ours.LinformerAttention(length=n, rank=256)), linformer, linear=True),
+    Pair("linformer", "rank 256", "linformer", lambda n: heads(ours.LinformerAttention(max_length=n, rank=256)), linformer, linear=True),
     Pair("local", "window of 512 + 512", "local-attention", lambda n: heads(ours.LocalAttention(512)), local, linear=True),
     Pair(
         "local-causal", "window of 512, causal", "local-attention", lambda n: heads(ours.LocalAttention(512), causal),
         partial(local, is_causal=True), causal=True, linear=True,
     ),
-    # theirs has one convolution for keys and values and a null key; ours one for keys, and one number a head and place for values
+    # theirs has one convolution for keys and values and a null key; ours one for keys, and one number per head and position for values
     Pair(
         "memory-compressed", "factor 3", "memory-compressed-attention",
-        lambda n: heads(ours.MemoryCompressedAttention(width=K, heads=H, stride=3)), memory_compressed,
+        lambda n: heads(ours.MemoryCompressedAttention(head_dim=K, heads=H, stride=3)), memory_compressed,
     ),
     Pair(
         "memory-compressed-causal", "factor 3, causal", "memory-compressed-attention",
-        lambda n: heads(ours.MemoryCompressedAttention(width=K, heads=H, stride=3), causal), partial(memory_compressed, is_causal=True),
+        lambda n: heads(ours.MemoryCompressedAttention(head_dim=K, heads=H, stride=3), causal), partial(memory_compressed, is_causal=True),
         causal=True,
     ),
-    Pair("softmax", "dense", "x-transformers, flash", lambda n: heads(ours.SoftmaxAttention()), x_transformers, speed=SAME_KERNEL),
+    Pair("softmax", "dense", "x-transformers, flash", lambda n: heads(ours.SoftmaxAttention()), x_transformers),
 )  # fmt: skip
 
-DECODING = tuple(
-    part.facts.name
-    for part in MECHANISMS
-    if part.facts.streaming and isinstance(part.sized(heads=H, width=K, length=LENGTHS[0]).start(1, causal), Running)
-)
+DECODING = tuple(part.facts.name for part in MECHANISMS if part.facts.state is RecurrentState)
 
 
-# -- in a process of its own -------------------------------------------------------------------------------------------
+# -- in a child process -------------------------------------------------------------------------------------------
 
 
 def build(name: str, side: str, length: int) -> nn.Module:
@@ -327,74 +314,57 @@ def tokens(length: int) -> Tensor:
     return torch.randn(1, length, D, requires_grad=True)
 
 
-def limit(gib: float) -> None:
-    """Let this process have so much memory beyond what it holds now: more is an error, not a machine that stands still."""
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + int(gib * 2**30), resource.getrlimit(resource.RLIMIT_AS)[1]))
-
-
 def timed(name: str, length: int, sides: list[str], budget: float, gib: float) -> dict[str, Any]:
-    """Each side's median and spread, or its error. Calls are repeated, all sides in turn, while `budget` seconds of one core last."""
-    limit(gib)
+    """Each side's timing, or its error. Calls are repeated, all sides in turn, for `budget` seconds of CPU time."""
     x, found, layers, first, work = tokens(length), {}, {}, {}, {}
     for side in sides:
         try:
             layers[side] = build(name, side, length)
-            start = time.process_time()  # unlike the clock, it stands still while others have the machine
+            start = time.process_time()  # unlike the wall clock, it stops while other processes run
             first[side] = _seconds(layers[side], x)
             work[side] = time.process_time() - start
         except Exception as error:
-            found[side] = {"error": _failure(str(error) or type(error).__name__, gib)}
+            found[side] = {"error": _failure(error, gib)}
             layers.pop(side, None)
     short = [side for side in first if work[side] <= LONG]
     seconds = {side: [] if side in short else [first[side]] for side in first}
     if "ours" in seconds.keys() - set(short):
-        seconds["ours"] = [_seconds(layers["ours"], x)]  # a first call lays out its pattern, once for all
+        seconds["ours"] = [_seconds(layers["ours"], x)]  # the first call plans its pattern
     for _ in range(min(9, max(3, int(budget / max(sum(max(work[side], TURN) for side in short), 1e-3))))):
-        for side in short:  # short calls several times a turn: what one side frees, the other would have to fetch from the system again
+        for (
+            side
+        ) in short:  # short calls several times per turn: memory that one side frees would else be page-faulted in again by the other
             calls = max(1, int(TURN / first[side]))
             seconds[side].append(sum(_seconds(layers[side], x) for _ in range(calls)) / calls)
     for side, s in seconds.items():
-        found[side] = {"median": statistics.median(s), "spread": (max(s) - min(s)) / statistics.median(s), "repeats": len(s)}
+        found[side] = asdict(Timing.of(s))
     return found
 
 
 def _seconds(layer: nn.Module, x: Tensor) -> float:
-    start = time.perf_counter()
-    step(layer, x)
-    return time.perf_counter() - start
+    return seconds_of(lambda: step(layer, x))
 
 
-def prepared(name: str, side: str, length: int, gib: float) -> Callable[[], None]:
-    """One step whose memory is to be measured, after a short one that is not."""
-    limit(gib)
-    step(build(name, side, WARM), tokens(WARM))
+def peak(name: str, side: str, length: int) -> float | None:
+    """MiB of one step, after a short one that is not measured."""
+    step(build(name, side, WARM_UP), tokens(WARM_UP))
     layer, x = build(name, side, length), tokens(length)
-    ctypes.CDLL(None).malloc_trim(0)  # what the short step freed would hide what the long one takes
-    return partial(step, layer, x)
-
-
-MEMORY = """
-from benchmarks.mechanisms import prepared
-run = prepared(name, side, length, gib)
-# measure
-run()
-"""
+    return peak_memory(lambda: step(layer, x))
 
 
 @torch.no_grad()
 def decoded(name: str) -> dict[str, Any]:
-    """Time of one more token and bytes of the state, after each of CONTEXTS."""
+    """Time per token and bytes of the state after each of CONTEXTS."""
     part = next(part for part in MECHANISMS if part.facts.name == name)
-    layer = MultiHead(D, H, part.sized(heads=H, width=K, length=max(CONTEXTS))).eval()
+    layer = MultiHead(D, H, part.sized(heads=H, head_dim=K, length=max(CONTEXTS))).eval()
     states, token = {context: layer.start(1, causal) for context in CONTEXTS}, torch.randn(1, 1, D)
     for context, state in states.items():
         for piece in torch.randn(1, context, D).split(4096, 1):
             layer(piece, pattern=causal, state=state)
     steps = {str(n): partial(layer, token, pattern=causal, state=state) for n, state in states.items()}
-    times = side_by_side(steps, repeats=9)
+    times = time_side_by_side(steps, repeats=9)
     return {
-        str(n): {"median": times[str(n)].median, "spread": times[str(n)].spread, "bytes": sum(x.nbytes for x in state.sums.values())}  # type: ignore[attr-defined]
+        str(n): asdict(times[str(n)]) | {"bytes": sum(x.nbytes for x in state.sums.values())}  # type: ignore[attr-defined]
         for n, state in states.items()
     }
 
@@ -402,35 +372,31 @@ def decoded(name: str) -> dict[str, Any]:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def child(call: str) -> dict[str, Any]:
+def in_child(function: str, gib: float, /, **arguments: Any) -> dict[str, Any]:
     """What a function of this module returns in a fresh process, or the error it ended with."""
-    code = f"import json; from benchmarks import mechanisms; print(json.dumps(mechanisms.{call}))"
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ, timeout=PATIENCE)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        return {"error": _ended(error)}
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+        with Child(torch.get_num_threads(), gib * 1024) as child:
+            return {"result": child.call(f"benchmarks.mechanisms:{function}", TIMEOUT, **arguments)}
+    except ChildFailed as failure:
+        reasons = {"memory": f"more than {gib:.3g} GiB", "time": f"more than {TIMEOUT:.0f} s"}
+        return {"error": reasons.get(failure.kind, _cell(str(failure)))}
 
 
-def _ended(error: subprocess.CalledProcessError | subprocess.TimeoutExpired, gib: float = GIB) -> str:
-    if isinstance(error, subprocess.TimeoutExpired):
-        return f"more than {error.timeout:.0f} s"
-    if error.returncode < 0:
-        return f"killed by signal {-error.returncode}"
-    return _failure(error.stderr.strip().splitlines()[-1] if error.stderr.strip() else f"exit {error.returncode}", gib)
+def _failure(error: Exception, gib: float) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return NOT_INSTALLED
+    return f"more than {gib:.3g} GiB" if out_of_memory(error) else _cell(str(error) or type(error).__name__)
 
 
-def _failure(message: str, gib: float) -> str:
-    if any(sign in message for sign in ("can't allocate", "MemoryError", "annot allocate")):
-        return f"more than {gib:.3g} GiB"
+def _cell(message: str) -> str:
     return message.splitlines()[0].replace("|", "/")[:100]
 
 
 class Cells:
-    """What was measured, by name; with a file, also what earlier runs put there."""
+    """Measurements by name; with a file, also those of earlier runs."""
 
     def __init__(self, path: Path | None, quick: bool):
-        self.path, self.quick, self.start = path, quick, time.perf_counter()
+        self.path, self.quick = path, quick
         lines = path.read_text().splitlines() if path is not None and path.exists() else []
         self.done: dict[str, dict[str, Any]] = {}
         for line in lines:
@@ -446,38 +412,38 @@ class Cells:
             self.done[key] = found
             if self.path is not None:
                 with self.path.open("a") as file:
-                    file.write(f"\n{json.dumps([key, found])}")  # the line feed first: what was cut short stays a line of its own
-            print(f"{time.perf_counter() - self.start:6.0f} s  {name}: {_brief(found)}", file=sys.stderr, flush=True)
+                    file.write(f"\n{json.dumps([key, found])}")  # the line feed first: a line cut short stays a line of its own
+            progress(f"{name}: {_brief(found)}")
         return self.done[key]
 
     def times(self, pair: Pair, length: int, sides: tuple[str, ...], gib: float = GIB) -> dict[str, Any]:
         budget = 6.0 if self.quick else 16.0
 
+        def times_of(sides: Sequence[str]) -> dict[str, Any]:
+            gib_now = free(gib)
+            found = in_child("timed", gib_now, name=pair.name, length=length, sides=list(sides), budget=budget, gib=gib_now)
+            return found.get("result") or dict.fromkeys(sides, found)
+
         def measure() -> dict[str, Any]:
-            found = child(f"timed({pair.name!r}, {length}, {list(sides)}, {budget}, {free(gib)})")
-            if "error" in found and len(sides) > 1:  # all went down with one: with the peer, we suppose
-                others = [side for side in sides if side != "theirs"]
-                rest = child(f"timed({pair.name!r}, {length}, {others}, {budget}, {free(gib)})")
-                return {side: rest for side in others} | {"theirs": found} if "error" in rest else rest | {"theirs": found}
-            return {sides[0]: found} if "error" in found else found
+            found = times_of(sides)
+            if len(sides) > 1 and all("error" in one for one in found.values()):  # the process died, probably of the peer
+                found |= times_of([side for side in sides if side != "theirs"])
+            return found
 
         return self.get(f"{pair.name} {length} {'+'.join(sides)}", measure)
 
     def peak(self, pair: Pair, length: int, side: str, gib: float = GIB) -> dict[str, Any]:
         def measure() -> dict[str, Any]:
-            given = {"name": pair.name, "side": side, "length": length, "gib": free(gib)}
-            try:
-                return {"mib": peak_memory(MEMORY, timeout=PATIENCE, **given)}
-            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-                return {"error": _ended(error, free(gib))}
+            found = in_child("peak", free(gib), name=pair.name, side=side, length=length)
+            return found if "error" in found else {"mib": found["result"]}
 
         return self.get(f"{pair.name} {length} memory {side}", measure)
 
 
 def free(gib: float) -> float:
-    """So many GiB, or nearly all there are."""
-    there = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
-    return round(min(gib, 0.95 * there / 2**20), 1)
+    """`gib`, or 95 % of the free memory if that is less."""
+    there = free_memory()
+    return gib if there is None else round(min(gib, 0.95 * there / 1024), 1)
 
 
 def _brief(found: dict[str, Any]) -> str:
@@ -488,8 +454,8 @@ def _brief(found: dict[str, Any]) -> str:
 
 def _time(found: dict[str, Any]) -> str:
     if "error" in found:
-        return found["error"]  # type: ignore[no-any-return]
-    return str(Timing(found["median"], found["spread"])) if found.get("repeats") != 1 else f"{found['median'] * 1e3:.1f} ms, once"
+        return found["error"]
+    return str(Timing(found["median"], found["spread"], found["repeats"]))
 
 
 def _mib(found: dict[str, Any]) -> str:
@@ -497,14 +463,8 @@ def _mib(found: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Bar:
-    what: str
-    held: bool
-
-
-@dataclass(frozen=True)
 class Row:
-    """One pair at one length, and what was asked of it."""
+    """One pair at one length."""
 
     pair: Pair
     length: int
@@ -513,39 +473,19 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast we are."""
+        """How many times as fast regard is."""
         return _quotient(self.times["theirs"], self.times["ours"], "median")
 
-    def bars(self) -> list[tuple[str, str, bool]]:
-        """What is asked, what came out, whether that holds. A peer that failed asks nothing; we always have to run."""
-        speed, memory = self.pair.asked(self.length)
-        asked = []
-        failed = [one["error"] for one in (self.times["ours"], self.mib["ours"]) if "error" in one]
-        if failed:
-            return [("runs", failed[0], False)]
-        if self.ratio is not None:
-            asked.append((f"≥ {speed:g}×", f"{self.ratio:.2f}×", self.ratio >= speed))
-        more = _quotient(self.mib["ours"], self.mib["theirs"], "mib")
-        if more is not None:
-            asked.append((f"≤ {memory:g} of its memory", f"{more:.2f}", more <= memory))
-        dense = _quotient(self.times["dense"], self.times["ours"], "median")
-        if dense is not None and self.length >= 4096:
-            least = SAME_KERNEL if self.pair.name == "softmax" else 1.0
-            asked.append((f"≥ {least:g}× SDPA", f"{dense:.2f}×", dense >= least))
-        return asked
-
     def __str__(self) -> str:
-        bars = self.bars()
-        missed = [f"{what}: {came}" for what, came, held in bars if not held]
         parts = [
             f"{self.length:,}", f"{self.pair.name}: {self.pair.what}", self.pair.peer, _time(self.times["theirs"]), _time(self.times["ours"]),
             "" if self.ratio is None else f"**{self.ratio:.1f}×**", _mib(self.mib["theirs"]), _mib(self.mib["ours"]),
-            _time(self.times["dense"]), ", ".join(what for what, _, _ in bars), f"missed {'; '.join(missed)}" if missed else "held",
+            _time(self.times["dense"]),
         ]  # fmt: skip
         return f"| {' | '.join(parts)} |"
 
 
-HEAD = "| length | mechanism | peer | theirs | regard | faster | their MiB | our MiB | SDPA | bar | |"
+HEAD = "| length | mechanism | peer | theirs | regard | faster | their MiB | our MiB | SDPA |"
 
 
 def _quotient(over: dict[str, Any], under: dict[str, Any], key: str) -> float | None:
@@ -573,9 +513,9 @@ def _not_again(before: Row) -> str | None:
     return f"not run: {theirs['median']:.0f} s at {before.length:,}" if theirs["median"] > SLOW else None
 
 
-def growth(rows: list[Row], cells: Cells, longest: bool) -> tuple[list[str], list[Bar]]:
-    """Exponents of time and memory in the length for those that claim to be linear, from 4,096 tokens on."""
-    lines, bars = [], []
+def growth(rows: list[Row], cells: Cells, longest: bool) -> list[str]:
+    """Exponents of time and memory in the length, from 4,096 tokens on, of mechanisms that claim to be linear."""
+    lines = []
     for pair in (pair for pair in PAIRS if pair.linear):
         mine = {row.length: row for row in rows if row.pair == pair and row.length >= 4096}
         times = {length: row.times["ours"] for length, row in mine.items()}
@@ -591,25 +531,20 @@ def growth(rows: list[Row], cells: Cells, longest: bool) -> tuple[list[str], lis
             _exponents({length: found for length, row in mine.items() if key in (found := side(row))}, key)
             for side, key in ((lambda row: row.times["theirs"], "median"), (lambda row: row.mib["theirs"], "mib"))
         ]
-        held = []
-        for what, exponent in zip(("time", "memory"), fitted, strict=True):
-            held.append(exponent <= 1.1)  # false where there is none
-            bars.append(Bar(f"{pair.name}: {what} grows with an exponent of {exponent:.2f}, asked ≤ 1.1", held[-1]))
         parts = [
             pair.name, f"**{fitted[0]:.2f}** ({_shown(by_time)})", f"**{fitted[1]:.2f}** ({_shown(by_memory)})", *map(_shown, theirs),
             _time(times[max(times)]), _mib(peaks[max(peaks)]),
-            "held" if all(held) else "missed",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(parts)} |")
     top = [
-        "| mechanism | time | memory | their time | their memory | ours at the longest | MiB | ≤ 1.1 |",
-        "|---|---|---|---|---|---|---|---|",
+        "| mechanism | time | memory | their time | their memory | ours at the longest | MiB |",
+        "|---|---|---|---|---|---|---|",
     ]
-    return ([*top, *lines] if lines else []), bars
+    return [*top, *lines] if lines else []
 
 
 def _exponents(found: dict[int, dict[str, Any]], key: str) -> list[float | str]:
-    """From each length to the next; the error where there is no figure."""
+    """From each length to the next; an error where there is no figure."""
     lengths = sorted(found)
     return [
         math.log(found[n][key] / found[m][key]) / math.log(n / m)
@@ -620,7 +555,7 @@ def _exponents(found: dict[int, dict[str, Any]], key: str) -> list[float | str]:
 
 
 def _fitted(found: dict[int, dict[str, Any]], key: str) -> float:
-    """The exponent of all lengths together, by least squares of the logarithms; NaN where a figure is missing."""
+    """The exponent over all lengths, by least squares of the logarithms; NaN where a figure is missing."""
     if any(key not in one for one in found.values()):
         return math.nan
     return statistics.linear_regression([math.log(n) for n in found], [math.log(one[key]) for one in found.values()]).slope
@@ -630,75 +565,59 @@ def _shown(exponents: list[float | str]) -> str:
     return ", ".join(e if isinstance(e, str) else f"{e:.2f}" for e in exponents) or "–"
 
 
-def decoding(cells: Cells, names: list[str]) -> tuple[list[str], list[Bar]]:
-    """Mechanisms whose state has a fixed size: a token costs the same whatever came before."""
-    lines, bars = [], []
-    first, last = str(CONTEXTS[0]), str(CONTEXTS[-1])
+def decoding(cells: Cells, names: list[str]) -> list[str]:
+    """Mechanisms with a state of fixed size: the cost of a token does not depend on how many came before."""
+    lines = []
     for name in names:
-        found = cells.get(f"decode {name}", lambda name=name: child(f"decoded({name!r})"))  # type: ignore[misc]
+        found = cells.get(f"decode {name}", partial(_decoded_in_child, name))
         if "error" in found:
-            bars.append(Bar(f"decode {name}: {found['error']}", False))
+            lines.append(f"| {name} | {found['error']} |{' |' * len(CONTEXTS)}")
             continue
-        slower, sizes = found[last]["median"] / found[first]["median"], [found[str(n)]["bytes"] for n in CONTEXTS]
-        held = slower <= 1.1 and len(set(sizes)) == 1
-        bars.append(Bar(f"decode {name}: {slower:.2f}× the time a token at {CONTEXTS[-1]:,}, asked ≤ 1.1; bytes {sizes}", held))
-        steps = (f"{found[str(n)]['median'] * 1e6:.0f} µs ±{found[str(n)]['spread'] * 50:.0f} %" for n in CONTEXTS)
-        size = ", ".join(f"{size / 1024:.0f}" for size in sorted(set(sizes)))
-        lines.append(f"| {name} | {' | '.join(steps)} | {size} | {'held' if held else 'missed'} |")
-    top = [
-        f"| decoding, one token after | {' | '.join(f'{n:,}' for n in CONTEXTS)} | KiB of state | same time within 10 %, same size |",
-        "|---" * (len(CONTEXTS) + 3) + "|",
-    ]
-    return ([*top, *lines] if lines else []), bars
+        by_context = [found[str(n)] for n in CONTEXTS]
+        steps = (f"{one['median'] * 1e6:.0f} µs ±{one['spread'] * 50:.0f} %" for one in by_context)
+        size = ", ".join(f"{size / 1024:.0f}" for size in sorted({one["bytes"] for one in by_context}))
+        lines.append(f"| {name} | {' | '.join(steps)} | {size} |")
+    top = [f"| decoding, one token after | {' | '.join(f'{n:,}' for n in CONTEXTS)} | KiB of state |", "|---" * (len(CONTEXTS) + 2) + "|"]
+    return [*top, *lines] if lines else []
+
+
+def _decoded_in_child(name: str) -> dict[str, Any]:
+    found = in_child("decoded", free(GIB), name=name)
+    return found.get("result", found)
 
 
 def report(rows: list[Row], cells: Cells, names: list[str], longest: bool) -> list[str]:
     rows = sorted(rows, key=lambda row: row.length)
-    bars = [
-        Bar(f"{row.pair.name} against {row.pair.peer} at {row.length:,}: {what}, is {came}", held)
-        for row in rows
-        for what, came, held in row.bars()
-    ]
     ratios = [row.ratio for row in rows if row.ratio is not None]
-    if ratios and {row.pair for row in rows} == set(PAIRS):
-        median = statistics.median(ratios)
-        bars.append(Bar(f"the median of all ratios is {median:.2f}×, asked ≥ 2×", median >= 2))
-    grown, more = growth(rows, cells, longest)
-    bars += more
-    decode, more = decoding(cells, names)
-    bars += more
-    missed = [f"- {bar.what}" for bar in bars if not bar.held]
+    exponents, steps = growth(rows, cells, longest), decoding(cells, names)
     lines = [
         "## Mechanisms against public implementations",
         "",
-        f"**{len(bars) - len(missed)} of {len(bars)} bars are held.**" + (" Missed:" if missed else ""),
-        *missed,
-        "",
         f"Width {D}, {H} heads, batch 1, float32, forward + backward, with projections. {machine()}.",
         "",
-        f"Times are of one process a line, in turn; ratios are theirs / ours. SDPA is dense attention, causal where the mechanism is. {GIB} GiB at most.",
+        f"Times of a row are measured in one process, in turn; ratios are theirs / ours. SDPA is dense attention, causal where the mechanism is. {GIB} GiB at most.",
         "",
     ]
     if rows:
         lines += [HEAD, "|---" * (HEAD.count("|") - 1) + "|", *map(str, rows), ""]
     if ratios:
-        lines += [f"Median ratio: **{statistics.median(ratios):.1f}×** (≥ 2×), smallest {min(ratios):.2f}×.", ""]
-    if grown:
+        lines += [f"Median ratio: **{statistics.median(ratios):.1f}×**, smallest {min(ratios):.2f}×.", ""]
+    if exponents:
         lines += [
-            f"Exponents in the length from 4,096 on, of all lengths together (and from each to the next); ours to {LONGEST:,} tokens within {GIB_LONGEST} GiB.",
+            f"Exponents in the length from 4,096 on, fitted over all lengths (and from each to the next); ours to {LONGEST:,} tokens within {GIB_LONGEST} GiB.",
             "",
-            *grown,
+            *exponents,
             "",
         ]
-    return lines + decode
+    return lines + steps
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Mechanisms against public implementations of them.")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="pairs whose name contains one of these; `decode` for decoding")
     parser.add_argument("--lengths", nargs="+", type=int, metavar="N")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats, up to 4,096 tokens, no growth beyond")
-    parser.add_argument("--cells", type=Path, metavar="FILE", help="where measurements are kept, and looked up")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, up to 4,096 tokens, only printed")
+    parser.add_argument("--cells", type=Path, metavar="FILE", help="file in which measurements are kept and looked up")
     args = parser.parse_args()
 
     def wanted(name: str) -> bool:
@@ -712,10 +631,7 @@ def main() -> None:
     rows = [row for pair in pairs for row in rows_of(pair, lengths, cells)]
     whole = not args.quick and args.only is None and lengths == LENGTHS
     lines = report(rows, cells, names, longest=16384 in lengths)
-    if whole:
-        write("mechanisms", lines)
-    else:
-        print("\n".join(lines))
+    write("mechanisms", lines, quick=not whole)
 
 
 if __name__ == "__main__":

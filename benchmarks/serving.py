@@ -1,7 +1,7 @@
 """Completion and serving: GPT-2 small's shape in regard, transformers' `generate` and CTranslate2, then clients of a server.
 
-Run:  python -m benchmarks.serving           writes the section `serving` of RESULTS.md;  --quick tries it with a small model, and writes nothing
-GPT-2 small (124 M), weights at random and the same for all, 64 tokens in, 64 out, the best token each time; nothing ends by itself.
+Run:  python -m benchmarks.serving [--quick]      writes the section `serving` of RESULTS.md;  --quick: a small model, only printed
+GPT-2 small (124 M), the same random parameters for all, 64 tokens in, 64 out, greedy decoding without an end token.
 """
 
 from __future__ import annotations
@@ -18,70 +18,70 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from regard import load
+from regard.compare.measure import Timing, seconds_of
 from regard.data import Tokenizer, Tokenizers
-from regard.decode import Engine, Request, Sampling, lightened
-from regard.interop import load
-from regard.models import LanguageModel, config_of
-from regard.tasks.run import write_config
-from regard.train.weights import weights_of
+from regard.decode import Engine, EngineOptions, GenerationOptions, Request, quantize
+from regard.models import LanguageModel
+from regard.runs import save
+from regard.tasks import TextProcessor, make_run
 
-from ._measure import machine, write
+from ._common import NOT_INSTALLED, TIMEOUT, child, installed, machine, progress, write
 
 LENGTH, NEW = 64, 64
 BATCHES = (1, 8)
 CLIENTS, TOKENS = 16, 48
 SMALL = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 5000, "n_positions": 256}  # for --quick
 Ids = list[list[int]]
-PROGRAMS = {  # name → (who it is compared with, bar)
-    "regard, float32": ("transformers generate, float32", "≥ 1.2×"),
-    "regard, packed": ("transformers generate, float32", "≥ 1.2×"),
-    "regard, halves": ("transformers generate, float32", "≥ 1.2×"),
-    "transformers generate, float32": ("", ""),
-    "regard, int8": ("CTranslate2, int8", "≥ 1×"),
-    "CTranslate2, int8": ("", ""),
+PROGRAMS = {  # name → the program it is compared with
+    "regard, float32": "transformers generate, float32",
+    "regard, float32_packed": "transformers generate, float32",
+    "regard, float16x2": "transformers generate, float32",
+    "transformers generate, float32": "",
+    "regard, int8": "CTranslate2, int8",
+    "CTranslate2, int8": "",
 }
+PACKAGES = {"transformers generate, float32": "transformers", "CTranslate2, int8": "ctranslate2"}
 
 
 def make(folder: Path, quick: bool) -> None:
-    """The same model for all: a directory of transformers, and a run for the server."""
+    """The same model for all: a checkpoint of transformers, and a run for the server."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     theirs = GPT2LMHeadModel(GPT2Config(**(SMALL if quick else {}), bos_token_id=0, eos_token_id=0)).eval()
     theirs.save_pretrained(folder / "theirs")
     ours = load(folder / "theirs")
-    write_config(folder / "run", "language", {}, config_of(ours), {})
-    from safetensors.torch import save_file
-
-    save_file(weights_of(ours), folder / "run" / "model.safetensors")
-    Tokenizers(Tokenizer.train([], "bytes", 260)).save(folder / "run" / "tokenizer.json")
+    save(make_run("language", ours, TextProcessor(Tokenizers(Tokenizer.train([], "byte", 260)))), folder / "run")
 
 
-def prompts(batch: int, vocab: int) -> Ids:
-    return torch.randint(1, vocab, (batch, LENGTH), generator=torch.Generator().manual_seed(batch)).tolist()  # type: ignore[no-any-return]
+def prompts(batch: int, vocab_size: int) -> Ids:
+    return torch.randint(1, vocab_size, (batch, LENGTH), generator=torch.Generator().manual_seed(batch)).tolist()  # type: ignore[no-any-return]
 
 
-# -- one program a process -----------------------------------------------------------------------------------------------------
+# -- one process per program -----------------------------------------------------------------------------------------------------
 
 
 def regards(folder: Path, weights: Any) -> tuple[int, Callable[[Ids, int], Ids]]:
     model = load(folder / "theirs")
     assert isinstance(model, LanguageModel)
-    light = lightened(model, weights)
+    light = quantize(model, weights)
 
     def run(given: Ids, new: int) -> Ids:
-        engine = Engine(light, str, ends=(), never=(), chunk=LENGTH * len(given))
-        rows = [engine.submit(Request(prompt=ids, most=new, sampling=Sampling(temperature=0)))[0] for ids in given]
+        engine = Engine(light, str, EngineOptions(prefill_chunk=LENGTH * len(given)), eos_ids=(), banned_ids=())
+        rows = [engine.submit(Request(prompt=ids, options=GenerationOptions(max_tokens=new)))[0] for ids in given]
         while engine.busy:
             engine.step()
         return [row.ids for row in rows]
 
-    return model.config.vocab, run
+    return model.config.vocab_size, run
 
 
 def generates(folder: Path) -> tuple[int, Callable[[Ids, int], Ids]]:
@@ -107,9 +107,9 @@ def ctranslates(folder: Path) -> tuple[int, Callable[[Ids, int], Ids]]:
     from transformers import GPT2LMHeadModel
 
     model = GPT2LMHeadModel.from_pretrained(folder / "theirs").eval()
-    vocab = model.config.vocab_size
+    vocab_size = model.config.vocab_size
     spec = GPT2Loader().get_model_spec(model)
-    spec.register_vocabulary([str(n) for n in range(vocab)])
+    spec.register_vocabulary([str(n) for n in range(vocab_size)])
     spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = "0"
     spec.validate()
     spec.optimize(quantization="int8")
@@ -124,70 +124,56 @@ def ctranslates(folder: Path) -> tuple[int, Callable[[Ids, int], Ids]]:
         )  # fmt: skip
         return [[int(word) for word in one.sequences[0]] for one in found]
 
-    return vocab, run
+    return vocab_size, run
 
 
-def child(name: str, folder: Path) -> None:
-    """Answer requests on standard input, (batch, tokens, repeats) each: seconds a run, and the answers."""
+@cache
+def program(name: str, folder: str) -> tuple[int, Callable[[Ids, int], Ids]]:
+    """Vocabulary size, and a function of prompts and the number of new tokens."""
     if name.startswith("regard"):
-        vocab, run = regards(folder, name.split()[1])
-    else:
-        vocab, run = generates(folder) if name.startswith("transformers") else ctranslates(folder)
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        batch, new, repeats = json.loads(line)
-        given, found = prompts(batch, vocab), []
-        start = time.perf_counter()
-        for _ in range(repeats):
-            found = run(given, new)
-        print(json.dumps([(time.perf_counter() - start) / repeats, found]), flush=True)
+        return regards(Path(folder), name.split()[1])
+    return generates(Path(folder)) if name.startswith("transformers") else ctranslates(Path(folder))
 
 
-class Program:
-    """A child process. They take turns: of two thread pools in one process each slows the other down."""
+def completed(name: str, folder: str, batch: int) -> Ids:
+    """Called in a child process: of two thread pools in one process each slows the other down."""
+    vocab_size, run = program(name, folder)
+    return run(prompts(batch, vocab_size), NEW)
 
-    def __init__(self, name: str, folder: Path):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.serving", name, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.read()
 
-    def read(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(next(line for line in self.process.stdout if line.startswith(("[", '"ready'))))
-
-    def run(self, batch: int, new: int, repeats: int = 1) -> tuple[float, Ids]:
-        assert self.process.stdin is not None
-        print(json.dumps([batch, new, repeats]), file=self.process.stdin, flush=True)
-        seconds, found = self.read()
-        return seconds, found
+def timed(name: str, folder: str, batch: int, new: int) -> float:
+    """Called in the same child process: seconds for `new` tokens of each prompt."""
+    vocab_size, run = program(name, folder)
+    given = prompts(batch, vocab_size)
+    return seconds_of(lambda: run(given, new))
 
 
 def decoding(folder: Path, rounds: int) -> list[str]:
-    programs = {name: Program(name, folder) for name in PROGRAMS}
+    programs = {name: child() for name in PROGRAMS if name not in PACKAGES or installed(PACKAGES[name])}
     lines = []
     for batch in BATCHES:
-        answers = {name: program.run(batch, NEW)[1] for name, program in programs.items()}
-        whole: dict[str, list[float]] = {name: [] for name in programs}
-        first: dict[str, list[float]] = {name: [] for name in programs}
-        for _ in range(rounds):
-            for name, program in programs.items():
-                whole[name].append(program.run(batch, NEW)[0])
-                first[name].append(program.run(batch, 1)[0])
-        median = {name: statistics.median(all_) for name, all_ in whole.items()}
-        for name, (rival, bar) in PROGRAMS.items():
-            same = sum(
-                a == b for one, two in zip(answers[name], answers["regard, float32"], strict=True) for a, b in zip(one, two, strict=True)
-            )
-            spread = (max(whole[name]) - min(whole[name])) / median[name] * 50
-            said = f"**{median[rival] / median[name]:.2f}×** | {bar}" if rival else " | "
-            lines.append(
-                f"| {batch} | {name} | {batch * NEW / median[name]:.1f} ±{spread:.0f} % | {statistics.median(first[name]) * 1e3:.0f} ms | {said} | "
-                f"{same / batch / NEW:.0%} |"
-            )
-    for program in programs.values():
-        program.process.kill()
-        program.process.wait()
+        answers, whole, first = dict[str, Ids](), dict[str, list[float]](), dict[str, list[float]]()
+        for name, process in programs.items():
+            progress(f"completion, batch {batch}: {name}")
+            answers[name] = process.call("benchmarks.serving:completed", TIMEOUT, name=name, folder=str(folder), batch=batch)
+        for n in range(rounds):
+            progress(f"completion, batch {batch}, round {n + 1}")
+            for name, process in programs.items():
+                for seconds, new in ((whole, NEW), (first, 1)):
+                    taken = process.call("benchmarks.serving:timed", TIMEOUT, name=name, folder=str(folder), batch=batch, new=new)
+                    seconds.setdefault(name, []).append(taken)
+        timings = {name: Timing.of(each) for name, each in whole.items()}
+        for name, rival in PROGRAMS.items():
+            if name not in timings:
+                lines.append(f"| {batch} | {name} | {NOT_INSTALLED} | | | |")
+                continue
+            pairs = zip(chain(*answers[name]), chain(*answers["regard, float32"]), strict=True)
+            same = sum(a == b for a, b in pairs) / batch / NEW
+            faster = f"**{timings[rival].median / timings[name].median:.2f}×**" if rival in timings else ""
+            speed = f"{batch * NEW / timings[name].median:.1f} ±{timings[name].spread * 50:.0f} %"
+            lines.append(f"| {batch} | {name} | {speed} | {statistics.median(first[name]) * 1e3:.0f} ms | {faster} | {same:.0%} |")
+    for process in programs.values():
+        process.close()
     return lines
 
 
@@ -196,9 +182,11 @@ def decoding(folder: Path, rounds: int) -> list[str]:
 
 @contextlib.contextmanager
 def server(folder: Path, weights: str) -> Iterator[int]:
-    """Its port."""
-    command = [sys.executable, "-m", "regard", "serve", str(folder / "run"), "--port", "0", "--weights", weights, "--rows", str(CLIENTS)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "REGARD_KEY": ""})
+    """A running `regard serve`; gives its port."""
+    command = [sys.executable, "-m", "regard", "serve", str(folder / "run"), "--port", "0", "--dtype", weights, "--max-batch", str(CLIENTS)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={name: value for name, value in os.environ.items() if name != "REGARD_KEY"}
+    )
     try:
         assert process.stdout is not None
         found = re.search(r":(\d+)/v1", process.stdout.readline())
@@ -209,8 +197,8 @@ def server(folder: Path, weights: str) -> Iterator[int]:
         process.wait()
 
 
-def asked(port: int, clients: int, requests: int) -> float:
-    """Tokens a second that so many clients get together, each asking again and again, by text of 32 letters."""
+def tokens_per_second(port: int, clients: int, requests: int) -> float:
+    """Tokens per second of all clients together, each sending requests one after another, with prompts of 32 letters."""
 
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
@@ -233,48 +221,45 @@ def asked(port: int, clients: int, requests: int) -> float:
 def throughput(folder: Path, rounds: int) -> list[str]:
     lines = []
     for weights in ("float32", "int8"):
+        progress(f"server, {weights}")
         with server(folder, weights) as port:
-            asked(port, CLIENTS, 1)
+            tokens_per_second(port, CLIENTS, 1)
             one, many = [], []
             for _ in range(rounds):
-                one.append(asked(port, 1, 2))
-                many.append(asked(port, CLIENTS, 1))
+                one.append(tokens_per_second(port, 1, 2))
+                many.append(tokens_per_second(port, CLIENTS, 1))
         alone, together = statistics.median(one), statistics.median(many)
-        lines.append(f"| {weights} | {alone:.1f} | {together:.1f} | **{together / alone:.1f}×** | ≥ 4× |")
+        lines.append(f"| {weights} | {alone:.1f} | {together:.1f} | **{together / alone:.1f}×** |")
     return lines
 
 
 def main() -> None:
-    if len(sys.argv) > 2:
-        child(sys.argv[1], Path(sys.argv[2]))
-        return
     quick = "--quick" in sys.argv
+    if not installed("transformers"):
+        sys.exit("this benchmark makes its model with transformers, which is not installed: make bench installs it")
     with tempfile.TemporaryDirectory(prefix="serving-") as made:
         folder = Path(made)
         make(folder, quick)
         rounds = 1 if quick else 3
-        rows, served = decoding(folder, rounds), throughput(folder, 1 if quick else 3)
+        rows, served = decoding(folder, rounds), throughput(folder, rounds)
     lines = [
         "## Completion and serving",
         "",
         f"{(__doc__ or '').splitlines()[3]} {machine()}. Each program is a process of its own; they take turns.",
-        "`packed`: float32, laid out for oneDNN's products. `halves`: each weight as the sum of two float16 numbers, 22 bits; the products' error is 2 to 4 times that of float32's own rounding.",
-        "`same tokens`: as regard's in float32, of which int8 differs by its rounding, more so with weights at random, whose best token is hardly better than the next.",
+        "`float32_packed`: float32, laid out for oneDNN's matmuls. `float16x2`: each parameter as the sum of two float16 numbers, 22 bits; the error of a matmul is 2 to 4 times that of float32's own rounding.",
+        "`same tokens`: as regard's in float32; int8 differs by its rounding, more so with random parameters, whose best token is hardly better than the next.",
         "",
-        "| batch | | tokens a second | first token | regard is faster | bar | same tokens |",
-        "|---|---|---|---|---|---|---|",
+        "| batch | | tokens per second | first token | regard is faster | same tokens |",
+        "|---|---|---|---|---|---|",
         *rows,
         "",
-        f"`regard serve`, prompts of 33 tokens, {TOKENS} tokens each, by clients that ask again and again:",
+        f"`regard serve`, prompts of 33 tokens, {TOKENS} tokens each, clients that send one request after another:",
         "",
-        f"| weights | tokens a second, one client | {CLIENTS} clients | more | bar |",
-        "|---|---|---|---|---|",
+        f"| parameters | tokens per second, one client | {CLIENTS} clients | more |",
+        "|---|---|---|---|",
         *served,
     ]
-    if quick:
-        print("\n".join(lines))
-    else:
-        write("serving", lines)
+    write("serving", lines, quick)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""tinyshakespeare: nanoGPT's CPU setting, and what the same time gives when it is used better.
+"""tinyshakespeare: nanoGPT's CPU setting, and what a better setting reaches in the same time.
 
 Run:  python -m benchmarks.tinyshakespeare FOLDER [--seeds 1] [--out runs] [--steps 2000]
 FOLDER holds input.txt. Writes rows of the section `tinyshakespeare` of RESULTS.md.
 
 nanoGPT's README trains 4 layers of 4 heads, width 128, on 12 windows of 64 characters, 2,000 steps, no dropout, to a validation loss of 1.88
-(AdamW 0.9/0.99, decay 0.1, 1e-3 down to 1e-4 along a cosine, 100 steps of warm-up; the last tenth of the text is for validation).
-Its loss is a mean over random windows; here every character of validation is asked once, in windows that begin anew (`fresh`: characters
-have on average half a window before them, as there), and with at least half a window before each (`sliding`).
+(AdamW 0.9/0.99, decay 0.1, 1e-3 down to 1e-4 along a cosine, 100 warm-up steps; the last tenth of the text is for validation).
+Its loss is a mean over random windows; here every character of the validation text is predicted once, in windows without overlap (`fresh`:
+characters have half a window of context on average, as there), and with at least half a window of context each (`sliding`).
 
-The seconds that took, measured here, are then given to another setting: its steps are timed first and their number is set so that all
-ends in that time; if the clock is faster, it stops there. It has rotary places, gated feed-forward parts, windows twice as long, and Muon.
-Between the two: nanoGPT's model, windows and steps with Muon in the place of AdamW.
+The seconds this takes, measured here, are then given to another setting: its steps are timed first and their number is set so that it
+ends in that time; the clock stops it if it is slower. It has rotary embeddings, gated feed-forward layers, windows twice as long, and Muon.
+Between the two: nanoGPT's model, windows and steps with Muon instead of AdamW.
 """
 
 from __future__ import annotations
@@ -25,66 +25,72 @@ from typing import Any
 
 import torch
 
-from regard.data import encoded
-from regard.kernels import keep_memory
+from regard.machine import keep_memory
 from regard.models import LanguageModel, build
-from regard.tasks import LanguageConfig, LanguageTask, Run, perplexity, train_language
+from regard.tasks import Language, LanguageObjective, LanguageOptions, load_run, perplexity, train
 from regard.tasks.language import summed_loss
-from regard.train import AdamW, Budget, Cosine, Every, Muon, OptimizerConfig, TrainConfig
+from regard.train import TrainOptions
 
-from ._measure import machine, row
+from ._common import machine, write_row
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs between the two."""
+    """What differs between the settings."""
 
     name: str
     model: str
     settings: dict[str, Any] = field(default_factory=dict)
     length: int = 64
     batch: int = 12
-    peak: float = 1e-3
+    lr: float = 1e-3
     floor: float = 1e-4
-    warmup: int = 100
-    optimizer: OptimizerConfig = AdamW(betas=(0.9, 0.99), weight_decay=0.1)  # noqa: RUF009  frozen
+    warmup_steps: int = 100
+    optimizer: dict[str, Any] = field(default_factory=lambda: {"optimizer": "adamw", "betas": (0.9, 0.99), "weight_decay": 0.1})
 
-    def config(self, path: Path) -> LanguageConfig:
-        return LanguageConfig(
-            data=str(path), tokens="characters", vocab=256, shares=(0.1, 0.0), length=self.length, batch=self.batch, documents=False,
-            stride=self.length, judged=20_000,
+    def task(self, path: Path) -> Language:
+        options = LanguageOptions(
+            data=str(path), tokenizer="char", vocab_size=256, shares=(0.1, 0.0), context_length=self.length, batch_size=self.batch,
+            documents="joined", stride=self.length, valid_tokens=20_000,
         )  # fmt: skip
+        return Language(options)
 
-    def how(self, steps: int, seed: int, seconds: float | None = None) -> TrainConfig:
-        return TrainConfig(
-            budget=Budget(steps=steps, minutes=None if seconds is None else seconds / 60),
-            optimizer=self.optimizer,
-            schedule=Cosine(peak=self.peak, warmup=min(self.warmup, steps // 4), steps=steps, floor=self.floor),
-            every=Every(log=100, evaluate=steps, save=steps, minutes=60.0),
-            seed=seed,
-        )
+    def train_options(self, steps: int, seed: int, seconds: float | None = None) -> TrainOptions:
+        return TrainOptions(
+            steps=steps, minutes=None if seconds is None else seconds / 60, **self.optimizer, schedule="cosine", lr=self.lr,
+            warmup_steps=min(self.warmup_steps, steps // 4), min_lr=self.floor, average=0, log_every=100, evaluate_every=steps,
+            save_every=steps, seed=seed,
+        )  # fmt: skip
 
 
 NANOGPT = Setting("nanoGPT's", "gpt2", {"width": 128, "heads": 4, "depth": 4, "dropout": 0.0})
-MUON = replace(NANOGPT, name="nanoGPT's by Muon", peak=7e-3, floor=0.0, warmup=60, optimizer=Muon())
+MUON = replace(NANOGPT, name="nanoGPT's by Muon", lr=7e-3, floor=0.0, warmup_steps=60, optimizer={"optimizer": "muon"})
 BETTER = Setting(
-    "better", "llama", {"width": 128, "heads": 4, "depth": 4}, length=128, batch=8, peak=7e-3, floor=0.0, warmup=60, optimizer=Muon()
+    "better",
+    "llama",
+    {"width": 128, "heads": 4, "depth": 4},
+    length=128,
+    batch=8,
+    lr=7e-3,
+    floor=0.0,
+    warmup_steps=60,
+    optimizer={"optimizer": "muon"},
 )
 
 
-def seconds_a_step(setting: Setting, path: Path, folder: Path, steps: int) -> float:
+def seconds_per_step(setting: Setting, path: Path, folder: Path, steps: int) -> float:
     """Of training, on real batches: the median."""
-    config = setting.config(path)
-    texts = config.texts()
-    tokenizer = config.tokenizer(texts)
-    found = encoded(texts, tokenizer, folder / "tokens")
-    task = LanguageTask(found.train, found.valid, config)
-    model = build(setting.model, {"vocab": len(tokenizer), "length": setting.length, **setting.settings}).train()
+    task = setting.task(path)
+    raw = task.read()
+    processor = task.make_processor(raw, None)
+    found = task.encode(raw, processor, folder)
+    objective = LanguageObjective(found.train, found.valid, task.options)
+    model = build(setting.model, {**task.model_settings(setting.model, processor), **setting.settings}).train()
     assert isinstance(model, LanguageModel)
-    optimizer, taken = setting.how(10, 0).optimizer.build(model), []
-    for item in task.batches(0)[: steps + 5]:
+    optimizer, taken = setting.train_options(10, 0).to_config().optimizer.build(model), []
+    for item in objective.batches(0)[: steps + 5]:
         start = time.perf_counter()
-        total, _, count = summed_loss(model, task.batch(item))
+        total, _, count = summed_loss(model, objective.batch(item))
         (total / count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -96,14 +102,14 @@ def seconds_a_step(setting: Setting, path: Path, folder: Path, steps: int) -> fl
 def trained(
     setting: Setting, path: Path, out: Path, steps: int, seed: int, seconds: float | None = None
 ) -> tuple[float, float, float, int]:
-    """Loss in fresh windows and sliding, seconds, and steps made."""
+    """Loss in fresh and in sliding windows, seconds, and steps."""
     shutil.rmtree(out, ignore_errors=True)
-    result = train_language(out, setting.config(path), setting.how(steps, seed, seconds), setting.model, setting.settings, progress=False)
-    run = Run.load(out, LanguageModel)
-    config = run.settings(LanguageConfig)
-    valid = encoded(config.texts(), run.tokenizer, out / "tokens").valid
+    task, options = setting.task(path), setting.train_options(steps, seed, seconds)
+    result = train(Language, task.options, options, out, model=setting.model, settings=setting.settings, progress=False)
+    run = load_run(out, LanguageModel)
+    valid = task.encode(task.read(), run.processor, out).valid
     fresh, sliding = (
-        perplexity(run.model, valid, length=setting.length, stride=stride, batch=64, documents=False).nats
+        perplexity(run.model, valid, length=setting.length, stride=stride, batch=64, documents=False).loss
         for stride in (setting.length, setting.length // 2)
     )
     print(
@@ -126,9 +132,9 @@ def main() -> None:
         found[NANOGPT.name].append(trained(NANOGPT, path, given.out / f"shakespeare-{seed}", given.steps, seed))
         found[MUON.name].append(trained(MUON, path, given.out / f"shakespeare-muon-{seed}", given.steps, seed))
         seconds = found[NANOGPT.name][-1][2]
-        step = seconds_a_step(BETTER, path, given.out / f"shakespeare-{seed}", min(40, given.steps))
+        step = seconds_per_step(BETTER, path, given.out / f"shakespeare-{seed}", min(40, given.steps))
         steps = max(10, int(0.93 * seconds / step))
-        print(f"{step * 1e3:.1f} ms a step: {steps} steps in {seconds:.0f} s", flush=True)
+        print(f"{step * 1e3:.1f} ms per step: {steps} steps in {seconds:.0f} s", flush=True)
         found[BETTER.name].append(trained(BETTER, path, given.out / f"shakespeare-better-{seed}", steps, seed, seconds))
 
     def shown(numbers: list[float], digits: int) -> str:
@@ -137,10 +143,15 @@ def main() -> None:
 
     for setting in (NANOGPT, MUON, BETTER):
         fresh, sliding, seconds, steps = zip(*found[setting.name], strict=True)
-        what = f"{setting.name}: {setting.model}, {setting.batch} × {setting.length} characters, {type(setting.optimizer).__name__}"
-        row(
+        what = f"{setting.name}: {setting.model}, {setting.batch} × {setting.length} characters, {setting.optimizer['optimizer']}"
+        write_row(
             "tinyshakespeare",
-            ["## tinyshakespeare, characters", "", "Validation loss in nats a character; nanoGPT's README says 1.88 for its setting.", ""],
+            [
+                "## tinyshakespeare, characters",
+                "",
+                "Validation loss in nats per character; nanoGPT's README says 1.88 for its setting.",
+                "",
+            ],
             "| setting | steps | seconds | seeds | fresh windows | sliding | machine |",
             f"| {what} | {shown(list(steps), 0)} | {shown(list(seconds), 0)} | {given.seeds} | **{shown(list(fresh), 4)}** | "
             f"{shown(list(sliding), 4)} | {machine()} |",

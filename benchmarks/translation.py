@@ -1,25 +1,25 @@
 """Training steps of an encoder–decoder, side by side: regard, torch.nn.Transformer in a plain loop, transformers' Marian, Joey NMT.
 
-Run:  python -m benchmarks.translation      writes the section `translation` of RESULTS.md.
-3 + 3 layers, width 256, 8 heads, 1,024 hidden, 8,000 words, dropout 0.1, smoothing 0.1, Adam, ~2,048 target tokens a batch, float32.
-Figures are target tokens a second, padding not counted, on the same batches. Joey NMT is measured if it is installed
-(`pip install --no-deps joeynmt==2.3.0 sentencepiece subword-nmt importlib_metadata==8.0.0`: its own list of needs asks for an old protobuf).
+Run:  python -m benchmarks.translation [--quick]      writes the section `translation` of RESULTS.md;  --quick: one repeat, only printed
+3 + 3 layers, width 256, 8 heads, 1,024 hidden, 8,000 tokens, dropout 0.1, label smoothing 0.1, Adam, ~2,048 target tokens per batch, float32.
+Figures are target tokens per second without padding, on the same batches.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.compare.measure import time_side_by_side
 from regard.data import PairBatch
 from regard.models import build
 from regard.tasks.translation import summed_loss
 
-from ._measure import machine, side_by_side, write
+from ._common import NOT_INSTALLED, installed, machine, progress, write
 
 N, D, H, HIDDEN, DEPTH, PAD, BOS = 8000, 256, 8, 1024, 3, 0, 1
 
@@ -41,7 +41,7 @@ def batch(mean: int, seed: int = 0) -> PairBatch:
 
 
 class Plain(nn.Module):
-    """What one writes with torch.nn.Transformer."""
+    """A plain model on torch.nn.Transformer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def marian() -> tuple[nn.Module, Callable[[PairBatch], Tensor]]:
 
 
 class Joey(nn.Module):
-    """Joey NMT's encoder, decoder and loss, put together as its `build_model` does with norms first and all tables tied."""
+    """Joey NMT's encoder, decoder and loss, put together as its `build_model` does with pre-norm and tied embeddings."""
 
     def __init__(self) -> None:
         from joeynmt.decoders import TransformerDecoder
@@ -121,34 +121,46 @@ def trained(model: nn.Module, loss: Callable[[], Tensor], fused: bool) -> Callab
     return step
 
 
+PEERS = {"torch.nn.Transformer": "torch", "transformers Marian": "transformers", "Joey NMT": "joeynmt"}  # program → package
+
+
+def peer(name: str) -> tuple[nn.Module, Callable[[PairBatch], Tensor]]:
+    """A model and its loss."""
+    if name == "transformers Marian":
+        return marian()
+    model = Joey() if name == "Joey NMT" else Plain()
+    return model, model.loss
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one repeat, only printed")
+    quick = parser.parse_args().quick
     torch.manual_seed(0)
     rows = []
-    for mean in (14, 30):
+    for mean in (14,) if quick else (14, 30):
+        progress(f"translation, mean length {mean}")
         b = batch(mean)
         count = int(b.target_n_B.sum())
         ours = build(
-            "transformer", {"source_vocab": N, "target_vocab": N, "width": D, "heads": H, "depth": (DEPTH, DEPTH), "hidden": HIDDEN}
+            "transformer",
+            {"source_vocab_size": N, "target_vocab_size": N, "width": D, "heads": H, "depth": (DEPTH, DEPTH), "hidden": HIDDEN},
         )
-        plain, (theirs, their_loss) = Plain(), marian()
-        candidates = {
-            "regard": trained(ours, lambda b=b, m=ours, n=count: summed_loss(m, b, 0.1)[0] / n, True),
-            "torch.nn.Transformer": trained(plain, lambda b=b, m=plain: m.loss(b), False),
-            "transformers Marian": trained(theirs, lambda b=b, f=their_loss: f(b), False),
-        }
-        if find_spec("joeynmt"):
-            joey = Joey()
-            candidates["Joey NMT"] = trained(joey, lambda b=b, m=joey: m.loss(b), False)
-        t = side_by_side(candidates, repeats=5)
-        for name, timing in t.items():
-            ratio = timing.median / t["regard"].median
-            bar = {"torch.nn.Transformer": "≥ 2×", "transformers Marian": "≥ 1.5×", "Joey NMT": "≥ 2×"}.get(name, "")
-            rows.append(
-                f"| {mean} | {name} | {count / timing.median:,.0f} ±{timing.spread * 50:.0f} % | {f'**{ratio:.2f}×**' if bar else ''} | {bar} |"
-            )
+        candidates = {"regard": trained(ours, lambda b=b, m=ours, n=count: summed_loss(m, b, 0.1)[0] / n, True)}
+        for name, package in PEERS.items():
+            if installed(package):
+                model, loss = peer(name)
+                candidates[name] = trained(model, lambda b=b, f=loss: f(b), False)
+        t = time_side_by_side(candidates, repeats=1 if quick else 5)
+        for name in ("regard", *PEERS):
+            if name not in t:
+                rows.append(f"| {mean} | {name} | {NOT_INSTALLED} | |")
+                continue
+            ratio = f"**{t[name].median / t['regard'].median:.2f}×**" if name in PEERS else ""
+            rows.append(f"| {mean} | {name} | {count / t[name].median:,.0f} ±{t[name].spread * 50:.0f} % | {ratio} |")
     head = ["## Training an encoder–decoder", "", f"{(__doc__ or '').splitlines()[3]} {machine()}.", ""]
-    table = ["| mean length | | target tokens a second | regard is faster | bar |", "|---|---|---|---|---|"]
-    write("translation", [*head, *table, *rows])
+    table = ["| mean length | | target tokens per second | regard is faster |", "|---|---|---|---|"]
+    write("translation", [*head, *table, *rows], quick)
 
 
 if __name__ == "__main__":

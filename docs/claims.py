@@ -1,6 +1,6 @@
-"""Write docs/results.md from what recipes found: `python docs/claims.py RUNS` reads RUNS/<recipe>/results.json of each recipe.
+"""Write docs/results.md from the results of recipes: `python docs/claims.py RUNS` reads RUNS/<recipe>/results.json of each recipe.
 
-What was not run this time stays as it was.
+Recipes that were not run this time keep their section.
 """
 
 from __future__ import annotations
@@ -8,46 +8,54 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from regard.recipes import RECIPES, Recipe
 
 PAGE = Path(__file__).parent / "results.md"
 HEAD = """# Results
 
-Written by `docs/claims.py` (`make claims`) from the runs themselves, never by hand. Figures are means over the seeds, with the smallest and the largest. A claim
-that fails stays here as failed.
+Papers' claims, run at a scale of minutes on two CPU cores. `make claims` writes this page from the runs; no figure is entered by hand. Figures are means over the
+seeds, with the minimum and the maximum. A claim that fails stays here as failed.
 """
 
 
-def section(found: dict[str, object], recipe: Recipe) -> list[str]:
-    claims = found["claims"]
-    assert isinstance(claims, list)
-    rows = [f"| {'holds' if c['held'] else '**fails**'} | {c['says']} | {c['shows']} |" for c in claims]
-    seeds, seconds = found["seeds"], found["seconds"]
-    assert isinstance(seeds, list)
-    told = f"`regard run {recipe.facts.name}`, {len(seeds)} seeds, {seconds:.0f} s in all; {found['machine']}."
+def heading(recipe: Recipe) -> str:
+    return f"## {recipe.facts.name}: {recipe.question}"
+
+
+def section(results: dict[str, Any], recipe: Recipe) -> list[str]:
+    rows = [f"| {'holds' if c['held'] else '**fails**'} | {c['claim']} | {c['evidence']} |" for c in results["claims"]]
+    command = f"`regard run {recipe.facts.name}`, {len(results['seeds'])} seeds, {results['seconds']:.0f} s in all; {results['machine']}."
     paper = f"After {recipe.facts.title}, {recipe.facts.year}, {recipe.facts.paper}."
-    return [f"## {recipe.facts.name}: {recipe.question}", "", f"{paper} {told}", "", "| | claim | seen |", "| --- | --- | --- |", *rows, ""]
+    return [
+        heading(recipe),
+        "",
+        f"{paper} {command}",
+        "",
+        "| | claim | figures |",
+        "| --- | --- | --- |",
+        *rows,
+        "",
+    ]
 
 
-def sections() -> dict[str, list[str]]:
+def existing_sections() -> dict[str, list[str]]:
     """What the page holds now, by recipe."""
-    found: dict[str, list[str]] = {}
-    for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:] if PAGE.exists() else []:
-        found[part.split(":")[0]] = f"## {part.rstrip()}\n".split("\n")
-    return found
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    return {part.split(":")[0]: f"## {part.rstrip()}\n".split("\n") for part in text.split("\n## ")[1:]}
 
 
 def main(runs: Path) -> None:
-    lines, before = [HEAD], sections()
+    lines, existing = [HEAD], existing_sections()
     for recipe in RECIPES:
         path = runs / recipe.facts.name / "results.json"
         if path.exists():
             lines += section(json.loads(path.read_text(encoding="utf-8")), recipe)
-        elif recipe.facts.name in before:
-            lines += before[recipe.facts.name]
+        elif recipe.facts.name in existing:
+            lines += [heading(recipe), *existing[recipe.facts.name][1:]]
         else:
-            lines += [f"## {recipe.facts.name}: {recipe.question}", "", "Not run yet.", ""]
+            lines += [heading(recipe), "", "Not run yet.", ""]
     PAGE.write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -1,7 +1,11 @@
 """What all tests share: no luck with memory, and one seed."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+
+from regard.kernels import force
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +16,10 @@ def seeded():
     torch.use_deterministic_algorithms(True, warn_only=False)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(params=["as it comes", "always in tiles"])
+def kernel_path(request):
+    """Small inputs go to a dense kernel; both paths must hold."""
+    with force("tiles") if request.param == "always in tiles" else nullcontext():
+        yield

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from regard import MECHANISMS, SoftmaxAttention, catalogue
+from regard import MECHANISMS, catalogue
 from regard.errors import UnknownName
 
 
 def test_every_mechanism_is_there_once_and_oldest_first():
     named = catalogue.mechanisms()
     assert tuple(named.values()) == MECHANISMS, "two mechanisms share a name"
-    years = [mechanism.facts.year for mechanism in MECHANISMS]
+    years = [mechanism.facts.paper.year for mechanism in MECHANISMS]
     assert years == sorted(years)
 
 
@@ -55,10 +55,3 @@ def test_notes_join_lines_that_go_on():
         """
 
     assert catalogue.notes(Said) == {"Cost": "little, in two lines.", "Use it": "often: there is a colon here."}
-
-
-def test_table_has_a_line_a_mechanism_and_as_many_cells():
-    lines = catalogue.markdown_table().splitlines()
-    assert len(lines) == len(MECHANISMS) + 2
-    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
-    assert any("`softmax`" in line and SoftmaxAttention.facts.title in line for line in lines)

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import regard
-from regard import MECHANISMS, catalogue, show
-from regard.cli import main
+from regard import MECHANISMS, catalogue
+from regard.cli import COMMANDS, main
+from regard.cli import _example_maps as show
+from regard.cli._command import format_settings, parse_settings
 from regard.patterns import parse
+from regard.tasks import TASKS
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +33,11 @@ def test_list(capsys):
     assert json.loads(capsys.readouterr().out) == catalogue.rows()
 
 
-@pytest.mark.parametrize("kind", ["models", "recipes"])
-def test_lists_may_be_empty(kind, capsys):
+@pytest.mark.parametrize("kind", ["models", "tasks", "recipes"])
+def test_other_lists(kind, capsys):
     assert main(["list", kind]) == 0
-    assert capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert all(name in out for name in catalogue.listed(kind))
     assert main(["list", kind, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == catalogue.rows(kind)
 
@@ -42,7 +46,7 @@ def test_lists_may_be_empty(kind, capsys):
 def test_show_every_mechanism(mechanism, capsys):
     assert main(["show", mechanism.facts.name, "--length", "6"]) == 0
     out = capsys.readouterr().out
-    assert mechanism.__name__ in out and mechanism.facts.paper in out and "Use it" in out
+    assert mechanism.__name__ in out and mechanism.facts.paper.where in out and "Use it" in out
     assert main(["show", mechanism.__name__, "--json", "--length", "6"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == mechanism.facts.name
 
@@ -71,6 +75,43 @@ def test_show_writes_the_weights_as_png(capsys, tmp_path):
     assert f"wrote {tmp_path / 'w.png'}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_show_every_task(task, capsys):
+    assert main(["show", task.name]) == 0
+    out = capsys.readouterr().out
+    assert f"As in:  regard train {task.name}" in out and "--data" in out and task.default_model in out
+    assert main(["show", task.name, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["name"] == task.name and found["options"]["on_error"] == "stop" and found["train"]["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("width=128", 128),
+        ("dropout=0.1", 0.1),
+        ("tied=true", True),
+        ("depth=(2, 2)", (2, 2)),
+        ("attention=local", "local"),
+        ("attention=sigmoid,local", ("sigmoid", "local")),
+        ("attention=local(radius=3), softmax under random_blocks(1, 4)", ("local(radius=3)", "softmax under random_blocks(1, 4)")),
+        ("position=rotary", "rotary"),
+    ],
+)
+def test_settings_of_a_model(text, value):
+    assert parse_settings([text]) == {text.partition("=")[0]: value}
+    assert parse_settings(format_settings(parse_settings([text]))) == parse_settings([text])
+
+
+def test_every_command_is_explained(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert f"\n  {name} " in out and "As in:  regard " + name in command.__doc__
+        assert main([name, "--help"]) == 0
+        assert f"As in:  regard {name}" in capsys.readouterr().out
+
+
 def test_env(capsys):
     assert main(["env", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -87,6 +128,13 @@ def test_env(capsys):
         (["lst"], "'list'"),
         (["list", "modles"], "'models'"),
         (["list", "--jsn"], "--json"),
+        (["list", "taks"], "'tasks'"),
+        (["train", "--steps", "3"], "no task is called"),
+        (["evaluate"], "regard evaluate --help"),
+        (["predict", "nowhere", "x"], "not a run"),
+        (["look", "nowhere", "x"], "not a run"),
+        (["complete", "nowhere", "x"], "not a run"),
+        (["export", "nowhere", "--out", "x"], "not a run"),
         (["show"], "regard show --help"),
         (["show", "sofmax"], "'softmax'"),
         (["show", "soft-mx"], "'softmax'"),
@@ -100,8 +148,8 @@ def test_env(capsys):
         (["show", "random_blocks(1, 4, 0, 1000000000)"], "at most 16"),
         (["compare", "linea"], "'linear'"),
         (["compare", "--lengths", "0"], "1 to 1,048,576"),
-        (["compare", "--heads", "3"], "3 heads"),
-        (["compare", "--threads", "0"], "threads of 0"),
+        (["compare", "--heads", "3"], "heads=3"),
+        (["compare", "--threads", "0"], "threads=0"),
         (["compare", "--minutes", "nan"], "minutes=nan"),
         (["compare", "--plot", "cost.gif"], ".png"),
         (["compare", "--dtype", "float8"], "float8"),

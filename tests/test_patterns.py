@@ -43,25 +43,26 @@ def rules(queries: int = L, keys: int = M) -> dict[str, P.Pattern]:
             P.grid_memory(1, 2, 0, 0, 5),
             P.lengths([keys, 11, 0]),
             P.since(torch.tensor([0, 5, 37])),
-            P.begun(P.causal & P.window(4), (0, 5, 37)),
-            P.begun(P.tokens(0, 9) | P.block(4), (3, 0, 11)),
-            P.begun(P.segments(ids), (3, 0, 11)),
+            P.from_row_start(P.causal & P.window(4), (0, 5, 37)),
+            P.from_row_start(P.tokens(0, 9) | P.block(4), (3, 0, 11)),
+            P.from_row_start(P.segments(ids), (3, 0, 11)),
             P.segments(ids),
             P.segments(ids[0], ids[1, :queries]),
             P.keep(torch.rand(queries, keys, generator=g) < 0.3),
             P.keep(torch.rand(3, 5, queries, keys, generator=g) < 0.1),
             P.keep(torch.rand(3, 1, 1, keys, generator=g) < 0.5),
+            P.keep(torch.rand(queries, 1, generator=g) < 0.5),
             P.edges(torch.randint(0, keys, (2, 60), generator=g)),
             P.per_head(P.causal, P.window(3), P.tokens(2), P.full, P.stride(4)),
-            P.placed(P.window(6), torch.arange(queries) * 2, torch.arange(keys) * 2 - 3),
+            P.at_positions(P.window(6), torch.arange(queries) * 2, torch.arange(keys) * 2 - 3),
         ]
     }
 
 
 def check(rule: P.Pattern, queries: int, keys: int, size: int, key_size: int) -> None:
-    """The block summary and the bound are true of the mask."""
+    """The block summary and the reach are true of the mask."""
     mask = rule.mask(queries, keys)
-    summary = rule.blocks(queries, keys, size, key_size)
+    summary = P.block_summary(rule, queries, keys, size, key_size)
     for u in range(summary.shape[2]):
         for w in range(summary.shape[3]):
             pairs = mask[:, :, u * size : (u + 1) * size, w * key_size : (w + 1) * key_size]
@@ -69,7 +70,6 @@ def check(rule: P.Pattern, queries: int, keys: int, size: int, key_size: int) ->
             some, every = pairs.flatten(2).any(-1), pairs.flatten(2).all(-1)
             assert not (some & (summary[:, :, u, w] == 0)).any(), f"{rule}: block {u},{w} is called empty"
             assert not (~every & (summary[:, :, u, w] == 2)).any(), f"{rule}: block {u},{w} is called full"
-    assert mask.sum(-1).max() <= rule.most(keys) <= keys
     if (reach := rule.reach()) is not None:
         back, first = reach
         i, j = torch.arange(keys - queries, keys)[:, None], torch.arange(keys)
@@ -103,7 +103,7 @@ def test_three_forms_agree(name, size):
 def test_summary_is_exact_for_single_rules(name):
     """Not only sound: a single positional rule never calls a block partial that is empty or full."""
     rule, size = rules()[name], 4
-    mask, summary = rule.mask(L, M)[0, 0], rule.blocks(L, M, size)[0, 0]
+    mask, summary = rule.mask(L, M)[0, 0], P.block_summary(rule, L, M, size)[0, 0]
     for u in range(summary.shape[0]):
         for w in range(summary.shape[1]):
             pairs = mask[u * size : (u + 1) * size, w * size : (w + 1) * size]
@@ -111,7 +111,7 @@ def test_summary_is_exact_for_single_rules(name):
 
 
 def combined():
-    leaves = st.sampled_from([r for r in rules().values() if not isinstance(r, P.placed)])
+    leaves = st.sampled_from([r for r in rules().values() if not isinstance(r, P.at_positions)])
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
@@ -189,11 +189,24 @@ def test_random_blocks_can_be_repeated_and_fixed_for_streaming():
         (lambda: P.lengths(torch.ones(2, 3, dtype=torch.long)), ShapeError, "keep"),
         (lambda: P.lengths([2, 3]) & P.lengths([1, 2, 3]), ShapeError, "2 and 3 batch rows"),
         (lambda: P.window(-1), ShapeError, "radius=-1"),
-        (lambda: P.tokens("cls"), DtypeError, "whole numbers"),
-        (lambda: P.segments(torch.rand(4)), ShapeError, "whole numbers"),
+        (lambda: P.tokens("cls"), DtypeError, "integers"),
+        (lambda: P.segments(torch.rand(4)), ShapeError, "integers"),
     ],
 )
 def test_mistakes_are_named(make, error, words):
     with pytest.raises(error, match=words) as caught:
         make()
     assert isinstance(caught.value, RegardError)
+
+
+def test_keep_of_one_column_is_aligned_at_the_end():
+    """The last row of the mask is the last query's, whether the column is one key or stands for all."""
+    column = torch.tensor([[True], [False], [True]])
+    assert P.keep(column).mask(3, 1)[0, 0].equal(column)
+    assert P.keep(column).mask(3, 5)[0, 0].equal(column.expand(3, 5))
+    assert P.keep(column).mask(2, 5)[0, 0].equal(column[1:].expand(2, 5))
+
+
+def test_the_public_surface_of_a_pattern_is_small():
+    public = {name for name in vars(P.Pattern) if not name.startswith("_")}
+    assert public == {"allows", "bounds", "fit", "reach", "batch", "heads", "mask", "draw", "save_png"}

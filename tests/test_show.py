@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from regard import Attention, SoftmaxAttention, causal, show
+from regard import Attention, SoftmaxAttention, causal
+from regard.cli import _example_maps as show
 from regard.errors import NotSupported, PatternNotSupported, ShapeError
 
 

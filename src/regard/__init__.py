@@ -1,10 +1,9 @@
-"""regard: the whole lineage of attention behind one contract.
+"""regard: every attention mechanism behind one contract.
 
-Attention is one idea: a weighted average of values, the weights depending on a query. Every mechanism here answers two
-questions with the same tensors, and the answers must agree:
+Attention is a weighted average of values, with weights that depend on a query. Every mechanism has two methods, which agree:
 
-    weights(q, k, pattern)       the definition: who looks at whom, and how much
-    forward(q, k, v, pattern)    the average, the fast way
+    weights(q, k, pattern)       the definition: the attention weights of every query and key
+    forward(q, k, v, pattern)    the weighted average, computed fast
 
     >>> import torch
     >>> from regard import SoftmaxAttention, causal, tokens, window
@@ -23,7 +22,7 @@ Letters at the end of a tensor's name are its axes, in order; one legend for the
     M  memory (key) length      K  key size per head         C  chunk
                                 V  value size per head
 
-So q_BLHK holds queries, weights_BHLM weights, x_BLD what goes from layer to layer.
+So q_BLHK holds queries, weights_BHLM attention weights, x_BLD the activations between layers.
 """
 
 from pathlib import Path as _Path
@@ -65,16 +64,34 @@ from .patterns import (
 )
 
 if _TYPE_CHECKING:
+    from collections.abc import Mapping as _Mapping
+    from typing import Any as _Any
+
     from .models import Model as _Model
+    from .runs import Run as _Run
 
 __version__ = "0.1.0"
 
 
-def load(folder: _Path | str) -> "_Model":
-    """The model of a run, or of a directory of transformers (config.json and safetensors), with its weights, ready to use."""
-    from .interop import load as load_  # reads files of several libraries, which takes time to import
+def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None) -> "_Run[_Model]":
+    """A run of ours, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
 
-    return load_(folder)
+    `config` is what `runs.read_json` gave, if it has been called.
+    """
+    from . import runs, tasks  # they take time to import
+
+    if config is None and (_Path(folder) / runs.CONFIG).is_file():
+        config = runs.read_json(folder)
+    if config is not None and "format_version" in config:
+        return tasks.load_run(folder, config=config)
+    from . import interop
+
+    return interop.load_run(folder, config)
+
+
+def load(folder: _Path | str) -> "_Model":
+    """The model of a run, or of a transformers directory, with its parameters, ready to use."""
+    return load_run(folder).model
 
 
 __all__ = [
@@ -102,6 +119,7 @@ __all__ = [
     "kernels",
     "lengths",
     "load",
+    "load_run",
     "local_causal",
     "patterns",
     "per_head",

@@ -1,8 +1,4 @@
-"""What there is: everything here is derived from the lists MECHANISMS, MODELS and RECIPES and from the `facts` of what is in them.
-
-The catalogue turns a name into a class for whoever types names (the command line, a page). Nothing else in the library
-asks it: models and recipes hold classes, not strings.
-"""
+"""Mechanisms, models, tasks and recipes by name, with their facts as plain dictionaries: for the command line and the page."""
 
 from __future__ import annotations
 
@@ -10,23 +6,27 @@ import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from .attention import MECHANISMS, Attention
+from .attention import Attention
+from .attention import mechanisms as mechanisms
 from .errors import UnknownName
 from .models import MODELS
 
-Kind = Literal["mechanisms", "models", "recipes"]
-
-
-def mechanisms() -> dict[str, type[Attention]]:
-    """Every mechanism by name, oldest first."""
-    return {mechanism.facts.name: mechanism for mechanism in MECHANISMS}
+Kind = Literal["mechanisms", "models", "tasks", "recipes"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def models() -> dict[str, Any]:
     """Every published system by name."""
     return _by_name(MODELS)
+
+
+def tasks() -> dict[str, Any]:
+    """Every task by name."""
+    from .tasks import TASKS  # tasks read, train and decode, and what does takes time to import
+
+    return {task.name: task for task in TASKS}
 
 
 def recipes() -> dict[str, Any]:
@@ -37,59 +37,51 @@ def recipes() -> dict[str, Any]:
 
 
 def listed(kind: Kind) -> dict[str, Any]:
-    """One of the three lists."""
-    return {"mechanisms": mechanisms, "models": models, "recipes": recipes}[kind]()
+    """One of the lists."""
+    return {"mechanisms": mechanisms, "models": models, "tasks": tasks, "recipes": recipes}[kind]()
 
 
 def find(name: str) -> Any:
-    """The mechanism, model or recipe called `name`; the name of the class will do too. `UnknownName` names the nearest."""
-    known = mechanisms() | models() | recipes()
+    """The mechanism, model, task or recipe called `name`; the name of the class will do too. `UnknownName` names the nearest."""
+    known = mechanisms() | models() | tasks() | recipes()
     classes = {entry.__name__: entry for entry in known.values() if isinstance(entry, type)}
     folded = {_fold(key): entry for key, entry in (classes | known).items()}
     if _fold(name) not in folded:
-        raise UnknownName("mechanism, model or recipe", name, known)
+        raise UnknownName("mechanism, model, task or recipe", name, known)
     return folded[_fold(name)]
 
 
 def rows(kind: Kind = "mechanisms") -> list[dict[str, Any]]:
-    """The facts as plain dictionaries: what `regard list --json` prints and the tables are made of."""
-    return [_row(name, entry) for name, entry in listed(kind).items()]
+    """The facts as plain dictionaries: what `regard list --json` prints."""
+    return [row(entry) for entry in listed(kind).values()]
+
+
+def row(entry: Any) -> dict[str, Any]:
+    """The facts of one entry."""
+    summary, kind = (inspect.getdoc(entry) or "").partition("\n")[0], getattr(entry, "__name__", type(entry).__name__)
+    facts = {"name": entry.name, "model": entry.default_model} if not hasattr(entry, "facts") else asdict(entry.facts)
+    if isinstance(entry, type) and issubclass(entry, Attention):
+        paper, state = entry.facts.paper, entry.facts.state
+        facts |= {"title": paper.title, "year": paper.year, "paper": paper.where, "causal": entry.facts.causal}
+        facts["state"] = None if state is None else state.__name__
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}
+    return {"name": plain["name"], "class": kind, "summary": summary} | plain
 
 
 def notes(entry: Any) -> dict[str, str]:
     """What a docstring says under its headings: {"Cost": …, "Use it": …, "Avoid it": …, "Limits": …, "Paper": …}."""
-    said: dict[str, str] = {}
+    sections: dict[str, str] = {}
     heading = None
     for line in (inspect.getdoc(entry) or "").splitlines():
         starts = re.match(r"([A-Z][a-z]+(?: [a-z]+)?): +(\S.*)$", line)
         if starts:
             heading = starts[1]
-            said[heading] = starts[2]
+            sections[heading] = starts[2]
         elif heading is not None and line.startswith(" ") and line.strip():
-            said[heading] += " " + line.strip()
+            sections[heading] += " " + line.strip()
         else:
             heading = None
-    return said
-
-
-def markdown_table() -> str:
-    """The mechanisms as a table for README.md, written there by `make docs-table`."""
-    header = ("name", "year", "what it computes", "time", "memory", "patterns", "causal", "steps", "paper")
-    body = [
-        (
-            f"`{row['name']}`",
-            str(row["year"]),
-            row["formula"],
-            row["time"],
-            row["memory"],
-            row["patterns"] if isinstance(row["patterns"], str) else ", ".join(row["patterns"]),
-            row["causal"],
-            "yes" if row["streaming"] else "no",
-            _paper(row["title"], row["paper"]),
-        )
-        for row in rows("mechanisms")
-    ]
-    return "\n".join("| " + " | ".join(_cell(text) for text in line) + " |" for line in (header, ("---",) * len(header), *body))
+    return sections
 
 
 def _fold(name: str) -> str:
@@ -98,18 +90,3 @@ def _fold(name: str) -> str:
 
 def _by_name(entries: Iterable[Any]) -> dict[str, Any]:
     return {entry.facts.name: entry for entry in entries}
-
-
-def _row(name: str, entry: Any) -> dict[str, Any]:
-    summary = (inspect.getdoc(entry) or "").partition("\n")[0]
-    facts = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.facts).items()}
-    return {"name": name, "class": getattr(entry, "__name__", type(entry).__name__), "summary": summary} | facts
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")  # a bar inside a formula would end the cell
-
-
-def _paper(title: str, paper: str) -> str:
-    number = paper.removeprefix("arXiv:")
-    return title if number == paper else f"[{title}](https://arxiv.org/abs/{number})"

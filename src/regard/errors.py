@@ -2,25 +2,25 @@
 
 RegardError
 ├── ShapeError          (ValueError)  tensors whose sizes do not fit together
-├── DtypeError          (TypeError)   tensors of a wrong or mixed type
-├── NotSupported        (ValueError)  the part cannot do what was asked; names one that can
+├── DtypeError          (TypeError)   tensors of the wrong dtype, or of different ones
+├── NotSupported        (ValueError)  an operation that this object does not support; names one that does
 │   ├── PatternNotSupported
 │   ├── BiasNotSupported
 │   ├── StateNotSupported
 │   └── CaptureNotSupported
 ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
-├── BadConfig           (ValueError)  settings that make no sense, alone or together
+├── BadConfig           (ValueError)  invalid settings, alone or in combination
 ├── BadPattern          (ValueError)  text that is not a pattern
-├── BadFile             (ValueError)  a file that is not what it should be
+├── BadFile             (ValueError)  a file with unexpected content
 │   ├── MissingFile     (FileNotFoundError too)
-│   └── Misfit          tensors of a checkpoint that are missing, unknown or of another size
-├── BadText             (ValueError)  a string that no file could hold
+│   └── Misfit          checkpoint tensors that are missing, unexpected or of another shape
+├── BadText             (ValueError)  a string that cannot be encoded as UTF-8
 ├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
-├── CannotSave          (OSError)     the disk is full, read-only or not ours
-├── Diverged            (ArithmeticError) training that cannot go on
-├── Busy                (RuntimeError) all places are taken, and enough are waiting
-├── ChildFailed         (RuntimeError) a process that was started to measure something could not
-└── Interrupted         training that was asked to stop, and has saved
+├── CannotSave          (OSError)     the disk is full, read-only or not writable
+├── Diverged            (ArithmeticError) too many training steps in a row were skipped
+├── QueueFull           (RuntimeError) the engine's request queue is full
+├── ChildFailed         (RuntimeError) a measurement in a child process failed
+└── Interrupted         training was stopped by a signal, after saving a checkpoint
 """
 
 import difflib
@@ -29,7 +29,7 @@ from collections.abc import Iterable
 
 
 class RegardError(Exception):
-    """The root of the tree."""
+    """The base class of all errors of regard."""
 
 
 class ShapeError(RegardError, ValueError):
@@ -37,11 +37,11 @@ class ShapeError(RegardError, ValueError):
 
 
 class DtypeError(RegardError, TypeError):
-    """Tensors of a wrong or mixed type."""
+    """Tensors of the wrong dtype, or of different ones."""
 
 
 class NotSupported(RegardError, ValueError):
-    """A part was asked for what it cannot do."""
+    """An operation that this object does not support."""
 
 
 class PatternNotSupported(NotSupported):
@@ -53,11 +53,11 @@ class BiasNotSupported(NotSupported):
 
 
 class StateNotSupported(NotSupported):
-    """The mechanism cannot go step by step."""
+    """The mechanism or its state does not support streaming, or not this operation."""
 
 
 class CaptureNotSupported(NotSupported):
-    """The weights behind this call cannot be had."""
+    """The attention weights of this call cannot be captured."""
 
 
 class UnknownName(RegardError, LookupError):
@@ -71,7 +71,7 @@ class UnknownName(RegardError, LookupError):
 
 
 class BadConfig(RegardError, ValueError):
-    """Settings of a model that cannot be, or not together."""
+    """Invalid settings, alone or in combination."""
 
 
 class BadPattern(RegardError, ValueError):
@@ -79,27 +79,27 @@ class BadPattern(RegardError, ValueError):
 
 
 class BadFile(RegardError, ValueError):
-    """A file that is not what it should be."""
+    """A file with unexpected content."""
 
 
 class MissingFile(BadFile, FileNotFoundError):
-    """A file that is not there."""
+    """A file that does not exist."""
 
 
 class Misfit(BadFile):
-    """The tensors of a checkpoint are not those of its model: every name is in `missing`, `unknown` or `sizes`."""
+    """The tensors of a checkpoint do not match its model: every name is in `missing`, `unknown` or `sizes`."""
 
     def __init__(self, origin: str, missing: Iterable[str] = (), unknown: Iterable[str] = (), sizes: Iterable[str] = (), advice: str = ""):
         self.missing, self.unknown, self.sizes = list(missing), list(unknown), list(sizes)
         parts = (("missing", self.missing), ("unknown", self.unknown), ("of another size", self.sizes))
-        said = "; ".join(
+        details = "; ".join(
             f"{what}: {', '.join(names[:30])}{f' and {len(names) - 30} more' * (len(names) > 30)}" for what, names in parts if names
         )
-        super().__init__(f"{origin}: {said}{advice and f'; {advice}'}")
+        super().__init__(f"{origin}: {details}{advice and f'; {advice}'}")
 
 
 class BadText(RegardError, ValueError):
-    """A string that cannot be written as UTF-8."""
+    """A string that cannot be encoded as UTF-8."""
 
 
 class RunExists(RegardError, FileExistsError):
@@ -107,27 +107,27 @@ class RunExists(RegardError, FileExistsError):
 
 
 class CannotSave(RegardError, OSError):
-    """The disk is full, read-only or not ours."""
+    """The disk is full, read-only or not writable."""
 
 
 class Diverged(RegardError, ArithmeticError):
-    """Training that cannot go on."""
+    """Too many training steps in a row were skipped, because the loss or gradient was not finite or too large."""
 
 
-class Busy(RegardError, RuntimeError):
-    """All places are taken, and as many are waiting as may."""
+class QueueFull(RegardError, RuntimeError):
+    """The engine's request queue is full; try again later."""
 
 
 class ChildFailed(RegardError, RuntimeError):
-    """A child process could not do what it was asked. `kind` says how: refused, memory, failed, died or time."""
+    """A measurement in a child process failed. `kind` is one of refused, memory, failed, died or time."""
 
-    def __init__(self, kind: str, says: str):
+    def __init__(self, kind: str, message: str):
         self.kind = kind
-        super().__init__(says)
+        super().__init__(message)
 
 
 class Interrupted(RegardError):
-    """Training that was asked to stop, and has saved. `code` is what the process should exit with: 130 or 143."""
+    """Training was stopped by a signal, after saving a checkpoint. `code` is the exit code for the process: 130 or 143."""
 
     def __init__(self, number: int, where: str):
         self.signal = signal.Signals(number)

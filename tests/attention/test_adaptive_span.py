@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from regard import AdaptiveSpanAttention, SoftmaxAttention, capture, causal, full, keep, local_causal, tokens, window
-from regard.attention._base import average
+from regard.attention.helpers import average
 from regard.errors import ShapeError
-from regard.kernels import exact
+from regard.kernels.exact.plan import make_plan
 from regard.layers import ALiBi, MultiHead
 
 B, L, H, K, V = 2, 201, 3, 5, 7
@@ -56,17 +56,14 @@ def test_no_ramp_is_a_window():
     torch.testing.assert_close(attention(q, k, v), SoftmaxAttention()(q, k, v, window(6)))
 
 
-@pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("queries", [L, 70])
 @pytest.mark.parametrize("pattern", [causal, full, causal & (window(9) | tokens(0)), "keep"], ids=str)
-def test_the_law_where_keys_are_cut(pattern, queries, tiles, monkeypatch):
+def test_the_law_where_keys_are_cut(pattern, queries, kernel_path):
     """Spans far below the length, whole ones at which the ramp ends exactly on a key among them."""
-    if tiles:
-        monkeypatch.setattr(exact, "SMALL", -1)
     if pattern == "keep":  # some rows may see far keys only, which no head reaches
         pattern = keep(torch.rand(B, 1, queries, L, generator=torch.Generator().manual_seed(3)) < 0.05)
     attention, (q, k, v) = spanned(2.5, 60.0, 130.0), qkv(queries=queries)
-    slopes = ALiBi(H).place(q, k, 0, 0)[2]
+    slopes = ALiBi(H).encode(q, k, 0, 0)[2]
     for bias in (None, torch.randn(H, queries, L, dtype=torch.float64, requires_grad=True), slopes):
         fast, slow = attention(q, k, v, pattern, bias), average(attention.weights(q, k, pattern, bias), v)
         torch.testing.assert_close(fast, slow, atol=1e-10, rtol=1e-10)
@@ -89,7 +86,7 @@ def test_gradient_of_the_span_by_differences():
 
 def test_work_follows_the_span_of_each_head():
     attention = spanned(10, 10, 500, ramp=32, longest=4096)
-    pairs = exact.plan(causal & attention._near(4096), 4096, 4096).live
+    pairs = make_plan(causal & attention._near(4096), 4096, 4096).live
     assert pairs < 4096 * (2 * (64 + 128) + 576 + 128)
     assert pairs < 0.15 * 3 * 4096**2 / 2
 
@@ -101,8 +98,8 @@ def test_streams_hold_no_more_than_the_span(pattern, step):
     state = attention.start(B, pattern)
     parts = [attention(*(x[:, t : t + step] for x in (q, k, v)), pattern, state=state) for t in range(0, L, step)]
     torch.testing.assert_close(torch.cat(parts, 1), attention(q, k, v, pattern), atol=1e-10, rtol=1e-10)
-    held, positions = state.keys()
-    assert held.shape[1] <= 2 * 24 + step and (positions.diff() == 1).all()
+    positions = state.columns()
+    assert len(positions) <= 2 * 24 + step and (positions.diff() == 1).all()
 
 
 def test_spans_learn_from_steps_as_from_the_whole():

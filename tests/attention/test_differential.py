@@ -14,12 +14,12 @@ B, L, H, K, V = 2, 9, 3, 8, 5
 
 def fixed(share: float, heads: int = H, width: int = K) -> DifferentialAttention:
     """λ set by hand: λ_q1·λ_k1 = ln λ', λ_q2·λ_k2 = 0, so λ = λ' − 1 + λ₀."""
-    attention = DifferentialAttention(heads=heads, width=width).double()
+    attention = DifferentialAttention(heads=heads, head_dim=width).double()
     with torch.no_grad():
         for parameter in attention.parameters():
             parameter.zero_()
         attention.q1_HK[:, 0] = 1
-        attention.k1_HK[:, 0] = math.log(share + 1 - attention.begin)
+        attention.k1_HK[:, 0] = math.log(share + 1 - attention.initial_share)
     return attention
 
 
@@ -29,7 +29,7 @@ def qkv():
 
 def test_rows_sum_to_what_is_left():
     q, k, _ = qkv()
-    attention = DifferentialAttention(heads=H, width=K).double()
+    attention = DifferentialAttention(heads=H, head_dim=K).double()
     sums = attention.weights(q, k, causal).sum(-1)
     torch.testing.assert_close(sums, (1 - attention.share())[:, None].expand(B, H, L))
     assert (attention.weights(q, k) < 0).any()
@@ -58,13 +58,13 @@ def test_by_hand():
 
 @pytest.mark.parametrize(("depth", "begin"), [(0, 0.2), (1, 0.3555), (11, 0.7779)])
 def test_lambda_begins_as_the_paper_says(depth, begin):
-    attention = DifferentialAttention(heads=50, width=K, depth=depth)
-    assert attention.begin == pytest.approx(begin, abs=1e-4)
+    attention = DifferentialAttention(heads=50, head_dim=K, depth=depth)
+    assert attention.initial_share == pytest.approx(begin, abs=1e-4)
     assert attention.share().shape == (50,) and attention.share().mean().item() == pytest.approx(begin, abs=0.05)
 
 
 def test_too_narrow():
     with pytest.raises(ShapeError, match="at least 2, got 1"):
-        DifferentialAttention(heads=1, width=1)
+        DifferentialAttention(heads=1, head_dim=1)
     with pytest.raises(ShapeError, match="made for 3 heads of size 8"):
-        DifferentialAttention(heads=3, width=8)(*[torch.randn(1, 2, 3, 6)] * 3)
+        DifferentialAttention(heads=3, head_dim=8)(*[torch.randn(1, 2, 3, 6)] * 3)

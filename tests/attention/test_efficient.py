@@ -33,7 +33,7 @@ def test_a_row_without_keys_is_zero_with_finite_gradients():
 
 def test_what_is_not_causal_says_so():
     q = torch.randn(1, 4, 1, 2)
-    with pytest.raises(PatternNotSupported, match="EfficientAttention knows `full`"):
+    with pytest.raises(PatternNotSupported, match="EfficientAttention supports `full`"):
         EfficientAttention()(q, q, q, causal)
-    with pytest.raises(StateNotSupported, match="EfficientAttention cannot go step by step"):
+    with pytest.raises(StateNotSupported, match="EfficientAttention cannot stream"):
         EfficientAttention().start(1)

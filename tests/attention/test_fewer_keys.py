@@ -32,12 +32,12 @@ def largest(run) -> int:
 @pytest.mark.parametrize(
     ("attention", "pattern"),
     [
-        (LinformerAttention(length=L, rank=32), full),
-        (LinformerAttention(length=L, rank=32, sharing="none", heads=H), lengths([L - 3])),
+        (LinformerAttention(max_length=L, rank=32), full),
+        (LinformerAttention(max_length=L, rank=32, sharing="none", heads=H), lengths([L - 3])),
         (NystromAttention(heads=H, landmarks=32), full),
         (NystromAttention(heads=H, landmarks=32), lengths([L - 3])),
-        (MemoryCompressedAttention(heads=H, width=K), full),
-        (MemoryCompressedAttention(heads=H, width=K), causal & lengths([L - 3])),
+        (MemoryCompressedAttention(heads=H, head_dim=K), full),
+        (MemoryCompressedAttention(heads=H, head_dim=K), causal & lengths([L - 3])),
     ],
     ids=lambda x: f"{x.facts.name}" if hasattr(x, "facts") else str(x),
 )

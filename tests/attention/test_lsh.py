@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard import capture
 from regard.attention import LSHAttention, lsh
-from regard.attention._base import average, softmax_where
+from regard.attention.helpers import average, softmax_where
 from regard.errors import BadConfig
 from regard.layers import MultiHead, Rotary
 from regard.patterns import causal, full, keep, lengths, window
@@ -67,7 +67,7 @@ class TestLimits:
         attention = LSHAttention(rounds=3, chunk=4)
         slow = average(attention.weights(x, x, pattern), v)
         for budget in (1, B * H * 3 * 4 * 8 * 2):
-            monkeypatch.setattr(lsh, "BUDGET", budget)
+            monkeypatch.setattr(lsh, "SCORES_AT_ONCE", budget)
             fast = attention(x, x, v, pattern)
             close(fast, slow)
             close(*(torch.autograd.grad(out.square().sum(), (x, v), retain_graph=True) for out in (fast, slow)))

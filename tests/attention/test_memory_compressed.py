@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.attention import MemoryCompressedAttention, SoftmaxAttention
-from regard.attention._base import average
+from regard.attention.helpers import average
 from regard.errors import PatternNotSupported, ShapeError, StateNotSupported
 from regard.patterns import causal, full, lengths
 
@@ -20,7 +20,7 @@ def qkv(queries=11, keys=11, heads=H):
 
 
 def made(stride: int, *, mean: bool = True) -> MemoryCompressedAttention:
-    attention = MemoryCompressedAttention(heads=H, width=K, stride=stride).double()
+    attention = MemoryCompressedAttention(heads=H, head_dim=K, stride=stride).double()
     with torch.no_grad():
         if mean:
             attention.w_HSKK.copy_(torch.eye(K, dtype=torch.float64) / stride)
@@ -83,14 +83,14 @@ def test_a_reset_row_sees_only_what_came_after():
     anew = attention(q[1:, 3:], k[1:, 3:], v[1:, 3:], causal)  # a block begins at 3
     close(after[1:], anew[:, 1:])
     state.reorder(torch.tensor([1, 0, 1]))
-    assert state.batch == 3 and state.length == 11 and state.slots.keys()[0].shape[1] == 3
+    assert state.batch == 3 and state.length == 11 and state.slots.keys_and_values()[0].shape[1] == 3
 
 
 def test_what_it_cannot_do_is_named():
     attention, (q, k, v) = made(3), qkv()
     with pytest.raises(PatternNotSupported, match="not `full`"):
         attention(q, k, v, full, state=attention.start(B))
-    with pytest.raises(StateNotSupported, match="from a Cache"):
+    with pytest.raises(StateNotSupported, match="got a Cache"):
         attention(q, k, v, causal, state=SoftmaxAttention().start(B))
     with pytest.raises(ShapeError, match="made for 3 heads of size 7"):
         attention(*(x[:, :, :2] for x in (q, k, v)))

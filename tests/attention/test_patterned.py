@@ -19,9 +19,9 @@ from regard.attention import (
     StreamingAttention,
     StridedAttention,
 )
-from regard.attention._base import average
+from regard.attention.helpers import average
 from regard.errors import ShapeError, StateNotSupported
-from regard.kernels import _plan, exact
+from regard.kernels.exact import plan, tiled_softmax
 from regard.patterns import causal, full, keep, lengths
 
 B, H, G, K = 2, 4, 2, 6
@@ -32,8 +32,8 @@ EVERY = {
     "dilated": DilatedAttention(2, 3),
     "dilated by head": DilatedAttention(2, (1, 1, 2, 5)),
     "longformer": LongformerAttention(2, (0, 7)),
-    "bigbird": BigBirdAttention(H, block=3, random=1, seed=2),
-    "bigbird without random blocks": BigBirdAttention(H, block=3, random=0),
+    "bigbird": BigBirdAttention(heads=H, block=3, random=1, seed=2),
+    "bigbird without random blocks": BigBirdAttention(heads=H, block=3, random=0),
     "sparse strided, merged": SparseStridedAttention(5),
     "sparse strided, by head": SparseStridedAttention(5, heads=H),
     "sparse strided, first factor": SparseStridedAttention(5, factor=0),
@@ -67,12 +67,9 @@ def qkv(length: int, heads: int = H, dtype: torch.dtype = torch.float64) -> list
     return [torch.randn(B, length, n, K, dtype=dtype, requires_grad=True) for n in (H, heads, heads)]
 
 
-@pytest.mark.parametrize("tiles", [False, True], ids=["as it comes", "always in tiles"])
 @pytest.mark.parametrize("name", EVERY)
-def test_every_way_is_the_definition(name, tiles, monkeypatch):
+def test_every_way_is_the_definition(name, kernel_path):
     """Whole grids and torn ones, shorter than a row, fewer key heads; a direction alone, and what goes to tiles."""
-    if tiles:
-        monkeypatch.setattr(exact, "SMALL", -1)
     attention = EVERY[name].double()
     for length, heads in ((0, H), (1, H), (4, H), (5, G), (20, H), (23, H), (23, G), (64, H)):
         q, k, v = qkv(length, heads)
@@ -87,9 +84,9 @@ def test_every_way_is_the_definition(name, tiles, monkeypatch):
 @pytest.mark.parametrize("name", EVERY)
 def test_is_softmax_under_its_pattern(name):
     """The pattern as booleans, written out, in the mechanism that takes any."""
-    attention, plain, (q, k, v) = EVERY[name].double(), SoftmaxAttention(softcap=EVERY[name].softcap).double(), qkv(23)
-    if attention.sink_H is not None:
-        plain.sink_H = attention.sink_H
+    attention, plain, (q, k, v) = EVERY[name].double(), SoftmaxAttention(softcap=EVERY[name].softmax.softcap).double(), qkv(23)
+    if attention.softmax.sink_H is not None:
+        plain.sink_H = attention.softmax.sink_H
     mask = attention.own.mask(23, 23)
     assert 0 < mask.sum() < mask.numel()
     torch.testing.assert_close(attention(q, k, v), plain(q, k, v, keep(mask.expand(1, -1, 23, 23))))
@@ -97,7 +94,7 @@ def test_is_softmax_under_its_pattern(name):
 
 
 def rows(attention, size, pattern=causal, head=0):
-    return attention.within(pattern).draw(size).split("\n\n")[head].split("\n")
+    return attention._within(pattern, size).draw(size).split("\n\n")[head].split("\n")
 
 
 def test_pictures_by_hand():
@@ -108,8 +105,8 @@ def test_pictures_by_hand():
     assert rows(DilatedAttention(1, (1, 3)), 7, head=1)[-1] == "···■··■"
     assert rows(LongformerAttention(1, (2,)), 5, full) == ["■■■··", "■■■··", "■■■■■", "··■■■", "··■■■"]
     assert rows(LongformerAttention(1, (2,)), 5) == ["■····", "■■···", "■■■··", "··■■·", "··■■■"]
-    assert rows(BigBirdAttention(2, block=2, random=0), 9, full)[4] == "■■■■■■■■■"
-    assert rows(BigBirdAttention(2, block=2, random=0), 13, full)[6] == "■■··■■■■■■··■"
+    assert rows(BigBirdAttention(heads=2, block=2, random=0), 9, full)[4] == "■■■■■■■■■"
+    assert rows(BigBirdAttention(heads=2, block=2, random=0), 13, full)[6] == "■■··■■■■■■··■"
     # Child et al., figure 3: the row and the column; the block and the last of every block
     assert rows(SparseStridedAttention(3), 9)[-1] == "··■··■■■■"
     assert rows(SparseStridedAttention(3, factor=0), 9)[-1] == "·····■■■■"
@@ -160,7 +157,7 @@ def test_streams_with_what_it_can_still_see(name, step):
     state, whole = attention.start(B), attention(q, k, v, causal)
     parts = [attention(*(x[:, t : t + step] for x in (q, k, v)), causal, state=state) for t in range(0, 90, step)]
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-10, rtol=1e-10)
-    held = len(state.keys()[1])
+    held = len(state.columns())
     if name in FORGETFUL:
         back, first = attention.own.reach()
         assert held <= first + 2 * back + step < 90
@@ -189,7 +186,7 @@ def test_a_rolling_cache_is_captured_where_it_stands(name):
         (StridedAttention(64), 0.02),
         (DilatedAttention(16, 8), 0.05),
         (LongformerAttention(64, (0, 1)), 0.12),
-        (BigBirdAttention(1, block=64, random=3), 0.20),
+        (BigBirdAttention(heads=1, block=64, random=3), 0.20),
         (SparseStridedAttention(64), 0.15),
         (SparseFixedAttention(64, 4), 0.15),
         (Image1DAttention(64, 128), 0.12),
@@ -202,7 +199,7 @@ def test_a_rolling_cache_is_captured_where_it_stands(name):
 def test_work_follows_the_pattern(attention, share, monkeypatch):
     """Pairs of query and key that kernels are asked to visit, of all there are; and no plan is made twice."""
     visited = []
-    dense, sparse = exact._dense, exact.Exact.apply
+    dense, sparse = tiled_softmax._dense, tiled_softmax.TiledSoftmax.apply
 
     def counted_dense(q, k, v, pattern, scale, bias):
         out = dense(q, k, v, pattern, scale, bias)
@@ -213,22 +210,22 @@ def test_work_follows_the_pattern(attention, share, monkeypatch):
         visited.append(work.plan.live * q.shape[0] * q.shape[2] // (work.plan.pattern.heads * work.plan.pattern.batch))
         return sparse(work, q, *rest)
 
-    monkeypatch.setattr(exact, "_dense", counted_dense)
-    monkeypatch.setattr(exact.Exact, "apply", counted_sparse)
+    monkeypatch.setattr(tiled_softmax, "_dense", counted_dense)
+    monkeypatch.setattr(tiled_softmax.TiledSoftmax, "apply", counted_sparse)
     length = 4096
     q = torch.randn(1, length, 1, 8)
     for _ in range(2):
         visited.clear()
-        made = _plan._kept.cache_info().misses
+        made = plan._cached_plan.cache_info().misses
         attention(q, q, q)
         assert 0 < sum(visited) < share * length**2
-    assert _plan._kept.cache_info().misses == made
+    assert plan._cached_plan.cache_info().misses == made
 
 
 def test_bigbird_draws_once_for_each_head_from_its_seed():
-    one, again, other = (BigBirdAttention(3, block=4, random=2, seed=seed).own.mask(96, 96)[0] for seed in (1, 1, 2))
+    one, again, other = (BigBirdAttention(heads=3, block=4, random=2, seed=seed).own.mask(96, 96)[0] for seed in (1, 1, 2))
     assert one.equal(again) and not one.equal(other) and not one[0].equal(one[1])
-    fixed = BigBirdAttention(3, block=4, random=0).own.mask(96, 96)[0, 0]
+    fixed = BigBirdAttention(heads=3, block=4, random=0).own.mask(96, 96)[0, 0]
     more = (one & ~fixed)[:, ::4, ::4].sum(-1)  # blocks beside those all heads see
     assert more.max() == 2 and (more[:, 2:-2] > 0).float().mean() > 0.8
 
@@ -236,7 +233,7 @@ def test_bigbird_draws_once_for_each_head_from_its_seed():
 def test_what_does_not_fit_is_named():
     q, k, v = qkv(12)
     with pytest.raises(ShapeError, match="BigBirdAttention was made for 3 heads"):
-        BigBirdAttention(3, block=2)(q, k, v)
+        BigBirdAttention(heads=3, block=2)(q, k, v)
     with pytest.raises(ShapeError, match="DilatedAttention was made for 2 heads"):
         DilatedAttention(2, (1, 2))(q, k, v)
     with pytest.raises(ShapeError, match=r"LongformerAttention counts .* tokens\(0, -1\)"):
@@ -246,9 +243,15 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ShapeError, match="radius=-1"):
         LocalAttention(-1)
     with pytest.raises(StateNotSupported, match="BigBirdAttention"):
-        BigBirdAttention(H, block=2)(q, k, v, causal, state=LocalAttention(2).start(B))
+        BigBirdAttention(heads=H, block=2)(q, k, v, causal, state=LocalAttention(2).start(B))
 
 
 def test_prints_its_pattern():
     assert str(LongformerAttention(8, (0, 3))) == "LongformerAttention(window(8) | tokens(0, 3))"
     assert str(LocalAttention(8, dropout=0.1)) == "LocalAttention(window(8), dropout=0.1)"
+
+
+def test_big_bird_sees_all_of_short_sequences():
+    attention = BigBirdAttention(heads=2, block=2, random=1, dense=12)
+    assert attention.own.mask(12, 12).all() and attention.settings["dense"] == 12
+    assert attention.own.mask(13, 13).equal(BigBirdAttention(heads=2, block=2, random=1).own.mask(13, 13))

@@ -19,7 +19,7 @@ def test_error_falls_with_the_root_of_features(pattern):
     q, k, v = inputs(0.25)
     exact, errors = SoftmaxAttention()(q, k, v, pattern), []
     for features in (16, 256, 4096):
-        runs = [Performer(width=K, features=features, seed=seed).double()(q, k, v, pattern) for seed in range(4)]
+        runs = [Performer(head_dim=K, num_features=features, seed=seed).double()(q, k, v, pattern) for seed in range(4)]
         errors.append(sum(((out - exact).norm() / exact.norm()).item() for out in runs) / 4)
     assert 3 < errors[0] / errors[1] < 5.5 and 3 < errors[1] / errors[2] < 5.5, errors
 
@@ -29,7 +29,7 @@ def test_features_estimate_the_exponential_without_bias():
     wanted = ((q * k).sum() / K**0.5).exp()
     products = []
     for seed in range(300):
-        attention = Performer(width=K, features=K, seed=seed).double()
+        attention = Performer(head_dim=K, num_features=K, seed=seed).double()
         products.append((attention.exponents(q) + attention.exponents(k)).exp().mean())
     products = torch.stack(products)
     assert (products.mean() - wanted).abs() < 4 * products.std() / 300**0.5
@@ -37,7 +37,7 @@ def test_features_estimate_the_exponential_without_bias():
 
 def test_directions_are_orthogonal_in_blocks_and_as_long_as_normal_vectors():
     """And lean nowhere: the plain QR decomposition, as others use it, makes the first component of the first row negative each time."""
-    omega = Performer(width=8, features=8 * 200 + 3, seed=0).omega_FK.double()
+    omega = Performer(head_dim=8, num_features=8 * 200 + 3, seed=0).omega_FK.double()
     assert omega.shape == (1603, 8)
     unit = omega / omega.norm(dim=-1, keepdim=True)
     for first in (0, 8, 1592):
@@ -52,7 +52,7 @@ def test_directions_are_orthogonal_in_blocks_and_as_long_as_normal_vectors():
 def test_rows_sum_to_one_however_large(size, pattern, dtype):
     """Values of one come back as one: no denominator vanished, and none was helped by something added."""
     q, k = torch.randn(2, 2, 80, 2, 8, dtype=dtype) * size
-    attention = Performer(width=8, seed=0).to(dtype)
+    attention = Performer(head_dim=8, seed=0).to(dtype)
     torch.testing.assert_close(attention(q, k, torch.ones(2, 80, 2, 1, dtype=dtype), pattern), torch.ones(2, 80, 2, 1, dtype=dtype))
     state = attention.start(2)
     for t in range(80):
@@ -64,7 +64,7 @@ def test_a_large_key_to_come_does_not_drown_the_past():
     """In float32, with the largest exponent of all keys taken from each, keys before a huge one would all be zero."""
     q, k = torch.randn(2, 1, 64, 1, 8)
     v = torch.randn(1, 64, 1, 4)
-    attention = Performer(width=8, features=64, seed=0)
+    attention = Performer(head_dim=8, num_features=64, seed=0)
     before = attention(q, k, v, causal)
     k[:, -1] = attention.omega_FK[0] * 100
     assert attention(q, k, v, causal)[:, :-1].equal(before[:, :-1])
@@ -72,7 +72,7 @@ def test_a_large_key_to_come_does_not_drown_the_past():
 
 def test_full_steps_see_the_past_and_all_that_is_new():
     q, k, v = inputs(1.0, 30)
-    attention = Performer(width=K, seed=0).double()
+    attention = Performer(head_dim=K, seed=0).double()
     state = attention.start(1, full)
     attention(q[:, :20], k[:, :20], v[:, :20], full, state=state)
     out = attention(q[:, 20:], k[:, 20:], v[:, 20:], full, state=state)
@@ -81,7 +81,7 @@ def test_full_steps_see_the_past_and_all_that_is_new():
 
 def test_features_come_from_a_seed():
     before = torch.get_rng_state()
-    one, two, other = (Performer(width=K, seed=seed) for seed in (3, 3, 4))
+    one, two, other = (Performer(head_dim=K, seed=seed) for seed in (3, 3, 4))
     assert torch.get_rng_state().equal(before) and one.omega_FK.equal(two.omega_FK) and not one.omega_FK.equal(other.omega_FK)
     other.redraw(3)
     assert one.omega_FK.equal(other.omega_FK) and "omega_FK" in one.state_dict() and not list(one.parameters())

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import DeltaNet, GatedDeltaNet, GatedLinearAttention, Retention, Running, StateSpaceDuality
-from regard.attention._base import average
+from regard.attention import DeltaNet, GatedDeltaNet, GatedLinearAttention, RecurrentState, Retention, StateSpaceDuality
+from regard.attention.helpers import average
 from regard.errors import BadConfig, ShapeError
 from regard.kernels import scan
 from regard.patterns import causal, lengths, since
@@ -19,9 +19,9 @@ family = pytest.mark.parametrize("mechanism", FAMILY, ids=lambda m: m.facts.name
 
 def made(mechanism, length=L, dtype=torch.float64):
     """A mechanism, its q, k, v, and the extra numbers it wants as a keyword."""
-    attention = mechanism.sized(heads=H, width=K, length=length).to(dtype)
+    attention = mechanism.sized(heads=H, head_dim=K, length=length).to(dtype)
     q, k, v = (torch.randn(B, length, H, size, dtype=dtype) for size in (K, K, V))
-    extra = {"extra_BMHE": torch.randn(B, length, H, attention.extra, dtype=dtype)} if attention.extra else {}
+    extra = {"gates_BMHE": torch.randn(B, length, H, attention.gates, dtype=dtype)} if attention.gates else {}
     return attention, q, k, v, extra
 
 
@@ -118,38 +118,38 @@ def test_retention_by_hand():
 
 def test_retention_without_decay_is_a_sum():
     _, q, k, v, _ = made(Retention)
-    torch.testing.assert_close(Retention([1.0] * H)(q, k, v, causal), scan(q * K**-0.5, k, v)[0])
+    torch.testing.assert_close(Retention(decay=[1.0] * H)(q, k, v, causal), scan(q * K**-0.5, k, v)[0])
 
 
 def test_decays_that_cannot_be_are_named():
     with pytest.raises(BadConfig, match=r"1\.5"):
-        Retention([0.5, 1.5])
+        Retention(decay=[0.5, 1.5])
     _, q, k, v, _ = made(Retention)
-    with pytest.raises(ShapeError, match="2 heads"):
-        Retention([0.5, 0.9])(q, k, v, causal)
+    with pytest.raises(ShapeError, match="made for 2 heads"):
+        Retention(decay=[0.5, 0.9])(q, k, v, causal)
     for mechanism in (StateSpaceDuality, GatedDeltaNet):
         with pytest.raises(ShapeError, match="made for 4 heads"):
-            mechanism(4)(q, k, v, causal, extra_BMHE=with_gates(q, *[0.0] * mechanism.extra))
+            mechanism(heads=4)(q, k, v, causal, gates_BMHE=with_gates(q, *[0.0] * mechanism.gates))
 
 
 def test_gates_by_hand():
     """σ(0) = ½, so with temperature 1 each feature halves at each token after it was written."""
-    attention = GatedLinearAttention(4, temperature=1)
+    attention = GatedLinearAttention(head_dim=4, temperature=1)
     ones = torch.ones(1, 3, 1, 4, dtype=torch.float64)
     gates = torch.zeros(1, 3, 1, 4, dtype=torch.float64)
     gates[0, 2, 0, :2] = math.log(3)  # two features keep three quarters at the last token
-    weights = attention.weights(ones, ones, causal, extra_BMHE=gates)[0, 0]
+    weights = attention.weights(ones, ones, causal, gates_BMHE=gates)[0, 0]
     kept = (2 * 0.75 + 2 * 0.5) / 2
     torch.testing.assert_close(weights, torch.tensor([[2.0, 0, 0], [1, 2, 0], [0.5 * kept, kept, 2]], dtype=torch.float64))
 
 
 def test_open_gates_are_a_sum_and_equal_gates_are_retention():
     _, q, k, v, _ = made(Retention)
-    attention, gamma = GatedLinearAttention(K), 0.9
-    torch.testing.assert_close(attention(q, k, v, causal, extra_BMHE=with_gates(q, *[60.0] * K)), scan(q * K**-0.5, k, v)[0])
+    attention, gamma = GatedLinearAttention(head_dim=K), 0.9
+    torch.testing.assert_close(attention(q, k, v, causal, gates_BMHE=with_gates(q, *[60.0] * K)), scan(q * K**-0.5, k, v)[0])
     logit = math.log(gamma**16 / (1 - gamma**16))
-    gated = attention(q, k, v, causal, extra_BMHE=with_gates(q, *[logit] * K))
-    torch.testing.assert_close(gated, Retention([gamma] * H)(q, k, v, causal))
+    gated = attention(q, k, v, causal, gates_BMHE=with_gates(q, *[logit] * K))
+    torch.testing.assert_close(gated, Retention(decay=[gamma] * H)(q, k, v, causal))
 
 
 def test_time_that_stands_still():
@@ -157,7 +157,7 @@ def test_time_that_stands_still():
     attention, q, k, v, _ = made(StateSpaceDuality)
     x = torch.full((B, L, H, 1), -60.0, dtype=torch.float64)
     x[:, 3] = 60
-    out = attention(q, k, v, causal, extra_BMHE=x)
+    out = attention(q, k, v, causal, gates_BMHE=x)
     assert out[:, :3].abs().max() < 1e-9
     step = 60 + attention.clock.bias_H.detach()
     written = step[:, None] * torch.einsum("blhk,bhk->blh", q[:, 3:], k[:, 3]).unsqueeze(-1) * v[:, 3:4]
@@ -165,7 +165,7 @@ def test_time_that_stands_still():
 
 
 def test_clocks_begin_as_in_mamba():
-    clock = StateSpaceDuality(4096).clock
+    clock = StateSpaceDuality(heads=4096).clock
     step, log_decay = clock(torch.zeros(1, 1, 4096))
     assert 0.00099 < step.min() < 0.0011 and 0.09 < step.max() < 0.101
     rate = -log_decay / step
@@ -175,7 +175,7 @@ def test_clocks_begin_as_in_mamba():
 def test_the_delta_rule_by_hand():
     """Two keys at right angles, the first written twice with β = ½: half of the old answer stays."""
     k = torch.eye(2, dtype=torch.float64)[[0, 1, 0]].view(1, 3, 1, 2) * 1e3  # of length one after all
-    weights = DeltaNet().weights(k, k, causal, extra_BMHE=torch.zeros(1, 3, 1, 1, dtype=torch.float64))[0, 0]
+    weights = DeltaNet().weights(k, k, causal, gates_BMHE=torch.zeros(1, 3, 1, 1, dtype=torch.float64))[0, 0]
     torch.testing.assert_close(weights, torch.tensor([[0.5, 0, 0], [0, 0.5, 0], [0.25, 0, 0.5]], dtype=torch.float64))
 
 
@@ -183,17 +183,17 @@ def test_the_last_value_of_a_key_wins():
     k = nn.functional.normalize(torch.randn(1, 6, 1, 8, dtype=torch.float64), dim=-1)[:, [0, 1, 2, 0, 1, 0]] * 1e3
     v = torch.randn(1, 6, 1, V, dtype=torch.float64)
     sure = torch.full((1, 6, 1, 1), 60.0, dtype=torch.float64)
-    out = DeltaNet()(k, k, v, causal, extra_BMHE=sure)
+    out = DeltaNet()(k, k, v, causal, gates_BMHE=sure)
     torch.testing.assert_close(out, v)  # every query asks for the key just written
-    last = DeltaNet().weights(k, k, causal, extra_BMHE=sure)[0, 0, 5]
+    last = DeltaNet().weights(k, k, causal, gates_BMHE=sure)[0, 0, 5]
     torch.testing.assert_close(last, torch.tensor([0, 0, 0, 0, 0, 1.0], dtype=torch.float64), atol=1e-9, rtol=0)
 
 
 def test_gated_without_decay_is_the_delta_rule():
     attention, q, k, v, _ = made(GatedDeltaNet)
     b = torch.randn(B, L, H, 1, dtype=torch.float64)
-    gated = attention(q, k, v, causal, extra_BMHE=torch.cat([b, torch.full_like(b, -60)], -1))
-    torch.testing.assert_close(gated, DeltaNet()(q, k, v, causal, extra_BMHE=b))
+    gated = attention(q, k, v, causal, gates_BMHE=torch.cat([b, torch.full_like(b, -60)], -1))
+    torch.testing.assert_close(gated, DeltaNet()(q, k, v, causal, gates_BMHE=b))
 
 
 def test_gated_that_never_writes_only_forgets():
@@ -201,7 +201,7 @@ def test_gated_that_never_writes_only_forgets():
     state = attention.start(B)
     state.sums["kv"] = torch.randn(B, H, K, V, dtype=torch.float64)
     before = state.sums["kv"]
-    attention(q, k, v, causal, state=state, extra_BMHE=with_gates(q, -1e3, 0.0))
+    attention(q, k, v, causal, state=state, gates_BMHE=with_gates(q, -1e3, 0.0))
     log_decay = attention.clock(torch.zeros(B, L, H, dtype=torch.float64))[1].sum(1)
     torch.testing.assert_close(state.sums["kv"], before * log_decay.exp()[..., None, None])
 
@@ -211,4 +211,4 @@ def test_states_are_sums_of_fixed_size(mechanism):
     attention, q, k, v, extra = made(mechanism)
     state = attention.start(B)
     attention(q, k, v, causal, state=state, **extra)
-    assert isinstance(state, Running) and {name: x.shape for name, x in state.sums.items()} == {"kv": (B, H, K, V)}
+    assert isinstance(state, RecurrentState) and {name: x.shape for name, x in state.sums.items()} == {"kv": (B, H, K, V)}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.attention import (
     AdditiveAttention,
+    Attention,
     ConcatAttention,
     CosineAttention,
     DotAttention,
@@ -19,9 +20,9 @@ from regard.attention import (
     LocalPredictiveGeneralAttention,
     LocationAttention,
     SoftmaxAttention,
-    _scored,
+    helpers,
 )
-from regard.attention._base import Attention, average
+from regard.attention.helpers import average
 from regard.errors import BiasNotSupported, ShapeError, StateNotSupported
 from regard.kernels import Bias
 from regard.patterns import causal, full, keep, lengths, per_head, window
@@ -32,7 +33,7 @@ TWO = torch.tensor([1, math.e], dtype=torch.float64) / (1 + math.e)  # the softm
 
 def make(cls: type[Attention], **options: object) -> Attention:
     torch.manual_seed(1)
-    return (cls(**options) if options else cls.sized(heads=H, width=K, length=24)).double()
+    return (cls(**options) if options else cls.sized(heads=H, head_dim=K, length=24)).double()
 
 
 def data(batch: int = B, queries: int = L, keys: int = M) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,7 +69,7 @@ def test_dot_is_softmax_attention_without_its_scale():
 
 
 def test_general_by_hand():
-    attention = make(GeneralAttention, width=2)
+    attention = make(GeneralAttention, head_dim=2)
     set_to(attention.w_HKK, [[0, 1], [0, 0]])  # the first entry of q answers to the second of k
     q, k = torch.tensor([1.0, 5.0]).double().view(1, 1, 1, 2), torch.tensor([[9.0, 0.0], [-9.0, 1.0]]).double().view(1, 2, 1, 2)
     close(attention.weights(q, k).flatten(), TWO)
@@ -94,13 +95,13 @@ def test_cosine_of_a_zero_query_is_the_mean():
 
 
 def test_additive_by_hand():
-    attention = make(AdditiveAttention, width=1)
+    attention = make(AdditiveAttention, head_dim=1)
     set_to(attention.u_HK, [1 / math.tanh(1.5)])
     close(attention.weights(row(0.5), row(-0.5, 1.0)).flatten(), TWO)  # tanh 0 and tanh 1.5
 
 
 def test_concat_is_additive_behind_its_projections():
-    attention, additive = make(ConcatAttention, heads=H, width=K, hidden=4), make(AdditiveAttention, heads=H, width=4)
+    attention, additive = make(ConcatAttention, heads=H, head_dim=K, hidden=4), make(AdditiveAttention, heads=H, head_dim=4)
     set_to(additive.u_HK, attention.u_HA.detach())
     q, k, v = data()
     w_HAK = torch.cat([attention.w_q_HKA, attention.w_k_HKA], 1).transpose(1, 2)  # Luong's W, over [q; k]
@@ -112,7 +113,7 @@ def test_concat_is_additive_behind_its_projections():
 
 
 def test_location_by_hand():
-    attention = make(LocationAttention, width=1, length=3)
+    attention = make(LocationAttention, head_dim=1, max_length=3)
     set_to(attention.w_HKN, [0.0, 1.0, 5.0])
     close(attention.weights(row(1), row(8, 8, 8), lengths([2])).flatten(), torch.cat([TWO, torch.zeros(1).double()]))
 
@@ -120,17 +121,17 @@ def test_location_by_hand():
 def test_location_reads_no_keys_and_refuses_more_than_it_has_positions_for():
     attention, (q, k, v) = make(LocationAttention), data()
     close(attention(q, k, v), attention(q, k + 1, v))
-    with pytest.raises(ShapeError, match="24 positions and was given 25 keys; make it with length=25"):
+    with pytest.raises(ShapeError, match="up to 24 keys, got 25; make it with max_length=25"):
         attention(*data(keys=25))
     state, stream = attention.start(B), data(queries=25, keys=25)
     for t in range(24):
         attention(*(x[:, t : t + 1] for x in stream), causal, state=state)
-    with pytest.raises(ShapeError, match="given 25 keys"):
+    with pytest.raises(ShapeError, match="got 25"):
         attention(*(x[:, 24:25] for x in stream), causal, state=state)
 
 
 def test_gaussian_window_by_hand():
-    attention = make(GaussianWindow, width=1, components=2)
+    attention = make(GaussianWindow, head_dim=1, components=2)
     set_to(attention.w_HKP, torch.zeros(6))
     set_to(attention.c_HP, torch.tensor([0.5, 0.25, 2.0, 0.5, 1.0, 0.5]).double().log())  # α, β, step of two components
     u = torch.arange(1, 4).double()  # counts from one
@@ -183,7 +184,7 @@ def test_local_monotonic_stays_at_the_last_key_it_may_see():
 
 
 def test_local_predictive_by_hand():
-    attention = make(LocalPredictiveAttention, width=1, radius=2)
+    attention = make(LocalPredictiveAttention, head_dim=1, radius=2)
     set_to(attention.w_HKK, [1.0])
     set_to(attention.u_HK, [math.log(3) / math.tanh(1)])  # sigmoid(log 3) = 3/4
     got = attention.weights(row(1), row(0, 0, 0, 1, 9, 9), lengths([5]))[0, 0, 0]
@@ -195,18 +196,21 @@ def test_local_predictive_by_hand():
 
 def test_local_predictive_without_fading_is_dot():
     q, k, v = data()
-    close(make(LocalPredictiveAttention, heads=H, width=K, radius=M, sigma=1e9)(q, k, v), make(DotAttention)(q, k, v))
+    close(make(LocalPredictiveAttention, heads=H, head_dim=K, radius=M, sigma=1e9)(q, k, v), make(DotAttention)(q, k, v))
 
 
 def test_local_predictive_general_is_both_of_its_parts():
     """Wide and without fading it is general attention; with the unit matrix it is the local one."""
     q, k, v = data()
-    both, general = make(LocalPredictiveGeneralAttention, heads=H, width=K, radius=M, sigma=1e9), make(GeneralAttention, heads=H, width=K)
+    both, general = (
+        make(LocalPredictiveGeneralAttention, heads=H, head_dim=K, radius=M, sigma=1e9),
+        make(GeneralAttention, heads=H, head_dim=K),
+    )
     general.w_HKK.data.copy_(both.score_HKK)
     close(both(q, k, v), general(q, k, v))
     both, local = (
-        make(LocalPredictiveGeneralAttention, heads=H, width=K, radius=2),
-        make(LocalPredictiveAttention, heads=H, width=K, radius=2),
+        make(LocalPredictiveGeneralAttention, heads=H, head_dim=K, radius=2),
+        make(LocalPredictiveAttention, heads=H, head_dim=K, radius=2),
     )
     local.w_HKK.data.copy_(both.w_HKK)
     local.u_HK.data.copy_(both.u_HK)
@@ -215,7 +219,7 @@ def test_local_predictive_general_is_both_of_its_parts():
 
 
 def test_local_predictive_learns_its_centre():
-    attention, (q, k, v) = make(LocalPredictiveAttention, heads=H, width=K, radius=3), data()
+    attention, (q, k, v) = make(LocalPredictiveAttention, heads=H, head_dim=K, radius=3), data()
     gradients = torch.autograd.grad(attention(q, k, v).sum(), [attention.w_HKK, attention.u_HK])
     assert all(g.abs().sum() > 0 for g in gradients)
 
@@ -231,15 +235,15 @@ named = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.facts.name)
 
 @named
 @pytest.mark.parametrize("pattern", [full, causal & lengths([M, 4]), per_head(causal, window(2), full)], ids=str)
-def test_chunks_of_rows_change_nothing(cls: type[Attention], pattern, monkeypatch):
+def test_chunks_of_rows_change_nothing(cls: type[Attention], pattern):
     attention, inputs = make(cls), [x.requires_grad_() for x in data(queries=M)]
     bias = torch.randn(H, M, M, dtype=torch.float64, requires_grad=True) if cls.facts.bias else None
     wanted = [*inputs, *attention.parameters(), *([] if bias is None else [bias])]
     results = []
-    for budget in (_scored.BUDGET, 2 * B * H * M):  # the second: one or two rows at a time
-        monkeypatch.setattr(_scored, "BUDGET", budget)
+    for numbers in (2**22, 2 * B * H * M):  # the second: one or two rows at a time
         torch.manual_seed(3)
-        out = attention(*inputs, pattern, bias)
+        with helpers.force_row_chunks(numbers):
+            out = attention(*inputs, pattern, bias)
         results.append([out, *torch.autograd.grad(out.square().sum(), wanted, allow_unused=True, materialize_grads=True)])
     torch.manual_seed(3)
     slow = average(attention.weights(*inputs[:2], pattern, bias), inputs[2])
@@ -255,16 +259,16 @@ class Slope(Bias):
 
 
 @named
-def test_a_bias_by_rule_is_the_same_as_a_matrix(cls: type[Attention], monkeypatch):
+def test_a_bias_by_rule_is_the_same_as_a_matrix(cls: type[Attention]):
     if not cls.facts.bias:
         pytest.skip("has no scores")
-    monkeypatch.setattr(_scored, "BUDGET", 2 * B * H * M)
     attention, (q, k, v), slope = make(cls), data(), Slope()
     matrix = slope.whole(L, M, q.device)
-    torch.manual_seed(3)
-    by_rule = attention(q, k, v, causal, slope)
-    torch.manual_seed(3)
-    close(by_rule, attention(q, k, v, causal, matrix))
+    with helpers.force_row_chunks(2 * B * H * M):
+        torch.manual_seed(3)
+        by_rule = attention(q, k, v, causal, slope)
+        torch.manual_seed(3)
+        close(by_rule, attention(q, k, v, causal, matrix))
 
 
 @named
@@ -296,7 +300,7 @@ def test_rows_that_may_look_nowhere_are_zeros_with_finite_gradients(cls: type[At
 
 @named
 def test_heads_that_do_not_fit_are_refused(cls: type[Attention]):
-    if not list(cls.sized(heads=H, width=K, length=24).parameters()):
+    if not list(cls.sized(heads=H, head_dim=K, length=24).parameters()):
         pytest.skip("fits any")
     q, k, v = (x[:, :, :2] for x in data())
     with pytest.raises(ShapeError, match=r"was made for 3 heads.*sized\(heads=2"):
@@ -326,17 +330,20 @@ def test_a_state_of_steps_reorders_and_resets(cls: type[Attention]):
     attention, (q, k, v) = small(cls), data(queries=6)
     state = attention.start(B)
     attention(q[:, :3], k, v, state=state)
-    swapped = torch.tensor([1, 0, 1])
-    state.reorder(swapped)
-    close(attention(q[swapped, 3:5], k[swapped], v[swapped], state=state), attention(q[:, :5], k, v)[swapped, 3:])
+    attention_overrides = torch.tensor([1, 0, 1])
+    state.reorder(attention_overrides)
+    close(
+        attention(q[attention_overrides, 3:5], k[attention_overrides], v[attention_overrides], state=state),
+        attention(q[:, :5], k, v)[attention_overrides, 3:],
+    )
     state.reset(torch.tensor([False, True, False])).detach()
     assert state.at is not None and not state.at.requires_grad
-    last = attention(q[swapped, 5:], k[swapped], v[swapped], state=state)
+    last = attention(q[attention_overrides, 5:], k[attention_overrides], v[attention_overrides], state=state)
     close(last[[0, 2]], attention(q, k, v)[[1, 1], 5:])
     close(last[1:2], attention(q[:1, 5:], k[:1], v[:1]))  # begins again
-    with pytest.raises(ShapeError, match="started for 3 batch rows"):
+    with pytest.raises(ShapeError, match="has 3 rows"):
         attention(q[:, :1], k, v, state=state)
-    with pytest.raises(StateNotSupported, match="all keys and values at every step"):
+    with pytest.raises(StateNotSupported, match="expects a StepState"):
         attention(q, k, v, state=DotAttention().start(B))
 
 

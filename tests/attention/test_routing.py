@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.attention import RoutingAttention, SoftmaxAttention
-from regard.attention._base import average
+from regard.attention.helpers import average
 from regard.errors import BadConfig, ShapeError
 from regard.layers import MultiHead
 from regard.patterns import causal, full, keep, lengths, segments, window
@@ -22,7 +22,7 @@ def tensors(length=L):
 
 def routing(**options) -> RoutingAttention:
     torch.manual_seed(1)
-    return RoutingAttention(width=K, heads=H, **options).double()
+    return RoutingAttention(head_dim=K, heads=H, **options).double()
 
 
 def law(attention, q, k, v, pattern=full):
@@ -68,7 +68,7 @@ class TestMembers:
 
     def test_mean_over_clusters_by_hand(self):
         """One query in two clusters, with one key each: half of either value."""
-        attention = RoutingAttention(width=2, heads=1, clusters=2, size=1)
+        attention = RoutingAttention(head_dim=2, heads=1, clusters=2, size=1)
         attention.centroid_HCK.copy_(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]))
         q = torch.tensor([[5.0, 5.0]]).view(1, 1, 1, 2)
         weights = attention.weights(q, q)
@@ -78,7 +78,7 @@ class TestMembers:
         assert attention.weights(q, k)[0, 0].tolist() == [[0.5, 0.5, 0], [0, 0, 0], [0, 0, 0]]
 
     def test_a_cluster_without_a_past_does_not_count(self):
-        attention = RoutingAttention(width=2, heads=1, clusters=2, size=1)
+        attention = RoutingAttention(head_dim=2, heads=1, clusters=2, size=1)
         attention.centroid_HCK.copy_(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]))
         k = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).view(1, 2, 1, 2)
         q = torch.ones(1, 2, 1, 2)
@@ -102,7 +102,7 @@ class TestMembers:
 
     def test_how_many_are_left_out(self):
         """Of random tokens, with as many places as tokens: around an eighth in four clusters."""
-        attention = RoutingAttention(width=64, clusters=4, size=256)
+        attention = RoutingAttention(head_dim=64, clusters=4, size=256)
         rate = 1 - attention.members(torch.randn(1, 1024, 1, 64)).any(2).float().mean()
         assert 0.05 < rate < 0.35
 
@@ -110,7 +110,7 @@ class TestMembers:
 class TestCentroids:
     def test_tally_and_update_by_hand(self):
         """Two features: a normed vector is (1, −1) or (−1, 1). Three of the first kind, one of the second, and one centroid far off."""
-        attention = RoutingAttention(width=2, heads=1, clusters=3, size=1, decay=0.75).double()
+        attention = RoutingAttention(head_dim=2, heads=1, clusters=3, size=1, decay=0.75).double()
         attention.centroid_HCK.copy_(torch.tensor([[[0.5, 0.0], [0.0, 0.5], [-9.0, -9.0]]]))
         q = torch.tensor([[3.0, 1.0], [9.0, 2.0]], dtype=torch.float64).view(1, 2, 1, 2)
         k = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).view(1, 2, 1, 2)
@@ -150,7 +150,7 @@ class TestCentroids:
                 q, k, _, pattern = given[:4]
                 attention.update(*attention.tally(q, k, pattern))
 
-        layer = MultiHead(H * K, H, RoutingAttention(width=K, heads=H, clusters=3, size=8))
+        layer = MultiHead(H * K, H, RoutingAttention(head_dim=K, heads=H, clusters=3, size=8))
         before, handle = layer.attention.centroid_HCK.clone(), layer.attention.register_forward_hook(learn)
         with torch.no_grad():
             layer(torch.randn(B, L, H * K), pattern=causal)
@@ -160,7 +160,7 @@ class TestCentroids:
         handle.remove()
 
     def test_they_are_saved_with_the_weights(self):
-        one, two = routing(clusters=3), RoutingAttention(width=K, heads=H, clusters=3).double()
+        one, two = routing(clusters=3), RoutingAttention(head_dim=K, heads=H, clusters=3).double()
         two.load_state_dict(one.state_dict())
         assert two.centroid_HCK.equal(one.centroid_HCK)
 
@@ -178,7 +178,7 @@ def test_memory_grows_as_clusters_times_their_size(largest):
 def test_wrong_settings_and_sizes():
     for wrong in ({"clusters": 0}, {"size": 0}, {"decay": 1.5}):
         with pytest.raises(BadConfig, match="cluster"):
-            RoutingAttention(width=K, **wrong)
+            RoutingAttention(head_dim=K, **wrong)
     q, k, v = tensors()
     with pytest.raises(ShapeError, match="was made for 2 heads"):
-        RoutingAttention(width=K, heads=2).double()(q, k, v)
+        RoutingAttention(head_dim=K, heads=2).double()(q, k, v)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard.attention import SinkhornAttention, SoftmaxAttention, SortCutAttention
-from regard.attention._base import average
-from regard.attention.sinkhorn import balanced
+from regard.attention.helpers import average
+from regard.attention.sinkhorn import sinkhorn_normalise
 from regard.errors import BadConfig, PatternNotSupported, ShapeError
 from regard.patterns import block, causal, full, keep, lengths, window
 
@@ -22,7 +22,7 @@ def tensors(length=L):
 
 def sortcut(**options) -> SortCutAttention:
     torch.manual_seed(1)
-    return SortCutAttention(width=K, heads=H, **options).double()
+    return SortCutAttention(head_dim=K, heads=H, **options).double()
 
 
 def equal(ours, theirs, inputs):
@@ -50,7 +50,7 @@ class TestSorting:
         for _ in range(3):
             s = s / s.sum(-2, keepdim=True)
             s = s / s.sum(-1, keepdim=True)
-        close(balanced(scores, torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 1, dtype=torch.float64), 3), s)
+        close(sinkhorn_normalise(scores, torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 1, dtype=torch.float64), 3), s)
 
     def test_causal_by_division(self):
         """Column sums go over the rows so far; a row has only earlier blocks; the first has none."""
@@ -62,17 +62,17 @@ class TestSorting:
             s = s / columns.masked_fill(columns == 0, 1)
             rows = s.sum(-1, keepdim=True)
             s = s / rows.masked_fill(rows == 0, 1)
-        ours = balanced(scores[None, None], earlier, None, 3)[0, 0]
+        ours = sinkhorn_normalise(scores[None, None], earlier, None, 3)[0, 0]
         close(ours, s)
         assert (ours[0] == 0).all() and ours[1].tolist() == [1, 0, 0, 0, 0]
 
     def test_without_iterations_rows_only(self):
         scores = torch.randn(1, 1, 5, 5, dtype=torch.float64)
-        close(balanced(scores, torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 1, dtype=torch.float64), 0), scores.softmax(-1))
+        close(sinkhorn_normalise(scores, torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 1, dtype=torch.float64), 0), scores.softmax(-1))
 
     def test_cold_is_the_best_permutation(self):
         scores, ones = torch.randn(4, 1, 5, 5, dtype=torch.float64), torch.ones(5, 5, dtype=torch.bool)
-        sort = balanced(scores / 0.02, ones, ones[:, :1].double(), 500)
+        sort = sinkhorn_normalise(scores / 0.02, ones, ones[:, :1].double(), 500)
         orders = torch.tensor(list(permutations(range(5))))
         best = scores.expand(4, len(orders), 5, 5).gather(-1, orders[..., None].expand(4, -1, -1, -1)).sum((-1, -2)).argmax(-1)
         assert sort[:, 0].argmax(-1).equal(orders[best]) and sort.amax(-1).mean() > 0.9
@@ -234,4 +234,4 @@ def test_wrong_settings_and_sizes():
         sortcut(kept=0)
     q, k, v = tensors()
     with pytest.raises(ShapeError, match="was made for 2 heads"):
-        SortCutAttention(width=K, heads=2).double()(q, k, v)
+        SortCutAttention(head_dim=K, heads=2).double()(q, k, v)

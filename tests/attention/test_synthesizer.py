@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.attention.test_contract import compare
 
 from regard.attention import (
     DenseSynthesizer,
@@ -14,12 +13,13 @@ from regard.attention import (
     MixtureSynthesizer,
     RandomSynthesizer,
     SoftmaxAttention,
-    _scored,
+    helpers,
     synthesizer,
 )
 from regard.errors import ShapeError
 from regard.look import capture
 from regard.patterns import causal, full, lengths
+from regard.testing import assert_law
 
 B, L, H, K, V, N = 2, 7, 3, 5, 4, 11
 ALL = [DenseSynthesizer, RandomSynthesizer, FactorisedDenseSynthesizer, FactorisedRandomSynthesizer, MixtureSynthesizer]
@@ -33,7 +33,7 @@ def qkv(length=L):
 
 def made(kind, length=N):
     torch.manual_seed(1)
-    attention = kind.sized(heads=H, width=K, length=length).double()
+    attention = kind.sized(heads=H, head_dim=K, length=length).double()
     with torch.no_grad():
         for p in attention.parameters():
             p.normal_()
@@ -86,7 +86,7 @@ class TestRandom:
 class TestDense:
     def test_by_hand(self):
         """relu(1, −2) = (1, 0); columns 0, 1, 2 of W give 0, log 2, log 5; under `causal` the second query sees two."""
-        attention = DenseSynthesizer(width=2, length=3).double()
+        attention = DenseSynthesizer(head_dim=2, max_length=3).double()
         with torch.no_grad():
             attention.w_HNK.copy_(torch.tensor([[[1, 9], [2, 9], [5, 9]]], dtype=torch.float64).log()), attention.b_HN.zero_()
         q = torch.tensor([1.0, -2.0], dtype=torch.float64).expand(1, 3, 1, 2)
@@ -125,14 +125,14 @@ class TestMixture:
         places = torch.arange(L)[None]
         said = [share * p.logits(q, k, places, places) for share, p in zip(attention.share_P.softmax(0), parts, strict=True)]
         close(attention.weights(q, k), sum(said).softmax(-1))
-        assert attention.length == 9
-        compare(attention, qkv(), causal & lengths([L, 2]))
+        assert attention.max_length == 9
+        assert_law(attention, qkv(), causal & lengths([L, 2]))
 
     def test_parts_are_checked_and_seen_through_one_map(self):
         with pytest.raises(ShapeError, match="at least one"):
             MixtureSynthesizer([])
-        with pytest.raises(ShapeError, match="RandomSynthesizer was made for 2 heads"):
-            MixtureSynthesizer([RandomSynthesizer(heads=2, length=N)])(*(x.float() for x in qkv()))
+        with pytest.raises(ShapeError, match="MixtureSynthesizer was made for 2 heads"):
+            MixtureSynthesizer([RandomSynthesizer(heads=2, max_length=N)])(*(x.float() for x in qkv()))
         q, k, v = (x.detach().float() for x in qkv())
         with capture(attention := made(MixtureSynthesizer).float()) as maps:
             attention(q, k, v)
@@ -141,10 +141,10 @@ class TestMixture:
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 class TestAll:
-    def test_in_chunks_of_rows(self, kind, monkeypatch):
-        monkeypatch.setattr(_scored, "BUDGET", 2 * B * H * N)
-        for pattern in (full, causal & lengths([N, 5])):
-            compare(made(kind), qkv(N), pattern)
+    def test_in_chunks_of_rows(self, kind):
+        with helpers.force_row_chunks(2 * B * H * N):
+            for pattern in (full, causal & lengths([N, 5])):
+                assert_law(made(kind), qkv(N), pattern)
 
     def test_a_reset_row_counts_from_where_it_began(self, kind):
         """Fixed positions are those of the row's own tokens."""
@@ -158,9 +158,9 @@ class TestAll:
 
     def test_too_long_is_named(self, kind):
         attention, (q, k, v) = made(kind), (x.detach() for x in qkv(N + 1))
-        with pytest.raises(ShapeError, match=f"{kind.__name__} has logits for 11 keys and was given 12"):
+        with pytest.raises(ShapeError, match=f"{kind.__name__} was made for up to 11 keys, got 12"):
             attention(q, k, v)
         state = attention.start(B)
         attention(q[:, :N], k[:, :N], v[:, :N], causal, state=state)
-        with pytest.raises(ShapeError, match="was given 12"):
+        with pytest.raises(ShapeError, match="got 12"):
             attention(q[:, N:], k[:, N:], v[:, N:], causal, state=state)

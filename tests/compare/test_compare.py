@@ -3,14 +3,15 @@
 import json
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 
 from regard.cli import main
-from regard.compare import Comparison, compare
+from regard.compare import CompareOptions, Comparison, compare
 from regard.errors import BadConfig, UnknownName
 
-TINY = {"width": 16, "heads": 2, "threads": 1, "minutes": 200.0}  # which it will not take
+TINY = CompareOptions(lengths=(16,), width=16, heads=2, threads=1, repeats=1, minutes=200.0)  # minutes it will not take
 MODULE = """
 import os
 from dataclasses import replace
@@ -35,19 +36,19 @@ def found(tmp_path_factory) -> Comparison:
         patch.syspath_prepend(folder)
         from fragile_mechanism import Fragile
 
-        return compare(["linear", Fragile, "efficient", "bigbird", "gated-delta"], [32, 16, 24], repeats=2, **TINY)
+        return compare(["linear", Fragile, "efficient", "bigbird", "gated-delta"], replace(TINY, lengths=(32, 16, 24), repeats=2))
 
 
 def test_everything_asked_for_has_a_row(found):
     assert found.mechanisms == ["softmax", "linear", "fragile", "efficient", "bigbird", "gated_delta"]
-    assert len(found.rows) == 6 * 3 * 3 and found.settings.lengths == (16, 24, 32)
+    assert len(found.rows) == 6 * 3 * 3 and found.options.lengths == (16, 24, 32)
 
 
 @pytest.mark.parametrize("name", ["softmax", "linear", "gated_delta"])
 def test_what_fits_is_measured(found, name):
     for row in (row for row in found.rows if row.mechanism == name):
         assert row.status == "measured" and row.repeats == 2 and row.seconds > 0 and row.spread >= 0, row
-        assert (row.distance is not None) == (row.what == "forward")
+        assert (row.distance is not None) == (row.operation == "forward")
         assert row.ratio == 1 if name == "softmax" else row.ratio > 0
     assert found.crossover(name).kind != "unknown"
 
@@ -73,8 +74,8 @@ def test_one_that_dies_is_reported_and_the_rest_goes_on(found):
 
 def test_refusals_are_listed_with_their_reason(found):
     lines = found.refusals()
-    assert any(line.startswith("efficient: refused: EfficientAttention knows") for line in lines)
-    assert any(line.startswith("bigbird: refused (one step): BigBirdAttention cannot go step by step") for line in lines)
+    assert any(line.startswith("efficient: refused: EfficientAttention supports") for line in lines)
+    assert any(line.startswith("bigbird: refused (one step): BigBirdAttention cannot stream") for line in lines)
     assert {line.split(":")[0] for line in lines} == {"efficient", "bigbird", "fragile"}
 
 
@@ -83,15 +84,15 @@ def test_a_picture_of_it(found, tmp_path):
 
 
 def test_not_causal_with_projections():
-    found = compare(["efficient", "delta"], [16], causal=False, projections=True, batch=2, repeats=1, **TINY)
-    assert found.what == ["forward", "train"]
+    found = compare(["efficient", "delta"], replace(TINY, causal=False, projections=True, batch_size=2))
+    assert found.operations == ["forward", "train"]
     assert found.row("efficient", 16, "train").status == "measured" and found.row("efficient", 16).distance > 0
     assert found.row("delta", 16).status == "refused"
 
 
 def test_when_time_is_over():
-    found = compare(["linear"], [16, 32], repeats=50, **TINY | {"minutes": 1e-6})
-    assert all(row.status == "late" for row in found.rows[1:])  # the first may just have been begun
+    found = compare(["linear"], replace(TINY, lengths=(16, 32), repeats=50, minutes=1e-6))
+    assert all(row.status == "skipped" for row in found.rows[1:])  # the first may just have been begun
     assert "--minutes 1e-06" in found.refusals()[0]
     assert found.crossover("linear").kind == "unknown"
     assert found.plot().axes and found.table() and json.loads(found.to_json())
@@ -100,31 +101,36 @@ def test_when_time_is_over():
 def test_processes_that_cannot_start(monkeypatch, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     monkeypatch.syspath_prepend(tmp_path)
-    found = compare(["linear"], [16], repeats=1, **TINY)
+    found = compare(["linear"], TINY)
     assert {row.status for row in found.rows} == {"died"} and "ImportError: broken" in found.rows[0].reason
 
 
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        ({"mechanisms": ["linea"]}, UnknownName, "linear"),
-        ({"mechanisms": [3]}, BadConfig, "not 3"),
         ({"lengths": []}, BadConfig, "1 to 32"),
         ({"lengths": [16, 2**30]}, BadConfig, "1,048,576"),
-        ({"lengths": [16.5]}, BadConfig, "whole number"),
-        ({"width": 16, "heads": 3}, BadConfig, "3 heads"),
-        ({"batch": 0}, BadConfig, "batch of 0"),
+        ({"lengths": [16.5]}, BadConfig, "integer"),
+        ({"lengths": 16}, BadConfig, "1 to 32"),
+        ({"width": 16, "heads": 3}, BadConfig, "heads=3"),
+        ({"batch_size": 0}, BadConfig, "batch_size=0"),
         ({"dtype": "float8"}, UnknownName, "float"),
-        ({"threads": 10**6}, BadConfig, "threads of 1000000"),
-        ({"repeats": 0}, BadConfig, "repeats of 0"),
+        ({"threads": 10**6}, BadConfig, "threads=1000000"),
+        ({"repeats": 0}, BadConfig, "repeats=0"),
         ({"minutes": float("inf")}, BadConfig, "minutes=inf"),
         ({"memory": -1.0}, BadConfig, "memory=-1"),
-        ({"seed": -1}, BadConfig, "seed of -1"),
+        ({"seed": -1}, BadConfig, "seed=-1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(given, error, says):
     with pytest.raises(error, match=says):
-        compare(**given)
+        compare(options=CompareOptions(**given))
+
+
+@pytest.mark.parametrize(("given", "error", "says"), [("linea", UnknownName, "linear"), (3, BadConfig, "3 is no mechanism")])
+def test_what_is_no_mechanism_is_refused_at_once(given, error, says):
+    with pytest.raises(error, match=says):
+        compare([given])
 
 
 def test_a_class_of_a_script_cannot_be_measured():
@@ -143,7 +149,7 @@ def test_the_command(capsys, tmp_path):
     assert main(["compare", "linear", "--lengths", "8", "16", "--json", str(written), "--plot", str(drawn), *sizes]) == 0
     said = capsys.readouterr()
     assert "at 16 tokens" in said.out and "linear" in said.out and f"wrote {written}" in said.out and said.err == ""
-    assert json.loads(written.read_text())["settings"]["lengths"] == [8, 16] and drawn.read_bytes().startswith(b"\x89PNG")
+    assert json.loads(written.read_text())["options"]["lengths"] == [8, 16] and drawn.read_bytes().startswith(b"\x89PNG")
     assert main(["compare", "efficient", "--lengths", "8", "--json", "-", *sizes]) == 0
     assert {row["mechanism"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"softmax", "efficient"}
 

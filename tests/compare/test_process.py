@@ -2,13 +2,13 @@
 
 import pytest
 
-from regard.compare import Child, child
+from regard.compare import Child, measure
 from regard.errors import ChildFailed
 
 MODULE = """
 import os, time
 import torch
-from regard.compare.child import peak
+from regard.compare.measure import peak_memory
 from regard.errors import ShapeError
 
 def double(x):
@@ -31,7 +31,7 @@ def sleeps():
     time.sleep(1000)
 
 def takes(mib):
-    return peak(lambda: torch.ones(mib, 2**18))
+    return peak_memory(lambda: torch.ones(mib, 2**18))
 
 def threads():
     return torch.get_num_threads()
@@ -46,41 +46,41 @@ def own(tmp_path, monkeypatch):
 
 
 def test_one_life(own):
-    with Child(threads=1, memory=512) as asked:
-        assert asked.ask(f"{own}:double", 600, x=[1, "a"]) == [1, "a", 1, "a"]
-        assert asked.ask(f"{own}:threads", 600) == 1
-        assert 60 <= asked.ask(f"{own}:takes", 600, mib=64) < 80
-        assert 28 <= asked.ask(f"{own}:takes", 600, mib=32) < 48  # the peak before is forgotten
+    with Child(threads=1, memory=512) as child:
+        assert child.call(f"{own}:double", 600, x=[1, "a"]) == [1, "a", 1, "a"]
+        assert child.call(f"{own}:threads", 600) == 1
+        assert 60 <= child.call(f"{own}:takes", 600, mib=64) < 80
+        assert 28 <= child.call(f"{own}:takes", 600, mib=32) < 48  # the peak before is forgotten
         for name, kind, says in (("refuses", "refused", "too long"), ("breaks", "failed", "KeyError: 'missing'")):
             with pytest.raises(ChildFailed, match=says) as failure:
-                asked.ask(f"{own}:{name}", 600)
+                child.call(f"{own}:{name}", 600)
             assert failure.value.kind == kind
         with pytest.raises(ChildFailed, match="memory") as failure:
-            asked.ask(f"{own}:takes", 600, mib=4096)
+            child.call(f"{own}:takes", 600, mib=4096)
         assert failure.value.kind == "memory"
-        assert asked.ask(f"{own}:double", 600, x=3) == 6  # it lives on after all that
+        assert child.call(f"{own}:double", 600, x=3) == 6  # it lives on after all that
         with pytest.raises(ChildFailed, match=r"0\.5 s") as failure:
-            asked.ask(f"{own}:sleeps", 0.5)
+            child.call(f"{own}:sleeps", 0.5)
         assert failure.value.kind == "time"
         with pytest.raises(ChildFailed, match="SIGABRT") as failure:  # in a second process
-            asked.ask(f"{own}:dies", 600)
+            child.call(f"{own}:dies", 600)
         assert failure.value.kind == "died"
 
 
 def test_one_that_cannot_start(monkeypatch, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     monkeypatch.syspath_prepend(tmp_path)
-    with Child() as asked:
+    with Child() as child:
         for _ in range(2):  # it is tried again, and says so again
             with pytest.raises(ChildFailed, match="ended with code 1: ImportError: broken") as failure:
-                asked.ask("statistics:mean", 600, data=[1, 2])
+                child.call("statistics:mean", 600, data=[1, 2])
             assert failure.value.kind == "died"
 
 
 def test_memory_where_there_is_no_proc(monkeypatch, tmp_path):
-    monkeypatch.setattr(child, "CLEAR", tmp_path / "missing" / "clear_refs")
+    monkeypatch.setattr(measure, "CLEAR", tmp_path / "missing" / "clear_refs")
     kept: list[bytearray] = []
-    seen = child.peak(lambda: kept.append(bytearray(64 * 2**20)))
+    seen = measure.peak_memory(lambda: kept.append(bytearray(64 * 2**20)))
     assert seen is None or seen > 0  # only what exceeds the peak of the whole life is seen
-    monkeypatch.setattr(child, "STATUS", tmp_path / "missing")
-    child.limit_memory(1.0)  # nothing happens
+    monkeypatch.setattr(measure, "STATUS", tmp_path / "missing")
+    measure.limit_memory(1.0)  # nothing happens

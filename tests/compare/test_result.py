@@ -7,14 +7,11 @@ import math
 import pytest
 from rich.console import Console
 
-from regard.compare import Comparison, Crossover, Row, crossover
-from regard.compare.result import Settings, spread
+from regard.compare import CompareOptions, Comparison, Crossover, Row, crossover
+from regard.compare.measure import Timing
 from regard.errors import BadConfig, UnknownName
 
-SETTINGS = Settings(
-    lengths=(100, 1000, 10000), width=64, heads=2, batch=1, causal=False, dtype="float32", projections=False, threads=1, repeats=3,
-    minutes=1.0, memory=None, seed=0,
-)  # fmt: skip
+OPTIONS = CompareOptions(lengths=(100, 1000, 10000), width=64, heads=2, causal=False, threads=1, repeats=3, minutes=1.0)
 
 
 def ratios(*pairs: tuple[int, float]) -> Crossover:
@@ -56,13 +53,13 @@ def test_the_order_of_lengths_does_not_matter():
 
 
 def test_spread():
-    assert spread([2.0, 1.0, 4.0]) == 1.5
+    assert Timing.of([2.0, 1.0, 4.0]) == Timing(2.0, 1.5, 3)
 
 
 @pytest.fixture
 def comparison() -> Comparison:
     rows = []
-    for length in SETTINGS.lengths:
+    for length in OPTIONS.lengths:
         for what, slower in (("forward", 1), ("train", 3)):
             exact = slower * length**2 * 1e-7
             rows.append(Row("softmax", length, what, "measured", "", exact, 0.1, 3, 1.0, 1.0, 0.0 if what == "forward" else None))
@@ -73,7 +70,7 @@ def comparison() -> Comparison:
                 rows.append(Row("hard", length, what, "measured", "", 2 * exact, 0.1, 3, 2.0, 7.0, 0.9))
             else:
                 rows.append(Row("hard", length, what, "memory", "ran out of the memory it is allowed"))
-    return Comparison(SETTINGS, tuple(sorted(rows, key=lambda row: row.mechanism != "softmax")), "a machine", 12.0)
+    return Comparison(OPTIONS, tuple(sorted(rows, key=lambda row: row.mechanism != "softmax")), "a machine", 12.0)
 
 
 def text(table: object) -> str:
@@ -83,7 +80,7 @@ def text(table: object) -> str:
 
 
 def test_what_the_result_says(comparison):
-    assert comparison.mechanisms[0] == "softmax" and comparison.what == ["forward", "train"]
+    assert comparison.mechanisms[0] == "softmax" and comparison.operations == ["forward", "train"]
     assert comparison.crossover("linear").length == pytest.approx(1500)
     assert comparison.crossover("hard", "train") == Crossover("never", 1000)
     assert comparison.crossover("delta").kind == "unknown"
@@ -116,7 +113,7 @@ def test_json(comparison):
     assert found["format"] == "regard.comparison" and found["format_version"] == 1
     assert len(found["rows"]) == len(comparison.rows)
     assert found["rows"][0] == {
-        "mechanism": "softmax", "length": 100, "what": "forward", "status": "measured", "reason": "", "seconds": pytest.approx(1e-3),
+        "mechanism": "softmax", "length": 100, "operation": "forward", "status": "measured", "reason": "", "seconds": pytest.approx(1e-3),
         "spread": 0.1, "repeats": 3, "ratio": 1.0, "mib": 1.0, "distance": 0.0,
     }  # fmt: skip
     assert found["crossovers"]["linear"]["train"] == {"kind": "from", "length": pytest.approx(1500)}

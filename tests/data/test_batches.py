@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import BOS, EOS, PAD, Batches, Corpus, Ragged, Tokenizers, collate, read
+from regard.data import BOS, EOS, PAD, Batches, Corpus, Ragged, Tokenizers, collate, read_pairs
 from regard.data.corpus import _encoded
 from regard.errors import NotSupported, ShapeError
 
@@ -55,8 +55,8 @@ def test_a_batch_by_hand():
 
 
 def test_text_to_batch_and_back():
-    pairs = read("numbers:en-de,below=300", shares=(0, 0)).train
-    tokenizers = Tokenizers.train(pairs, size=300)
+    pairs = read_pairs("numbers:en-de,below=300", shares=(0, 0)).train
+    tokenizers = Tokenizers.train(pairs, vocab_size=300)
     corpus = Corpus.of(pairs, tokenizers)
     for batch in Batches(corpus, 500).epoch(0):
         for row, n in enumerate(batch.index_B.tolist()):
@@ -68,7 +68,7 @@ def test_text_to_batch_and_back():
 
 def test_dropout_cuts_every_epoch_and_side_another_way_and_repeats():
     pairs = [("newest lowest widest newer lower", "newest lowest widest newer lower")] * 5
-    tokenizers = Tokenizers.train(pairs, size=300)
+    tokenizers = Tokenizers.train(pairs, vocab_size=300)
     first, again, other = (Corpus.of(pairs, tokenizers, dropout=0.3, seed=seed) for seed in (1, 1, 2))
     assert first.source.values.tolist() == again.source.values.tolist() != other.source.values.tolist()
     assert first.source.values.tolist() != first.target.values[first.target.values != BOS].tolist()
@@ -100,11 +100,11 @@ def test_every_pair_once_and_no_batch_above_the_budget(pairs, budget, epoch, shu
 
 def test_a_pair_above_the_budget():
     corpus = corpus_of([3, 40, 5], [3, 5, 5])
-    with pytest.raises(NotSupported, match=r'pair 1 has 41 tokens.*budget of 40.*long="alone"'):
+    with pytest.raises(NotSupported, match=r'pair 1 has 41 tokens.*batch_tokens=40.*long="alone"'):
         Batches(corpus, 40).plan(0)
     alone = Batches(corpus, 40, long="alone")
     assert [1] in [index.tolist() for index in alone.plan(0)]
-    assert Batches(corpus, 41).count(0) == 2
+    assert len(Batches(corpus, 41).plan(0)) == 2
 
 
 def test_nothing_at_all():
@@ -124,8 +124,8 @@ def test_little_padding(budget):
 
 
 def test_little_padding_on_numbers():
-    pairs = read("numbers:en-de,count=4000").train
-    corpus = Corpus.of(pairs, Tokenizers.train(pairs, size=500))
+    pairs = read_pairs("numbers:en-de,count=4000").train
+    corpus = Corpus.of(pairs, Tokenizers.train(pairs, vocab_size=500))
     assert Batches(corpus, 1024).fill() >= 0.9 and Batches(corpus, 4096).fill() >= 0.9
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_asked():
         batches.epoch(0, rank=2, world=2)
     with pytest.raises(ShapeError, match="cannot go on from number 10000"):
         batches.epoch(0, first=10_000)
-    with pytest.raises(NotSupported, match="budget=0"):
+    with pytest.raises(NotSupported, match="batch_tokens=0"):
         Batches(CAPTIONS, 0)
     with pytest.raises(ShapeError, match="2 source sentences and 1 target"):
         Corpus(Ragged.of([[2], [2]]), Ragged.of([[1, 2]]))

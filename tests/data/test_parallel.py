@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import read
+from regard.data import read_pairs
 from regard.data.lines import Fault, lines
 from regard.data.splits import part_of, split
 from regard.errors import BadFile, MissingFile, NotSupported, RegardError, UnknownName
@@ -45,20 +45,20 @@ def test_every_format(write, packed, end):
     flat = write(f"a.jsonl{packed}", "".join(json.dumps({"source": s, "target": t}) + end for s, t in PAIRS))
     deep = write(f"b.jsonl{packed}", "".join(json.dumps({"translation": {"en": s, "fr": t}}) + end for s, t in PAIRS))
     plain = PAIRS[:3]  # JSON may spell other line ends: they become spaces, a sentence is one line
-    assert read(two, **ALL).train == read(f"{two[0]} {two[1]}", **ALL).train == PAIRS
-    assert read(table, **ALL).train == read(str(table), **ALL).train == PAIRS
-    assert read(named, fields=("en", "fr"), **ALL).train == PAIRS
-    assert read(flat, **ALL).train == [*plain, ("a b c", "d e")]
-    assert read(deep, fields=("translation.en", "translation.fr"), **ALL).train == [*plain, ("a b c", "d e")]
+    assert read_pairs(two, **ALL).train == read_pairs(f"{two[0]} {two[1]}", **ALL).train == PAIRS
+    assert read_pairs(table, **ALL).train == read_pairs(str(table), **ALL).train == PAIRS
+    assert read_pairs(named, fields=("en", "fr"), **ALL).train == PAIRS
+    assert read_pairs(flat, **ALL).train == [*plain, ("a b c", "d e")]
+    assert read_pairs(deep, fields=("translation.en", "translation.fr"), **ALL).train == [*plain, ("a b c", "d e")]
 
 
 def test_the_last_line_may_lack_its_end_and_the_first_may_have_a_mark(write):
     two = write("a.en", "\ufeffone\ntwo"), write("a.fr", "un\ndeux\n")
-    assert read(two, **ALL).train == [("one", "un"), ("two", "deux")]
+    assert read_pairs(two, **ALL).train == [("one", "un"), ("two", "deux")]
 
 
 def test_white_space_around_a_sentence_is_no_part_of_it(write):
-    assert read((write("a.en", " one \n"), write("a.fr", "\tun\n")), **ALL).train == [("one", "un")]
+    assert read_pairs((write("a.en", " one \n"), write("a.fr", "\tun\n")), **ALL).train == [("one", "un")]
 
 
 line = st.text(st.characters(blacklist_characters="\n\r\0", blacklist_categories=("Cs",)), min_size=1).filter(lambda s: s.strip())
@@ -70,7 +70,7 @@ def test_what_was_written_is_read(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("pairs")
     for side, name in enumerate(("a.en", "a.fr")):
         (folder / name).write_bytes(b"\n".join(pair[side].encode() for pair in pairs))
-    found = read((folder / "a.en", folder / "a.fr"), **ALL).train
+    found = read_pairs((folder / "a.en", folder / "a.fr"), **ALL).train
     first = pairs[0][0].removeprefix("\ufeff"), pairs[0][1].removeprefix("\ufeff")
     if all(side.strip() for side in first):
         assert found == [(s.strip(), t.strip()) for s, t in [first, *pairs[1:]]]
@@ -94,9 +94,9 @@ def test_a_bad_line(write, what, side):
     raw[side][1] = BAD_LINES[what]
     paths = [write(f"a.{n}", b"\n".join(some) + b"\n") for n, some in enumerate(raw)]
     with pytest.raises(BadFile, match=what) as caught:
-        read(paths)
-    assert f"{paths[side]}, line 2" in str(caught.value) and 'bad="skip"' in str(caught.value)
-    found = read(paths, bad="skip", **ALL)
+        read_pairs(paths)
+    assert f"{paths[side]}, line 2" in str(caught.value) and 'on_error="skip"' in str(caught.value)
+    found = read_pairs(paths, on_error="skip", **ALL)
     assert found.train == [("a", "x"), ("c", "z")]
     assert found.skipped.counts == {what: 1} and f"{paths[side]}, line 2" in str(found.skipped)
 
@@ -122,15 +122,15 @@ def test_a_bad_row(write, name, row, what):
     good = "a\tb" if name == "a.tsv" else '{"source": "a", "target": "b"}'
     path = write(name, f"{good}\n{row}\n{good}\n")
     with pytest.raises(BadFile, match=what) as caught:
-        read(path)
+        read_pairs(path)
     assert f"{path}, line 2" in str(caught.value)
-    found = read(path, bad="skip", **ALL)
+    found = read_pairs(path, on_error="skip", **ALL)
     assert found.train == [("a", "b")] * 2 and found.skipped.counts == {what: 1}
 
 
 def test_many_faults_are_counted_and_a_few_told(write):
     path = write("a.tsv", "a\tb\n" + "x\n" * 1200 + "\n" * 7)
-    found = read(path, bad="skip", **ALL)
+    found = read_pairs(path, on_error="skip", **ALL)
     assert len(found.skipped) == 1207 and found.skipped.counts == {"too few columns": 1200, "empty line": 7}
     assert "1,207 pairs" in str(found.skipped) and len(str(found.skipped)) < 2000
 
@@ -161,34 +161,34 @@ def test_the_longest_line_allowed(write, end):
 def test_unequal_numbers_of_lines(write, bad):
     a, b = write("a.en", "1\n2\n3\n4\n5\n"), write("a.fr", "1\n2\n3\n")
     with pytest.raises(BadFile, match=r"a\.en has 5 lines and .*a\.fr has 3: line 4 of 5 has no partner in .*a\.fr"):
-        read((a, b), bad=bad)
+        read_pairs((a, b), on_error=bad)
     with pytest.raises(BadFile, match=r"a\.fr has 3 lines and .*a\.en has 5: line 4 of 5 has no partner in .*a\.fr"):
-        read((b, a), bad=bad)
+        read_pairs((b, a), on_error=bad)
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.jsonl", "a.tsv.xz"])
 def test_an_empty_file(write, name):
     with pytest.raises(BadFile, match="no pair"):
-        read(write(name, ""), bad="skip")
+        read_pairs(write(name, ""), on_error="skip")
 
 
 def test_two_empty_files_and_nothing_but_faults(write):
     with pytest.raises(BadFile, match="no pair"):
-        read((write("a.en", ""), write("a.fr", "")))
+        read_pairs((write("a.en", ""), write("a.fr", "")))
     with pytest.raises(BadFile, match=r"no pair.*2 pairs were left out: 2 too few columns"):
-        read(write("a.tsv", "x\ny\n"), bad="skip")
+        read_pairs(write("a.tsv", "x\ny\n"), on_error="skip")
 
 
 def test_missing_files_and_folders(write, tmp_path):
     there = write("a.en", "one\n")
     for spec in (tmp_path / "none.tsv", (there, tmp_path / "none.fr"), str(tmp_path / "none.tsv")):
         with pytest.raises(MissingFile, match=r"none.*no such file"):
-            read(spec)
+            read_pairs(spec)
     with pytest.raises(FileNotFoundError):
-        read(tmp_path / "none.tsv")
+        read_pairs(tmp_path / "none.tsv")
     for spec in (tmp_path, (there, tmp_path), (tmp_path, there)):
         with pytest.raises(BadFile, match="is a folder"):
-            read(spec)
+            read_pairs(spec)
     with pytest.raises(BadFile, match="is a folder"):
         next(lines(tmp_path))
     with pytest.raises(MissingFile):
@@ -203,25 +203,25 @@ def test_a_damaged_archive(write, name):
     for raw in (whole[: len(whole) // 2], whole[:5], bytes(flipped), b"no archive at all"):
         path = write("tmp", raw).rename(write(name, ""))
         with pytest.raises(BadFile, match=r"after line [\d,]+: the .* archive is damaged|not UTF-8|column"):
-            read(path)
-    assert len(read(write(name, "a\tb\n" * 9), **ALL).train) == 9
+            read_pairs(path)
+    assert len(read_pairs(write(name, "a\tb\n" * 9), **ALL).train) == 9
 
 
 def test_what_is_no_data(write):
     with pytest.raises(BadFile, match=r"\.tsv.*two files"):
-        read(write("a.en", "one\n"))
+        read_pairs(write("a.en", "one\n"))
     with pytest.raises(BadFile, match="no column called 'de'; the header has 'en', 'fr'"):
-        read(write("a.tsv", "en\tfr\na\tb\n"), fields=("en", "de"))
+        read_pairs(write("a.tsv", "en\tfr\na\tb\n"), fields=("en", "de"))
     with pytest.raises(BadFile, match=r"line 1: NUL byte where the header"):
-        read(write("a.tsv", "\0\na\tb\n"), fields=("en", "de"), bad="skip")
+        read_pairs(write("a.tsv", "\0\na\tb\n"), fields=("en", "de"), on_error="skip")
     with pytest.raises(NotSupported, match="3 files"):
-        read(("a", "b", "c"))
+        read_pairs(("a", "b", "c"))
     with pytest.raises(NotSupported, match='"stop"'):
-        read("numbers:en-de", bad="ignore")
+        read_pairs("numbers:en-de", on_error="ignore")
     with pytest.raises(UnknownName, match="did you mean 'numbers'"):
-        read("number:en-de")
+        read_pairs("number:en-de")
     with pytest.raises(NotSupported, match="shares"):
-        read("numbers:en-de", shares=(0.5, 0.5))
+        read_pairs("numbers:en-de", shares=(0.5, 0.5))
 
 
 @settings(max_examples=150, deadline=None)
@@ -230,7 +230,7 @@ def test_any_bytes_give_pairs_or_a_typed_error(tmp_path_factory, raw, name, bad)
     path = tmp_path_factory.mktemp("any") / name
     path.write_bytes(raw)
     try:
-        found = read(path, bad=bad, **ALL).train
+        found = read_pairs(path, on_error=bad, **ALL).train
     except RegardError as error:
         assert str(path) in str(error)
     else:
@@ -242,12 +242,12 @@ def test_any_bytes_give_pairs_or_a_typed_error(tmp_path_factory, raw, name, bad)
 
 def test_copies_never_stand_on_both_sides(write):
     rows = [(f"sentence {n % 400}", f"phrase {n}") for n in range(2000)]
-    found = read(write("a.tsv", "".join(f"{s}\t{t}\n" for s, t in rows)), shares=(0.1, 0.2))
+    found = read_pairs(write("a.tsv", "".join(f"{s}\t{t}\n" for s, t in rows)), shares=(0.1, 0.2))
     parts = [found.train, found.valid, found.test]
     assert sorted(pair for part in parts for pair in part) == sorted(rows) and found.leaked == 0
     assert not {s for s, _ in found.train} & {s for s, _ in found.test} and not {s for s, _ in found.valid} & {s for s, _ in found.test}
     assert 0.05 < len(found.valid) / 2000 < 0.15 and 0.14 < len(found.test) / 2000 < 0.26
-    more = read(write("b.tsv", "new\tneu\n" + "".join(f"{s}\t{t}\n" for s, t in rows[::-1])), shares=(0.1, 0.2))
+    more = read_pairs(write("b.tsv", "new\tneu\n" + "".join(f"{s}\t{t}\n" for s, t in rows[::-1])), shares=(0.1, 0.2))
     assert set(found.test) <= set(more.test) and set(found.train) <= set(more.train)  # pairs added later move nothing
 
 
@@ -267,10 +267,10 @@ def test_small_sets_still_have_every_part():
 def test_parts_the_user_names_are_taken_as_they_are(write):
     train = write("a.tsv", "".join(f"s{n}\tt{n}\n" for n in range(200)))
     test = write("t.tsv", "s3\tt3\nnew\tneu\n")
-    found = read(train, test=test)
+    found = read_pairs(train, test=test)
     assert found.test == [("s3", "t3"), ("new", "neu")] and found.leaked == 1
     assert 0 < len(found.valid) < 40 and len(found.train) + len(found.valid) == 200
-    both = read(train, valid=test, test=test)
+    both = read_pairs(train, valid=test, test=test)
     assert len(both.train) == 200 and both.valid == both.test
-    assert both.digest != found.digest and read(train, test=test).digest == found.digest
+    assert both.digest != found.digest and read_pairs(train, test=test).digest == found.digest
     assert str(both) == "200 pairs to train on, 2 for validation, 2 for test"

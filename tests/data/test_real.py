@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import Batches, Corpus, Tokenizers, read
+from regard.data import Batches, Corpus, Tokenizers, read_pairs
 
 DATA = Path(os.environ.get("REGARD_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
 SET = DATA / "multi30k"
@@ -17,10 +17,10 @@ def two(name):
 
 
 def test_multi30k():
-    data = read(two("train"), valid=two("val"), test=two("test_2016_flickr"))
+    data = read_pairs(two("train"), valid=two("val"), test=two("test_2016_flickr"))
     assert (len(data.train), len(data.valid), len(data.test), len(data.skipped)) == (29_000, 1_014, 1_000, 0)
     assert data.train[0][0].startswith("Two young, White males")
-    tokenizers = Tokenizers.train(data.train, size=8000)
+    tokenizers = Tokenizers.train(data.train, vocab_size=8000)
     assert len(tokenizers.source) == 8000
     corpus = Corpus.of(data.train, tokenizers)
     assert 14 < corpus.source.lengths.mean() < 17

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from regard.data import Texts, Tokenizer, Tokens, encoded, text
+from regard.data import Texts, TokenizedText, Tokenizer, text, tokenize_texts
 from regard.data.tokens import BOS, EOS, UNK
 from regard.errors import BadFile, CannotSave, MissingFile, NotSupported
 
@@ -106,13 +106,13 @@ def test_a_folder_without_text_and_a_file_without_any(write, tmp_path):
 )
 def test_bad_lines_stop_or_are_left_out(write, name, content, says):
     path = write(name, content)
-    with pytest.raises(BadFile, match=says + r".*bad=\"skip\""):
+    with pytest.raises(BadFile, match=says + r".*on_error=\"skip\""):
         list(Texts(path, longest=100, **WHOLE).pieces())
-    kept = Texts(path, longest=100, bad="skip", **WHOLE)
+    kept = Texts(path, longest=100, on_error="skip", **WHOLE)
     assert "".join(documents(kept)).split() in (["one", "three"], ["onethree"])
     assert len(kept.skipped) == 1 and "1 lines were left out" in str(kept.skipped)
-    with pytest.raises(NotSupported, match="bad='other'"):
-        Texts(path, bad="other")
+    with pytest.raises(NotSupported, match="on_error='other'"):
+        Texts(path, on_error="other")
 
 
 def test_a_broken_archive(write, tmp_path):
@@ -158,7 +158,7 @@ def test_parts_of_their_own(write):
 # -- pieces and tokens ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["bpe", "bytes", "characters", "words"])
+@pytest.mark.parametrize("kind", ["bpe", "byte", "char", "word"])
 def test_pieces_become_the_tokens_of_the_whole(write, tmp_path, monkeypatch, kind):
     """Also where blank lines, indents and spaces at line ends stand at the border of a piece."""
     body = "".join(f"word {n},  more\n{'  x ' * (n % 3)}\n{'' if n % 5 else chr(10)}a{n} (b).\n" for n in range(400))
@@ -166,19 +166,19 @@ def test_pieces_become_the_tokens_of_the_whole(write, tmp_path, monkeypatch, kin
     monkeypatch.setattr(text, "PIECE", 100)
     texts = Texts(path, **WHOLE)
     assert len(list(texts.pieces())) > 20
-    tokenizer = Tokenizer.train(texts.train(), kind, 300, least=1)
-    found = encoded(texts, tokenizer, tmp_path / "cache").train
-    assert found.ids.tolist() == [BOS, *tokenizer.encode(body), EOS] == Tokens.of([body], tokenizer).ids.tolist()
+    tokenizer = Tokenizer.train(texts.train(), kind, 300, min_count=1)
+    found = tokenize_texts(texts, tokenizer, tmp_path / "cache").train
+    assert found.ids.tolist() == [BOS, *tokenizer.encode(body), EOS] == TokenizedText.of([body], tokenizer).ids.tolist()
     assert found.ids.dtype == np.uint16 and found.bytes == len(body.encode()) and found.starts.tolist() == [0]
 
 
 def test_documents_end_to_end(write, tmp_path):
     path = write("a.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
     texts = Texts(path, shares=(0.2, 0.1))
-    tokenizer = Tokenizer.train(texts.train(), "characters", 100, least=1)
-    found = encoded(texts, tokenizer, tmp_path / "cache")
+    tokenizer = Tokenizer.train(texts.train(), "char", 100, min_count=1)
+    found = tokenize_texts(texts, tokenizer, tmp_path / "cache")
     for part in ("train", "valid", "test"):
-        tokens: Tokens = getattr(found, part)
+        tokens: TokenizedText = getattr(found, part)
         whole = documents(texts, part)
         rows = [tokens.ids[a:b].tolist() for a, b in zip(tokens.starts, tokens.ends, strict=True)]
         assert rows == [[BOS, *tokenizer.encode(d), EOS] for d in whole]
@@ -195,7 +195,7 @@ def test_the_cache_is_kept_until_something_changes(write, tmp_path, monkeypatch)
 
     def ask(**options):
         made.clear()
-        found = encoded(Texts(path, **options), tokenizer, folder)
+        found = tokenize_texts(Texts(path, **options), tokenizer, folder)
         return bool(made), found
 
     assert ask()[0] and not ask()[0]
@@ -218,26 +218,26 @@ def test_the_cache_is_kept_until_something_changes(write, tmp_path, monkeypatch)
 
 def test_validation_is_not_taken_for_test(write, tmp_path):
     """The same two files, the second as another part, in one cache."""
-    a, b, tokenizer = write("a.txt", "one"), write("b.txt", "two"), Tokenizer.train([], "bytes", 260)
+    a, b, tokenizer = write("a.txt", "one"), write("b.txt", "two"), Tokenizer.train([], "byte", 260)
     for named in ("valid", "test"):
-        found = encoded(Texts(a, **{named: b}, shares=(0.0, 0.0)), tokenizer, tmp_path / "cache")
+        found = tokenize_texts(Texts(a, **{named: b}, shares=(0.0, 0.0)), tokenizer, tmp_path / "cache")
         assert [getattr(found, part).documents for part in ("valid", "test")] == [named == "valid", named == "test"]
 
 
 def test_what_a_killed_process_left_is_neither_read_nor_kept(write, tmp_path):
-    path, tokenizer, folder = write("a.txt", "one"), Tokenizer.train([], "bytes", 260), tmp_path / "cache"
-    encoded(Texts(path), tokenizer, folder)
+    path, tokenizer, folder = write("a.txt", "one"), Tokenizer.train([], "byte", 260), tmp_path / "cache"
+    tokenize_texts(Texts(path), tokenizer, folder)
     (made,) = (one for one in folder.iterdir() if one.is_dir())
     made.rename(folder / "writing-1")  # killed before the last step
-    encoded(Texts(path), tokenizer, folder)
+    tokenize_texts(Texts(path), tokenizer, folder)
     assert [one.name for one in folder.iterdir() if one.is_dir()] == [made.name]
 
 
 def test_several_processes_ask_at_once(write, tmp_path):
     path = write("a.txt", "".join(DOCUMENTS) * 20)
     script = f"""
-from regard.data import Texts, Tokenizer, encoded
-found = encoded(Texts({str(path)!r}), Tokenizer.train(["x"], "bytes", 300), {str(tmp_path / "cache")!r})
+from regard.data import Texts, Tokenizer, tokenize_texts
+found = tokenize_texts(Texts({str(path)!r}), Tokenizer.train(["x"], "byte", 300), {str(tmp_path / "cache")!r})
 print(found.train.ids.sum(), found.digest)
 """
     workers = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -248,18 +248,18 @@ print(found.train.ids.sum(), found.digest)
 
 def test_a_place_that_cannot_be_written(write, tmp_path):
     path = write("a.txt", "text\n")
-    with pytest.raises(CannotSave, match="choose another place"):
-        encoded(Texts(path), Tokenizer.train(["text"], "bytes", 300), path / "cache")
+    with pytest.raises(CannotSave, match="choose another folder"):
+        tokenize_texts(Texts(path), Tokenizer.train(["text"], "byte", 300), path / "cache")
 
 
 def test_memory_stays_small(write, tmp_path, monkeypatch):
     """Nine megabytes of text in a few megabytes of memory."""
     path = write("a.txt", "All work and no play makes Jack a dull boy.\n" * 200_000)
-    tokenizer = Tokenizer.train(["x"], "bytes", 300)
+    tokenizer = Tokenizer.train(["x"], "byte", 300)
     monkeypatch.setattr("regard.data.cache.AT_ONCE", 1 << 18)
     monkeypatch.setattr(Tokenizer, "encode_all", lambda self, texts: [list(t.encode()[:1000]) for t in texts])  # quick
     tracemalloc.start()
-    found = encoded(Texts(path), tokenizer, tmp_path / "cache")
+    found = tokenize_texts(Texts(path), tokenizer, tmp_path / "cache")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.train.bytes > 7_500_000 and peak < 4_000_000

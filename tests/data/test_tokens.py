@@ -25,8 +25,8 @@ LINES = [
     "don't stop (now)!",
     "the the the low low newest",
 ] * 3
-KINDS = ("bpe", "words", "characters", "bytes")
-TRAINED = {kind: Tokenizer.train(LINES, kind, size=290) for kind in KINDS}
+KINDS = ("bpe", "word", "char", "byte")
+TRAINED = {kind: Tokenizer.train(LINES, kind, vocab_size=290) for kind in KINDS}
 bpe = TRAINED["bpe"]
 
 
@@ -46,7 +46,7 @@ def test_bytes_are_written_as_the_library_writes_them():
 @settings(max_examples=150)
 @given(st.text())
 def test_bytes_come_back(text):
-    for kind in ("bpe", "bytes"):
+    for kind in ("bpe", "byte"):
         ids = TRAINED[kind].encode(text)
         assert TRAINED[kind].decode(ids) == text
         assert all(i > UNK for i in ids)
@@ -64,7 +64,7 @@ def test_dropout_changes_the_tokens_and_not_the_text(text, seed, dropout):
 @settings(max_examples=100)
 @given(st.lists(st.sampled_from(sorted(set(" ".join(LINES).split()))), max_size=8))
 def test_words_come_back_up_to_white_space(words):
-    tokenizer = TRAINED["words"]
+    tokenizer = TRAINED["word"]
     assert tokenizer.decode(tokenizer.encode("  \t".join(words) + " ")) == " ".join(words)
 
 
@@ -78,25 +78,25 @@ def test_no_text_becomes_a_special_token(text):
 @settings(max_examples=200)
 @given(st.text(alphabet="ab1_ ,()'-²½é\t\u3000😀\u0301ก็", max_size=20))
 def test_marks_stand_as_they_stood(text):
-    marks = Tokenizer.train([text] * 2, "words", size=100)
+    marks = Tokenizer.train([text] * 2, "word", vocab_size=100)
     assert marks.decode(marks.encode(text)) == " ".join(text.split())
 
 
 def test_a_word_is_one_token_beside_any_mark():
-    tokenizer = Tokenizer.train(["a, (a) a-a a! 'a'"] * 2, "words")
+    tokenizer = Tokenizer.train(["a, (a) a-a a! 'a'"] * 2, "word")
     assert sorted(tokenizer.vocabulary[4:]) == [" '", " (", "! ", "' ", ") ", ", ", "-", "a"]
 
 
 def test_names_of_special_tokens_are_ordinary_text():
     text = "".join(SPECIAL) + "<pad><s></s>[PAD]"
-    greedy = Tokenizer.train([text] * 50, "bpe", size=400)  # would merge the whole text into one token
+    greedy = Tokenizer.train([text] * 50, "bpe", vocab_size=400)  # would merge the whole text into one token
     for tokenizer in (bpe, greedy):
         assert tokenizer.decode(tokenizer.encode(text)) == text
         assert min(tokenizer.encode(text)) > UNK
 
 
 def test_what_is_unknown_shows():
-    words, characters = TRAINED["words"], TRAINED["characters"]
+    words, characters = TRAINED["word"], TRAINED["char"]
     assert words.encode("the zebra") == [words.encode("the")[0], UNK]
     assert words.decode(words.encode("the zebra, low")) == "the ⟨unk⟩, low"
     assert characters.decode(characters.encode("tЖt")) == "t⟨unk⟩t"
@@ -110,9 +110,9 @@ def test_special_ids_vanish_in_text_and_show_in_labels():
 
 
 def test_half_a_character_shows_as_bytes():
-    half = TRAINED["bytes"].encode("é")
-    assert TRAINED["bytes"].strings(half) == ["\\xc3", "\\xa9"]
-    assert TRAINED["bytes"].decode(half[:1]) == "�"
+    half = TRAINED["byte"].encode("é")
+    assert TRAINED["byte"].strings(half) == ["\\xc3", "\\xa9"]
+    assert TRAINED["byte"].decode(half[:1]) == "�"
 
 
 @settings(max_examples=100)
@@ -125,14 +125,14 @@ def test_tokens_of_a_word_make_up_the_word(text, kind):
     assert max(numbers) + 1 == len(words) and set(numbers) - {-1} == set(range(len(words)))
     for number, word in enumerate(words):
         assert tokenizer.decode(i for i, n in zip(ids, numbers, strict=True) if n == number).strip() == word
-    if kind in ("bpe", "bytes"):
+    if kind in ("bpe", "byte"):
         assert words == [word.decode() for word in text.encode().split()]
 
 
 def test_word_numbers_by_hand():
-    ids = TRAINED["words"].encode("don't stop, now")
-    assert TRAINED["words"].strings(ids) == ["don", "'", "t", "stop", ",", "now"]
-    assert TRAINED["words"].word_numbers([BOS, *ids]) == [-1, 0, 0, 0, 1, 1, 2]
+    ids = TRAINED["word"].encode("don't stop, now")
+    assert TRAINED["word"].strings(ids) == ["don", "'", "t", "stop", ",", "now"]
+    assert TRAINED["word"].word_numbers([BOS, *ids]) == [-1, 0, 0, 0, 1, 1, 2]
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_training_is_repeatable_in_another_process():
 import hashlib
 from regard.data import Tokenizer
 lines = ["ab ba cd dc ef fe gh hg", "ij ji kl lk ab cd", "ö ü ä ß"] * 2  # all pairs tie
-found = [Tokenizer.train(iter(lines), kind, size=275) for kind in ("bpe", "words", "characters", "bytes")]
+found = [Tokenizer.train(iter(lines), kind, vocab_size=275) for kind in ("bpe", "word", "char", "byte")]
 digest = hashlib.sha256(repr([(one.vocabulary, one.merges) for one in found]).encode()).hexdigest()
 """
     here: dict[str, str] = {}
@@ -156,7 +156,7 @@ digest = hashlib.sha256(repr([(one.vocabulary, one.merges) for one in found]).en
 
 def test_first_merges_by_hand():
     # "low" 4 times: l+o and o+w tie at 4, the pair with smaller ids goes first; then lo+w
-    merges = Tokenizer.train(["low low low low"], "bpe", size=263, least=2).merges
+    merges = Tokenizer.train(["low low low low"], "bpe", vocab_size=263, min_count=2).merges
     assert [m for m in merges if "Ġ" not in "".join(m)][:2] == [("l", "o"), ("lo", "w")]
 
 
@@ -196,9 +196,9 @@ def test_dropout_has_the_distribution_of_its_definition():
 
 def test_words_are_counted():
     counts = Counter({"b": 3, "a": 3, "c": 2, "d": 1})
-    tokenizer = Tokenizer.train([" ".join(counts.elements())], "words", size=100)
+    tokenizer = Tokenizer.train([" ".join(counts.elements())], "word", vocab_size=100)
     assert tokenizer.vocabulary[4:] == ("a", "b", "c")
-    assert Tokenizer.train([" ".join(counts.elements())], "words", size=6, least=1).vocabulary[4:] == ("a", "b")
+    assert Tokenizer.train([" ".join(counts.elements())], "word", vocab_size=6, min_count=1).vocabulary[4:] == ("a", "b")
 
 
 def test_bpe_takes_fewer_tokens_than_bytes():
@@ -207,12 +207,12 @@ def test_bpe_takes_fewer_tokens_than_bytes():
 
 
 def test_what_cannot_be_asked():
-    with pytest.raises(UnknownName, match="did you mean 'words'"):
-        Tokenizer.train(LINES, "word")
+    with pytest.raises(UnknownName, match="did you mean 'word'"):
+        Tokenizer.train(LINES, "words")
     with pytest.raises(NotSupported, match="260"):
-        Tokenizer.train(LINES, "bpe", size=259)
+        Tokenizer.train(LINES, "bpe", vocab_size=259)
     with pytest.raises(NotSupported, match="kind bpe"):
-        TRAINED["words"].encode("a", dropout=0.1)
+        TRAINED["word"].encode("a", dropout=0.1)
     with pytest.raises(NotSupported, match="probability"):
         bpe.encode("a", dropout=1.5)
     for tokenizer in TRAINED.values():
@@ -230,14 +230,14 @@ def test_saved_and_loaded_is_the_same(tmp_path, kind):
     joint = Tokenizers.load(Tokenizers(TRAINED[kind]).save(tmp_path / "tokenizer.json"))
     assert joint.joint and joint.source == TRAINED[kind]
     assert joint.source.encode_all(LINES) == TRAINED[kind].encode_all(LINES)
-    other = Tokenizer.train(["some other text"] * 2, "words")
+    other = Tokenizer.train(["some other text"] * 2, "word")
     two = Tokenizers.load(Tokenizers(TRAINED[kind], other).save(tmp_path / "tokenizer.json"))
     assert not two.joint and (two.source, two.target) == (TRAINED[kind], other)
 
 
 def test_joint_or_separate():
     pairs = [("aa bb", "xx yy")] * 3
-    joint, two = Tokenizers.train(pairs, "words"), Tokenizers.train(pairs, "words", joint=False)
+    joint, two = Tokenizers.train(pairs, "word"), Tokenizers.train(pairs, "word", joint=False)
     assert joint.joint and set(joint.source.vocabulary[4:]) == {"aa", "bb", "xx", "yy"}
     assert (two.source.vocabulary[4:], two.target.vocabulary[4:]) == (("aa", "bb"), ("xx", "yy"))
 
@@ -261,7 +261,7 @@ def broken(change):
         (broken(lambda d: d.update(tokenizers=[1])), "kind"),
         (broken(lambda d: d["tokenizers"][0].update(kind="piece")), "kind"),
         (broken(lambda d: d["tokenizers"][0].update(kind=["bpe"])), "kind"),
-        (broken(lambda d: d["tokenizers"][0].update(kind="words")), "only bpe"),
+        (broken(lambda d: d["tokenizers"][0].update(kind="word")), "only bpe"),
         (broken(lambda d: d["tokenizers"][0].update(vocabulary="abc")), "list of strings"),
         (broken(lambda d: d["tokenizers"][0]["vocabulary"].append(7)), "list of strings"),
         (broken(lambda d: d["tokenizers"][0]["vocabulary"].append("a")), "twice"),
@@ -271,7 +271,7 @@ def broken(change):
         (broken(lambda d: d["tokenizers"][0]["merges"].append(["z", "z"])), "merges"),
         (broken(lambda d: d["tokenizers"][0]["merges"].append(["z"])), "merges"),
         (broken(lambda d: d["tokenizers"][0].update(merges={"a": 1})), "merges"),
-        (broken(lambda d: d["tokenizers"][0].update(kind="characters", merges=[], vocabulary=[*SPECIAL, "\ud800"])), "not text"),
+        (broken(lambda d: d["tokenizers"][0].update(kind="char", merges=[], vocabulary=[*SPECIAL, "\ud800"])), "not text"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_reason(tmp_path, text, says):

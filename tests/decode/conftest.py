@@ -1,4 +1,4 @@
-"""A model small enough to try every answer: its probabilities and weights are tables over the whole beginning."""
+"""A model small enough to enumerate all outputs: its probabilities and attention weights are tables over all prefixes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 class TableState:
-    """Which sentence a row is of, and its beginning written as one number."""
+    """The sentence of each row, and its prefix encoded as one number."""
 
     def __init__(self, sentence_B, code_B, length=0):
         self.sentence_B, self.code_B, self.length = sentence_B, code_B, length
@@ -33,7 +33,7 @@ class TableState:
 
 
 class Table:
-    """log p(next | all tokens before) and a row of weights, at random, for every sentence and beginning up to `longest` tokens."""
+    """Random log p(next | prefix) and attention weights for every sentence and every prefix of up to `longest` tokens."""
 
     def __init__(self, sentences=1, vocabulary=4, longest=5, memory=3, seed=0, spread=1.5, end=END, weights=True):
         make = torch.Generator().manual_seed(seed)
@@ -44,10 +44,10 @@ class Table:
         self.gives_weights = weights
         self.rows = []  # how many rows each step had
 
-    def start(self, sentences):
+    def start_rows(self, sentences):
         return TableState(torch.tensor(sentences), torch.zeros(len(sentences), dtype=torch.long))
 
-    def begin(self, source_BM, source_n_B):
+    def start(self, source_BM, source_n_B):
         return TableState(source_BM[:, 0] - 10, torch.zeros(len(source_BM), dtype=torch.long))  # the first source token names the sentence
 
     def step(self, token_B, state, want_weights=False):
@@ -61,7 +61,7 @@ class Table:
         return step
 
     def scored(self, sentence, ids, lp, beta, size, end=True):
-        """(score, log P, log-probabilities, weights) of an answer, by the definition."""
+        """(score, log P, log-probabilities, weights) of a hypothesis, by the definition."""
         code, log_probs, weights = 0, [], []
         for t, token in enumerate([*ids, self.end] if end else ids):
             row = self.logits[t][sentence, code]
@@ -71,9 +71,9 @@ class Table:
         cp = beta * sum(math.log(min(sum(column), 1)) for column in zip(*weights, strict=True))
         return sum(log_probs) / lp(len(log_probs)) + cp, sum(log_probs), log_probs, weights
 
-    def everything(self, sentence, most, lp, beta, size, never=()):
-        """Every answer of at most `most` tokens, the end counted, best first: [(score, ids)]."""
-        said = [token for token in range(self.vocabulary) if token != self.end and token not in never]
+    def everything(self, sentence, most, lp, beta, size, banned=()):
+        """Every hypothesis of at most `most` tokens including the end token, best first: [(score, ids)]."""
+        said = [token for token in range(self.vocabulary) if token != self.end and token not in banned]
         answers = [list(ids) for n in range(most) for ids in itertools.product(said, repeat=n)]
         return sorted(((self.scored(sentence, ids, lp, beta, size)[0], ids) for ids in answers), reverse=True)
 
@@ -85,7 +85,7 @@ def table():
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    """One token a byte."""
+    """One token per byte."""
     from regard.data import Tokenizer
 
-    return Tokenizer.train([], "bytes", 260)
+    return Tokenizer.train([], "byte", 260)

@@ -1,4 +1,4 @@
-"""Language models small enough for tests: a recurrence, whose state is one vector a row, and one whose states cannot be put together."""
+"""Small language models for tests: a recurrence, whose state is one vector per row, optionally with states that cannot be joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.models import LanguageModel, LanguageModelConfig
 
 
 class Vector(State):
-    """What was read, as one vector a row; the last few are kept so that one may go back."""
+    """One vector per row; the last few are kept so that the state can be rewound."""
 
     def __init__(self, h_BD: Tensor, joins: bool = True):
         super().__init__(len(h_BD))
@@ -29,7 +29,7 @@ class Vector(State):
 
     def join(self, other: Self) -> Self:
         if not self.joins:
-            raise StateNotSupported("rows of this one cannot be put together")
+            raise StateNotSupported("rows of this state cannot be joined")
         self.h_BD, self.before = torch.cat([self.h_BD, other.h_BD]), []
         self.batch = len(self.h_BD)
         return self
@@ -44,19 +44,19 @@ class Vector(State):
 
 
 class Small(LanguageModel):
-    """h ← tanh(W h + E[id]), logits U h: sure enough of itself that no rounding changes a choice."""
+    """h ← tanh(W h + E[id]), logits U h: peaked enough that rounding changes no choice."""
 
-    def __init__(self, vocab: int = 260, width: int = 24, length: int = 512, seed: int = 0, joins: bool = True):
+    def __init__(self, vocab_size: int = 260, width: int = 24, length: int = 512, seed: int = 0, joins: bool = True):
         super().__init__()
-        self.config, self.joins = LanguageModelConfig(vocab=vocab, length=length), joins
+        self.config, self.joins = LanguageModelConfig(vocab_size=vocab_size, context_length=length), joins
         make = torch.Generator().manual_seed(seed)
-        self.embedding = nn.Parameter(torch.randn(vocab, width, generator=make))
+        self.embedding = nn.Parameter(torch.randn(vocab_size, width, generator=make))
         self.recurrent = nn.Parameter(1.2 * torch.randn(width, width, generator=make) / width**0.5)
-        self.output = nn.Parameter(2 * torch.randn(vocab, width, generator=make))
+        self.output = nn.Parameter(2 * torch.randn(vocab_size, width, generator=make))
         self.eval()
 
     def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
-        state = self.begin(len(ids_BL)) if state is None else state
+        state = self.start(len(ids_BL)) if state is None else state
         assert isinstance(state, Vector) and state.batch == len(ids_BL)
         seen = []
         for ids_B in ids_BL.unbind(1):
@@ -67,5 +67,5 @@ class Small(LanguageModel):
     def head(self) -> tuple[Tensor, Tensor | None]:
         return self.output, None
 
-    def begin(self, batch: int) -> Vector:
+    def start(self, batch: int) -> Vector:
         return Vector(torch.zeros(batch, self.recurrent.shape[0]), self.joins)

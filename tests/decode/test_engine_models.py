@@ -1,15 +1,16 @@
-"""The engine over real models, whatever their rows remember: the same tokens alone, in company, and with guesses."""
+"""The engine with real models and all kinds of states: the same tokens alone, in a batch, and with prompt lookup."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
-from regard.decode import Engine, Request, Sampling
+from regard.decode import Engine, EngineOptions, GenerationOptions, Request
 from regard.errors import NotSupported, StateNotSupported
 from regard.models import build
 
-SMALL = {"vocab": 97, "length": 160, "width": 32}
+SMALL = {"vocab_size": 97, "context_length": 160, "width": 32}
 HEADS = {**SMALL, "heads": 4, "depth": 2}
 MODELS = {
     "gpt": ("gpt", HEADS),
@@ -34,13 +35,13 @@ def made(name):
     return model
 
 
-def answers(model, requests, **how):
-    engine = Engine(model, str, ends=(2,), **how)
-    rows = [engine.submit(request)[0] for request in requests]
+def answers(model, requests, **options):
+    engine = Engine(model, str, EngineOptions(**options), eos_ids=(2,))
+    rows = [engine.submit(replace(request))[0] for request in requests]
     widest = 0
     while engine.busy:
         engine.step()
-        widest = max(widest, *(batch.state.length for batch in engine._batches), 0)
+        widest = max(widest, engine.cached_tokens)
     return [row.ids for row in rows], widest
 
 
@@ -49,27 +50,27 @@ def test_alone_in_company_and_guessing(name):
     model, rng = made(name), random.Random(0)
     requests = [
         Request(
-            prompt=[rng.randrange(3, 97) for _ in range(rng.randrange(1, 40))] * rng.choice([1, 2]), most=rng.randrange(1, 40),
-            sampling=Sampling(temperature=rng.choice([0, 1]), seed=seed),
+            prompt=[rng.randrange(3, 97) for _ in range(rng.randrange(1, 40))] * rng.choice([1, 2]),
+            options=GenerationOptions(max_tokens=rng.randrange(1, 40), temperature=rng.choice([0, 1]), seed=seed),
         )
         for seed in range(24)
-    ]  # fmt: skip
+    ]
     alone = [answers(model, [request])[0][0] for request in requests]
-    together, widest = answers(model, requests, rows=6, chunk=16)
+    together, widest = answers(model, requests, max_batch=6, prefill_chunk=16)
     assert together == alone
     assert widest < 120  # what no row looks at any more is dropped, however long the stream of rows is
     if name in CANNOT_GO_BACK:
-        with pytest.raises(NotSupported, match="lookup"):
-            answers(model, requests[:1], lookup=4)
+        with pytest.raises(NotSupported, match="prompt_lookup"):
+            answers(model, requests[:1], prompt_lookup=4)
     else:
-        assert [answers(model, [request], lookup=4)[0][0] for request in requests] == alone
+        assert [answers(model, [request], prompt_lookup=4)[0][0] for request in requests] == alone
 
 
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - CANNOT_GO_BACK))
 def test_going_back_is_never_having_read(name):
     model = made(name)
     ids_BL, other_BL = torch.randint(3, 97, (2, 50)), torch.randint(3, 97, (2, 4))
-    right, state = model.begin(2), model.begin(2)
+    right, state = model.start(2), model.start(2)
     with torch.no_grad():
         for n in range(0, 50, 5):
             for part in (right, state):

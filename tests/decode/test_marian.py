@@ -1,14 +1,14 @@
-"""The same answers as transformers gives, from the same model: a small random MarianMT behind begin and step."""
+"""The same hypotheses as transformers, from the same model: a small random MarianMT behind `start` and `step`."""
 
 import pytest
 import torch
 
-from regard.decode import Beam, Power, Sampling, Tokens, translate
+from regard.decode import Beam, DecoderTokens, Power, Sampling, translate
 
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", reason="MarianMT of transformers is the reference")
 
 N, PAD, END = 23, 22, 0
-TOKENS = Tokens(first=PAD, end=END, never=(PAD,))
+TOKENS = DecoderTokens(first=PAD, end=END, banned=(PAD,))
 
 
 class MarianState:
@@ -22,13 +22,13 @@ class MarianState:
 
 
 class Marian(torch.nn.Module):
-    """MarianMTModel as a model that regard's decoder knows."""
+    """MarianMTModel with the interface that decoding needs."""
 
     def __init__(self, hf):
         super().__init__()
         self.hf = hf
 
-    def begin(self, source_BM, source_n_B):
+    def start(self, source_BM, source_n_B):
         mask_BM = (torch.arange(source_BM.shape[1]) < source_n_B[:, None]).long()
         return MarianState(self.hf.model.encoder(source_BM, attention_mask=mask_BM).last_hidden_state, mask_BM)
 
@@ -115,7 +115,9 @@ def plain(row):
 def test_beam_search_is_that_of_transformers(hf, sources, alpha):
     most, width, nbest = 13, 5, 3
     theirs = generate(hf, sources, most, num_beams=width, length_penalty=alpha, early_stopping="never", num_return_sequences=nbest)
-    ours = translate(Marian(hf), sources, Beam(width=width, length=Power(alpha), most=most, nbest=nbest), tokens=TOKENS, positions=40)
+    ours = translate(
+        Marian(hf), sources, Beam(size=width, length_penalty=Power(alpha), max_tokens=most, nbest=nbest), tokens=TOKENS, batch_tokens=40
+    )
     assert [answer.ids for answers in ours for answer in answers] == [plain(row) for row in theirs.sequences]
     torch.testing.assert_close(
         torch.tensor([answer.score for answers in ours for answer in answers]), theirs.sequences_scores, atol=1e-5, rtol=1e-5
@@ -125,13 +127,13 @@ def test_beam_search_is_that_of_transformers(hf, sources, alpha):
 
 def test_greedy_is_that_of_transformers(hf, sources):
     theirs = generate(hf, sources, 13, num_beams=1, do_sample=False)
-    ours = translate(Marian(hf), sources, Beam(width=1, most=13), tokens=TOKENS)
+    ours = translate(Marian(hf), sources, Beam(size=1, max_tokens=13), tokens=TOKENS)
     assert [answers[0].ids for answers in ours] == [plain(row) for row in theirs.sequences]
 
 
 def test_batches_change_nothing(hf, sources):
-    one_by_one = translate(Marian(hf), sources, Beam(width=3, most=13), tokens=TOKENS, positions=1, want_weights=True)
-    together = translate(Marian(hf), sources, Beam(width=3, most=13), tokens=TOKENS, positions=10_000, want_weights=True)
+    one_by_one = translate(Marian(hf), sources, Beam(size=3, max_tokens=13), tokens=TOKENS, batch_tokens=1, want_weights=True)
+    together = translate(Marian(hf), sources, Beam(size=3, max_tokens=13), tokens=TOKENS, batch_tokens=10_000, want_weights=True)
     for (alone,), (among,), source in zip(one_by_one, together, sources, strict=True):
         assert alone.ids == among.ids
         assert alone.weights_LM.shape == (len(alone.ids) + 1, len(source))
@@ -140,8 +142,8 @@ def test_batches_change_nothing(hf, sources):
 
 
 def test_drawn_answers_do_not_depend_on_neighbours(hf, sources):
-    options = Sampling(temperature=0.9, top_k=9, top_p=0.95, min_p=0.01, seed=3, most=12)
-    alone = translate(Marian(hf), sources, options, tokens=TOKENS, positions=1)
-    together = translate(Marian(hf), sources, options, tokens=TOKENS, positions=10_000)
+    options = Sampling(temperature=0.9, top_k=9, top_p=0.95, min_p=0.01, seed=3, max_tokens=12)
+    alone = translate(Marian(hf), sources, options, tokens=TOKENS, batch_tokens=1)
+    together = translate(Marian(hf), sources, options, tokens=TOKENS, batch_tokens=10_000)
     assert [answers[0].ids for answers in alone] == [answers[0].ids for answers in together]
     assert len({tuple(answers[0].ids) for answers in alone}) > 8

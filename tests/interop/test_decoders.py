@@ -1,13 +1,13 @@
 """Published decoders and translators, read from the files of transformers and written back: the same logits both ways."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.interop.conftest import edit_config, randomize
 
+from regard import load
 from regard.errors import BadConfig, NotSupported
-from regard.interop.checkpoints import export, load
+from regard.interop.checkpoints import export
 from regard.models import build
 
 transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
@@ -50,20 +50,6 @@ FAMILIES = {
 }
 
 
-def shaken(model):
-    """Larger weights than a beginner's, so that nothing hides."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if not parameter.requires_grad:
-                continue  # Marian's sinusoids, which are in no file
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.2, generator=generator)
-            else:
-                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return model.eval()
-
-
 def ids(rows: int = 2, seed: int = 3):
     return torch.randint(N, (rows, L), generator=torch.Generator().manual_seed(seed))
 
@@ -71,29 +57,29 @@ def ids(rows: int = 2, seed: int = 3):
 @pytest.mark.parametrize("family", FAMILIES)
 class TestDecoders:
     @pytest.fixture
-    def theirs(self, family, tmp_path):
-        model = shaken(FAMILIES[family]())
-        model.save_pretrained(tmp_path / "theirs")
+    def saved(self, family, tmp_path):
+        model = randomize(FAMILIES[family]())
+        model.save_pretrained(tmp_path / "hf")
         return model, tmp_path
 
-    def test_logits_are_theirs(self, family, theirs):
-        model, folder = theirs
-        mine = load(folder / "theirs")
+    def test_logits_match_transformers(self, family, saved):
+        model, folder = saved
+        mine = load(folder / "hf")
         with torch.no_grad():
             logits = model(ids()).logits
             assert (mine(ids()) - logits).abs().max() <= 1e-5
-            state, said = mine.begin(2), []
+            state, steps = mine.start(2), []
             for token in ids().unbind(1):
-                said.append(mine.step(token, state).logits_BN)
-        assert (torch.stack(said, 1) - logits).abs().max() <= 1e-5
+                steps.append(mine.step(token, state).logits_BN)
+        assert (torch.stack(steps, 1) - logits).abs().max() <= 1e-5
 
-    def test_and_back(self, family, theirs):
-        model, folder = theirs
-        export(load(folder / "theirs"), folder / "mine")
+    def test_and_back(self, family, saved):
+        model, folder = saved
+        export(load(folder / "hf"), folder / "mine")
         again = transformers.AutoModelForCausalLM.from_pretrained(folder / "mine").eval()
         with torch.no_grad():
             assert again(ids()).logits.equal(model(ids()).logits)
-        before, after = (load_file(folder / name / "model.safetensors") for name in ("theirs", "mine"))
+        before, after = (load_file(folder / name / "model.safetensors") for name in ("hf", "mine"))
         for name, x in after.items():
             assert name in before or name.replace("model.", "", 1) in before
             assert x.equal(before[name])
@@ -101,7 +87,7 @@ class TestDecoders:
 
 def test_gpt2_of_old(tmp_path):
     """Early files lack the prefix and hold masks."""
-    model = shaken(gpt2())
+    model = randomize(gpt2())
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     old = {name.removeprefix("transformer."): x for name, x in tensors.items()}
@@ -127,42 +113,53 @@ def test_gpt2_of_old(tmp_path):
 )
 def test_what_would_differ_is_refused(family, wrong, named, tmp_path):
     FAMILIES[family]().save_pretrained(tmp_path)
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | wrong))
+    edit_config(tmp_path, **wrong)
     with pytest.raises(BadConfig, match=named):
         load(tmp_path)
 
 
-def test_scaling_as_older_files_say_it(tmp_path):
-    model = shaken(llama_like("Llama", rope_parameters=LLAMA31))
+def test_rope_scaling_of_older_files(tmp_path):
+    model = randomize(llama_like("Llama", rope_parameters=LLAMA31))
     model.save_pretrained(tmp_path)
-    config = tmp_path / "config.json"
-    said = json.loads(config.read_text())
-    scaling = {key: value for key, value in said.pop("rope_parameters").items() if key != "rope_theta"}
-    config.write_text(json.dumps(said | {"rope_theta": 100.0, "rope_scaling": scaling}))
+    scaling = {key: value for key, value in LLAMA31.items() if key != "rope_theta"}
+    edit_config(tmp_path, rope_parameters=None, rope_theta=100.0, rope_scaling=scaling)
     with torch.no_grad():
         assert (load(tmp_path)(ids()) - model(ids()).logits).abs().max() <= 1e-5
 
 
 def test_another_mechanism_is_not_written(tmp_path):
-    model = build("gpt2", {"vocab": N, "width": 12, "heads": 2, "depth": 1, "attention": ("linear",)})
+    model = build("gpt2", {"vocab_size": N, "width": 12, "heads": 2, "depth": 1, "attention": ("linear",)})
     with pytest.raises(NotSupported, match="linear"):
         export(model, tmp_path / "out")
-    windows = build("llama", {"vocab": N, "width": 12, "heads": 2, "kv_heads": 2, "depth": 2, "attention": ("softmax", "local")})
-    with pytest.raises(NotSupported, match="local"):
+    windows = build("llama", {"vocab_size": N, "width": 12, "heads": 2, "kv_heads": 2, "depth": 2, "attention": ("softmax", "local")})
+    with pytest.raises(NotSupported, match=r"differs between layers: .*window 129"):
         export(windows, tmp_path / "out")
+    windows = build("llama", {"vocab_size": N, "width": 12, "heads": 2, "kv_heads": 2, "qkv_bias": True, "attention": ("local(radius=3)",)})
+    with pytest.raises(NotSupported, match="local"):  # Qwen 2 has no window
+        export(windows, tmp_path / "out")
+    dropouts = build("gpt2", {"vocab_size": N, "width": 12, "heads": 2, "depth": 2, "attention": ("softmax", "softmax(dropout=0.1)")})
+    with pytest.raises(NotSupported, match=r"differs between layers: .*dropout 0\.1"):
+        export(dropouts, tmp_path / "out")
+
+
+@pytest.mark.parametrize("attention", ["softmax(dropout=0.2)", "local(radius=3,dropout=0.2)"])
+def test_attention_dropout_is_written(attention, tmp_path):
+    model = build("llama", {"vocab_size": N, "width": 12, "heads": 2, "kv_heads": 2, "depth": 2, "attention": (attention,)})
+    export(model, tmp_path)
+    softmaxes = [getattr(block.mixer.attention, "softmax", block.mixer.attention) for block in load(tmp_path).blocks]
+    assert {softmax.dropout for softmax in softmaxes} == {0.2}
 
 
 class TestMarian:
-    def theirs(self, folder, **changes):
+    def saved(self, folder, **changes):
         sizes = {
             "vocab_size": N, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 29, "decoder_ffn_dim": 29,
             "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 32, "activation_function": "swish",
             "scale_embedding": True, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1,
         }  # fmt: skip
-        model = shaken(transformers.MarianMTModel(transformers.MarianConfig(**(sizes | changes))))
+        model = randomize(transformers.MarianMTModel(transformers.MarianConfig(**(sizes | changes))))
         model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(5))
-        model.save_pretrained(folder / "theirs")
+        model.save_pretrained(folder / "hf")
         return model
 
     def logits(self, model, source, n, target):
@@ -174,9 +171,9 @@ class TestMarian:
         "changes", [{}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}], ids=["shared", "apart"]
     )
     def test_both_ways(self, tmp_path, changes):
-        model = self.theirs(tmp_path, **changes)
+        model = self.saved(tmp_path, **changes)
         source, target, n = ids(3), ids(3, seed=4)[:, :11] % 31, torch.tensor([19, 12, 7])
-        mine = load(tmp_path / "theirs")
+        mine = load(tmp_path / "hf")
         with torch.no_grad():
             assert (mine(source, n, target) - self.logits(model, source, n, target)).abs().max() <= 1e-5
         export(mine, tmp_path / "mine")
@@ -185,4 +182,4 @@ class TestMarian:
 
     def test_only_what_marian_is(self, tmp_path):
         with pytest.raises(NotSupported, match="sinusoidal_halves"):
-            export(build("transformer", {"source_vocab": 9, "target_vocab": 9}), tmp_path / "out")
+            export(build("transformer", {"source_vocab_size": 9, "target_vocab_size": 9}), tmp_path / "out")

@@ -6,9 +6,23 @@ import sys
 import pytest
 import torch
 
-from regard import MECHANISMS, LocalAttention, Performer, SoftmaxAttention, StreamingAttention, capture, causal, full, interop, lengths
+from regard import (
+    MECHANISMS,
+    HardAttention,
+    LocalAttention,
+    PatternAttention,
+    Performer,
+    SoftmaxAttention,
+    StepState,
+    StreamingAttention,
+    capture,
+    causal,
+    full,
+    interop,
+    lengths,
+)
 from regard.errors import BadConfig, BadFile, MissingFile, NotSupported, PatternNotSupported, RegardError, ShapeError, StateNotSupported
-from regard.interop._masks import mask_of, read
+from regard.interop._masks import mask_of, read_mask
 from regard.patterns import Pattern
 
 transformers = pytest.importorskip("transformers", reason="its models are what is tested here")
@@ -167,9 +181,9 @@ def test_packed_documents():
 def test_patterned_mechanisms_are_sdpa_under_their_mask(kind, name):
     model, inputs = build(kind), batch(kind)
     out = result(switched(model, f"regard:{name}"), inputs)
-    mechanism = next(part for part in model.modules() if isinstance(part, SoftmaxAttention))
+    mechanism = next(part for part in model.modules() if isinstance(part, PatternAttention))
     pattern = lengths(inputs["attention_mask"].sum(1)) & (causal if kind == "llama" else full)
-    mask = mechanism.within(pattern).mask(L, L)
+    mask = mechanism._within(pattern, L).mask(L, L)
     assert not torch.equal(mask.expand(B, -1, L, L), pattern.mask(L, L).expand(B, mask.shape[1], L, L)), "it narrows nothing"
     explicit = switched(model, "sdpa")(inputs["input_ids"], attention_mask=mask.expand(B, -1, -1, -1))[0]
     torch.testing.assert_close(out, explicit[inputs["attention_mask"].bool()], atol=1e-5, rtol=1e-5)
@@ -177,7 +191,7 @@ def test_patterned_mechanisms_are_sdpa_under_their_mask(kind, name):
 
 def test_a_window_of_ones_own_in_generation():
     """Written out by hand: |i − j| ≤ 2. And a cache that forgets what its own window hides does not shift ours."""
-    interop.register("two-back", lambda heads, width, length: LocalAttention(2))
+    interop.register("two-back", lambda heads, head_dim, length: LocalAttention(2))
     model, tokens = build("llama"), torch.randint(3, N, (B, L))
     i = torch.arange(L)
     mask = (i[:, None] - i).abs().le(2) & (i[:, None] >= i)
@@ -186,7 +200,7 @@ def test_a_window_of_ones_own_in_generation():
     torch.testing.assert_close(model(tokens).logits, expected, atol=1e-5, rtol=1e-5)
     assert str(model.model.layers[0].self_attn.regard) == "LocalAttention(window(2))"
 
-    interop.register("first-token", lambda heads, width, length: StreamingAttention(first=1, back=2))
+    interop.register("first-token", lambda heads, head_dim, length: StreamingAttention(first=1, back=2))
     model = build("mistral", "first-token", sliding_window=6)
     whole = model(tokens).logits
     past, steps = None, []
@@ -201,7 +215,7 @@ def test_a_window_of_ones_own_in_generation():
 
 def refusal(mechanism, kind: str) -> type[RegardError] | None:
     facts = mechanism.facts
-    if mechanism.sized(heads=4, width=8, length=64).extra:
+    if mechanism.sized(heads=4, head_dim=8, length=64).gates:
         return NotSupported
     needed = "causal" if kind == "gpt2" else "full"
     return None if facts.patterns == "any" or needed in facts.patterns else PatternNotSupported
@@ -231,10 +245,10 @@ def test_every_mechanism_runs_or_refuses(mechanism, kind):
         third = model(tokens[:, 7:], past_key_values=second.past_key_values)
     except StateNotSupported as refused:
         assert mechanism.__name__ in str(refused)
-        assert not mechanism.facts.streaming or mechanism.facts.fixed_memory
+        assert mechanism.facts.state in (None, StepState)
         return
-    assert mechanism.facts.streaming
-    if not mechanism.facts.random:
+    assert mechanism.facts.state is not None
+    if mechanism is not HardAttention:  # which draws anew
         torch.testing.assert_close(torch.cat([first.logits, second.logits, third.logits], 1), whole, atol=1e-5, rtol=1e-5)
 
 
@@ -328,7 +342,7 @@ def test_masks_are_recognised(function, padding, sizes, rule):
     expected = masking.sdpa_mask(2, queries, keys, first, before, function, padding, allow_is_causal_skip=False)
     assert torch.equal(mask.dense().expand(expected.shape), expected)
     assert mask.past == (first > 0)
-    again, bias = read(mask[:], queries, keys, True)  # a model that takes its mask for a tensor
+    again, bias = read_mask(mask[:], queries, keys, True)  # a model that takes its mask for a tensor
     assert bias is None and torch.equal(again.dense().expand(expected.shape), expected)
 
 
@@ -344,19 +358,19 @@ def test_masks_are_recognised(function, padding, sizes, rule):
     ],
 )
 def test_dense_masks_are_read(mask, rule, past, keys):
-    seen, bias = read(mask, mask.shape[2], mask.shape[3], True)
+    seen, bias = read_mask(mask, mask.shape[2], mask.shape[3], True)
     assert (str(seen.pattern), seen.past, seen.keys, bias) == (rule, past, keys, None)
 
 
 def test_no_mask_means_what_it_means_to_sdpa():
-    assert read(None, 5, 5, True)[0].pattern is causal and read(None, 5, 7, False)[0].pattern is full
-    assert read(None, 1, 7, True)[0].past
+    assert read_mask(None, 5, 5, True)[0].pattern is causal and read_mask(None, 5, 7, False)[0].pattern is full
+    assert read_mask(None, 1, 7, True)[0].past
     with pytest.raises(PatternNotSupported, match="3 queries over 7 keys"):
-        read(None, 3, 7, True)
+        read_mask(None, 3, 7, True)
     with pytest.raises(PatternNotSupported, match=r"\(2, 5\)"):
-        read(torch.ones(2, 5), 5, 5, True)
+        read_mask(torch.ones(2, 5), 5, 5, True)
     with pytest.raises(PatternNotSupported, match="int64"):
-        read(torch.ones(2, 1, 5, 5).long(), 5, 5, True)
+        read_mask(torch.ones(2, 1, 5, 5).long(), 5, 5, True)
 
 
 # -- seeing ------------------------------------------------------------------------------------------------------------
@@ -455,11 +469,11 @@ def test_what_a_mechanism_cannot_do_is_said():
     inputs = batch("bert")
     with pytest.raises(NotSupported, match=r"Performer.*0.25.*attention_probs_dropout_prob"):
         build("bert", "regard:performer", attention_probs_dropout_prob=0.25).train()(**inputs)
-    with pytest.raises(PatternNotSupported, match=r"Performer knows .*local_causal\(3\)"):
+    with pytest.raises(PatternNotSupported, match=r"Performer supports .*local_causal\(3\)"):
         build("mistral", "regard:performer")(**batch("mistral"))
-    with pytest.raises(PatternNotSupported, match=r"Performer knows .*keep"):
+    with pytest.raises(PatternNotSupported, match=r"Performer supports .*keep"):
         build("bert", "regard:performer")(inputs["input_ids"], attention_mask=padded("10111011111").expand(B, -1).long())
-    with pytest.raises(NotSupported, match=r"bends its scores at 20.*softcap=20"):
+    with pytest.raises(NotSupported, match=r"caps its scores at 20.*softcap=20"):
         interface = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["regard:softmax"]
         interface(torch.nn.Linear(2, 2), *torch.randn(3, 1, 2, 3, 4), None, softcap=20.0)
     with pytest.raises(NotSupported, match=r"regard.capture"):
@@ -468,9 +482,9 @@ def test_what_a_mechanism_cannot_do_is_said():
         interop.prepare(build("marian", "regard:gaussian_window")).generate(inputs["input_ids"], max_new_tokens=3)
     with pytest.raises(StateNotSupported, match=r"GaussianWindow.*use_cache=False"):
         interop.prepare(build("gpt2", "regard:gaussian_window")).generate(inputs["input_ids"], max_new_tokens=3)
-    with pytest.raises(ShapeError, match="LocalAttention looks within one sequence"):
+    with pytest.raises(ShapeError, match="LocalAttention attends within one sequence"):
         build("marian", "regard:local")(**batch("marian"))
-    interop.register("nothing", lambda heads, width, length: torch.nn.Identity())
+    interop.register("nothing", lambda heads, head_dim, length: torch.nn.Identity())
     with pytest.raises(BadConfig, match=r"'nothing'.*Identity"):
         build("bert", "nothing")(**inputs)
 
@@ -478,13 +492,13 @@ def test_what_a_mechanism_cannot_do_is_said():
 @pytest.mark.parametrize("name", ["eager", "my/window", "sdpa2", "flash-like", ""])
 def test_names_that_mean_something_else(name):
     with pytest.raises(BadConfig, match="transformers"):
-        interop.register(name, lambda heads, width, length: LocalAttention(2))
+        interop.register(name, lambda heads, head_dim, length: LocalAttention(2))
 
 
 def test_names_of_others_are_left_alone():
     transformers.AttentionInterface.register("somebody's", lambda *_: None)
     with pytest.raises(BadConfig, match="already"):
-        interop.register("somebody's", lambda heads, width, length: LocalAttention(2))
+        interop.register("somebody's", lambda heads, head_dim, length: LocalAttention(2))
     with pytest.raises(BadConfig, match="both"):
         interop.register("window")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from regard.errors import DtypeError, ShapeError
+from regard.errors import BadConfig, DtypeError, ShapeError
 from regard.kernels import smoothed_cross_entropy
 
 T, D, N = 71, 5, 13
@@ -141,5 +141,5 @@ def test_mistakes_are_named():
         smoothed_cross_entropy(features_TD, weight_ND, bias_N[1:], target_T)
     with pytest.raises(DtypeError, match=r"torch\.long"):
         smoothed_cross_entropy(features_TD, weight_ND, bias_N, target_T.int())
-    with pytest.raises(ValueError, match="smoothing"):
+    with pytest.raises(BadConfig, match="smoothing"):
         smoothed_cross_entropy(features_TD, weight_ND, bias_N, target_T, 1.0)

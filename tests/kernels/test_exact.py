@@ -7,19 +7,23 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regard.patterns as P
-from regard.attention._base import share_heads, softmax_where
-from regard.kernels import Bias, _tile, add_bias, attend, exact, merge
-from regard.kernels._plan import plan, width
+from regard.kernels import Bias, add_bias, attend, force, merge
+from regard.kernels.exact import tiled_softmax
+from regard.kernels.exact.plan import make_plan, width
 
 B, L, M, H, G, K, V = 3, 150, 333, 4, 2, 7, 11
 
 
 def reference(q, k, v, pattern, *, scale=None, bias=0.0, softcap=None, sink_H=None):
     """Nothing of the code under test but the mask."""
-    k, v = share_heads(k, q.shape[2]), share_heads(v, q.shape[2])
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     s = torch.einsum("blhk,bmhk->bhlm", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
     s = s if softcap is None else softcap * torch.tanh(s / softcap)
-    w = softmax_where(s + bias, pattern.mask(q.shape[1], k.shape[1]), sink_H)
+    s = (s + bias).masked_fill(~pattern.mask(q.shape[1], k.shape[1]), -torch.inf)
+    if sink_H is not None:
+        s = torch.cat([s, sink_H[:, None, None].expand(*s.shape[:3], 1)], -1)
+    empty = (s == -torch.inf).all(-1, keepdim=True)
+    w = s.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)[..., : k.shape[1]]
     return torch.einsum("bhlm,bmhv->blhv", w, v)
 
 
@@ -53,13 +57,12 @@ PATTERNS = [
 
 
 @pytest.fixture(params=["fused", "plain"])
-def form(request, monkeypatch):
+def form(request):
     """Both forms of a tile, and no way around the tiles."""
-    monkeypatch.setattr(exact, "SMALL", -1)
-    if request.param == "plain":
-        monkeypatch.setattr(_tile, "forms", ("plain",))
-    elif "fused" not in _tile.forms:
+    if request.param == "fused" and not tiled_softmax.HAS_FUSED:
         pytest.skip("this build of PyTorch has no CPU flash kernel")
+    with force("plain" if request.param == "plain" else "tiles"):
+        yield
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
@@ -154,7 +157,7 @@ def test_a_bias_by_distance_is_made_once_a_run(pattern, extra, form):
     matrix = torch.randn(H, 1000, 1000, dtype=torch.float64, requires_grad=True) if extra else None
     bias = add_bias(Counted(slopes), matrix, 1000, 1000)
     out = attend(q, k, v, pattern, bias=bias)
-    tiles = sum(len(group.tiles) for group in plan(pattern, 1000, 1000, H // G).groups)
+    tiles = sum(len(group.tiles) for group in make_plan(pattern, 1000, 1000, H // G).groups)
     assert Counted.made == tiles if extra else Counted.made < tiles
     expected = reference(q, k, v, pattern, bias=Slopes(slopes).whole(1000, 1000, q.device) + (0.0 if matrix is None else matrix))
     same(out, expected, (q, k, v, slopes, *([] if matrix is None else [matrix])))
@@ -176,14 +179,12 @@ def test_any_size(queries, keys, rule, flip):
     torch.testing.assert_close(out, reference(q, k, v, rule), atol=1e-10, rtol=1e-10)
 
 
-def test_wide_rows_are_split_and_merged(monkeypatch, form):
+def test_wide_rows_are_split_and_merged(form):
     """More keys than one tile takes."""
-    monkeypatch.setattr("regard.kernels._plan.WIDEST", 50)
     pattern = P.causal & P.stride(2)
-    plan.__globals__["_kept"].cache_clear()
-    q, k, v = inputs()
+    assert any(tile.split for group in make_plan(pattern, L, 4200).groups for tile in group.tiles)
+    q, k, v = inputs(keys=4200)
     same(attend(q, k, v, pattern), reference(q, k, v, pattern), (q, k, v))
-    plan.__globals__["_kept"].cache_clear()
 
 
 def test_merge_of_two_halves_is_the_whole():
@@ -225,8 +226,8 @@ class TestDropout:
             torch.testing.assert_close(gradient.flatten()[7 * n + 3], numeric(n), atol=1e-6, rtol=1e-6)
 
     def test_factor_and_rate(self):
-        extra = _tile.Extras(1.0, dropout=0.25, seed=9)
-        left, factor = _tile.dropped(torch.Size([1000, 100]), extra, torch.empty(0, dtype=torch.float64))
+        extra = tiled_softmax.ScoreOptions(1.0, dropout=0.25, seed=9)
+        left, factor = tiled_softmax.dropout_mask(torch.Size([1000, 100]), extra, torch.empty(0, dtype=torch.float64))
         assert {*left.unique().tolist()} == {0, 1} and factor == 1 / 0.75
         assert abs((left == 0).double().mean().item() - 0.25) < 0.01
 
@@ -239,7 +240,7 @@ def test_gradcheck():
 
 class TestPlan:
     def pairs(self, pattern, queries, keys=None):
-        return plan(pattern, queries, keys or queries).live
+        return make_plan(pattern, queries, keys or queries).live
 
     @pytest.mark.parametrize(
         "pattern",
@@ -263,15 +264,15 @@ class TestPlan:
 
     def test_static_plans_are_kept_and_their_masks_shared(self):
         pattern = P.causal & P.window(100)
-        made = plan(pattern, 4096, 4096)
-        assert plan(P.causal & P.window(100), 4096, 4096) is made
+        made = make_plan(pattern, 4096, 4096)
+        assert make_plan(P.causal & P.window(100), 4096, 4096) is made
         masks = {id(t.mask) for g in made.groups for t in g.tiles if t.partial}
         assert len(masks) < 10 and id(None) not in masks  # those at the border, and one for all the rest
 
     @pytest.mark.parametrize("L, M", [(L, M), (640, 640), (500, 700)])
     def test_tiles_cover_each_live_pair_once(self, L, M):
         for pattern in [p for p in PATTERNS if (L, M) == (150, 333) or not isinstance(p, P.keep | P.segments)]:
-            made = plan(pattern, L, M)
+            made = make_plan(pattern, L, M)
             covered = torch.zeros(B, H, L, M, dtype=torch.int)
             for group in made.groups:
                 for tile in group.tiles:
@@ -294,7 +295,7 @@ def test_what_all_heads_see_is_done_at_once(pattern, length, form):
     mask[200] = False
     band = (P.block_window(64, 1) | P.tokens(0, 1, -1)) & P.keep(mask)
     pattern = (band | P.random_blocks(2, 64, seed=1, per_head=4)) & pattern
-    later = [group for group in plan(pattern, length, length).groups if group.later]
+    later = [group for group in make_plan(pattern, length, length).groups if group.later]
     assert len(later) >= 4 and any(group.tiles for group in later)
     q, k, v = (torch.randn(2, length, heads, K, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
     same(attend(q, k, v, pattern), reference(q, k, v, pattern), (q, k, v))

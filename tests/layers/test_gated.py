@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import DeltaNet, GatedDeltaNet, GatedLinearAttention, Retention, SoftmaxAttention, StateSpaceDuality
-from regard.layers import Block, FeedForward, GatedHeads, LayerNorm, MultiHead, Rotary, gpt
+from regard.layers import Block, FeedForward, GatedHeads, LayerNorm, MultiHead, Rotary, init_gpt
 from regard.look import capture
 from regard.patterns import causal, lengths
 
@@ -15,14 +15,14 @@ family = pytest.mark.parametrize("mechanism", FAMILY, ids=lambda m: m.facts.name
 
 
 def made(mechanism, **options) -> tuple[GatedHeads, Tensor]:
-    attention = mechanism.sized(heads=H, width=K, length=L)
+    attention = mechanism.sized(heads=H, head_dim=K, length=L)
     return GatedHeads(MultiHead(D, H, attention, **options)).double(), torch.randn(B, L, D, dtype=torch.float64)
 
 
 def test_the_formula():
-    layer, x = made(Retention, value_width=5)
+    layer, x = made(Retention, value_dim=5)
     layer.norm.weight.data.normal_()
-    found = layer.heads.look(x, pattern=causal)
+    found = layer.heads.head_outputs(x, pattern=causal)
     normed = found / (found.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.norm.weight
     gate = x @ layer.gate.weight.mT
     expected = layer.heads.out((gate * gate.sigmoid()).view(B, L, H, 5).mul(normed).flatten(-2))
@@ -66,9 +66,9 @@ def test_capture_sees_the_mechanism(mechanism):
 
 @family
 def test_every_parameter_learns(mechanism):
-    attention = mechanism.sized(heads=H, width=K, length=L)
+    attention = mechanism.sized(heads=H, head_dim=K, length=L)
     layer = GatedHeads(MultiHead(D, H, attention), norm=LayerNorm)
-    gpt(layer, depth=1)
+    init_gpt(layer, depth=1)
     layer(torch.randn(B, L, D), pattern=causal).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() and (p.grad != 0).any() for p in layer.parameters())
 

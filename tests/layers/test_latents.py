@@ -62,7 +62,7 @@ def test_set_transformer_is_the_papers(sizes):
     gathered = theirs_mab(two.gather, two.points_CD.expand(B, -1, -1), x, sizes)
     close(two(x, *pattern), theirs_mab(two.spread, x, gathered))
     three = shaken(Pooling(D, C, mab(), rff()))
-    close(three(x, *pattern), theirs_mab(three.look, three.seeds_CD.expand(B, -1, -1), three.feedforward(x), sizes))
+    close(three(x, *pattern), theirs_mab(three.cross, three.seeds_CD.expand(B, -1, -1), three.feedforward(x), sizes))
 
 
 def test_a_set_that_looks_at_itself_is_a_block():
@@ -101,7 +101,7 @@ def test_latents_are_read_thought_about_and_asked():
     z = block(again(block(again(block(read(z, x)), x)), x))
     close(part(x, queries_BLD=queries), write(queries, z))
     assert part(x, queries_BLD=queries).shape == (B, 2, 8)
-    with pytest.raises(ShapeError, match="was given none"):
+    with pytest.raises(ShapeError, match="was given no queries"):
         part(x)
     with pytest.raises(ShapeError, match="has no `write`"):
         Latents(D, C, mab()).double()(randn(B, L, D), queries_BLD=queries)

@@ -4,17 +4,13 @@ import pytest
 import torch
 
 from regard.errors import ShapeError, StateNotSupported
-from regard.kernels import exact
-from regard.layers import LongformerHeads, MultiHead, xavier
+from regard.layers import LongformerHeads, MultiHead, init_xavier
 from regard.patterns import causal, full, lengths, to_tokens, window
 
 B, L, D, H = 3, 21, 12, 4
 
 
-@pytest.fixture(params=["as it comes", "always in tiles"], autouse=True)
-def path(request, monkeypatch):
-    if request.param == "always in tiles":
-        monkeypatch.setattr(exact, "SMALL", -1)
+pytestmark = pytest.mark.usefixtures("kernel_path")
 
 
 @pytest.mark.parametrize("pattern", [full, causal, lengths([L, 9, 2])], ids=str)
@@ -41,7 +37,7 @@ def test_two_sets_of_projections(at, pattern):
 
 def test_begins_as_other_heads_do():
     layer = LongformerHeads(D, H, 2)
-    xavier(layer)
+    init_xavier(layer)
     assert layer.global_qkv.weight.abs().max() <= (6 / (2 * D)) ** 0.5
     assert layer.global_qkv.weight.abs().max() > 0.8 * (6 / (2 * D)) ** 0.5
     assert (layer.global_qkv.bias == 0).all()

@@ -6,7 +6,7 @@ import torch
 from regard import causal, full, keep, lengths, window
 from regard.errors import RegardError, ShapeError
 from regard.layers import Block, FeedForward, MemoryTokens, MultiHead
-from regard.patterns import behind, block, parse, segments, stride
+from regard.patterns import behind, block, block_summary, parse, segments, stride
 
 B, L, D, C = 2, 7, 12, 3
 
@@ -42,7 +42,7 @@ def test_behind_is_the_rule_further_on(rule):
     mask = shifted.mask(C + L, C + L)
     assert mask[..., C:, C:].equal(rule.mask(L, L)) and not mask[..., :C, :].any() and not mask[..., :C].any()
     for size in (1, 2, 4):  # bounds err on the safe side only
-        blocks = shifted.blocks(C + L, C + L, size)
+        blocks = block_summary(shifted, C + L, C + L, size)
         for n in range(blocks.shape[-2]):
             for m in range(blocks.shape[-1]):
                 part = mask[..., n * size : (n + 1) * size, m * size : (m + 1) * size].flatten(2)

@@ -10,7 +10,7 @@ from torch import nn
 
 from regard import capture, causal, full, lengths, per_head, window
 from regard.errors import CaptureNotSupported, PatternNotSupported, ShapeError, StateNotSupported
-from regard.layers import Block, FeedForward, FourierMixer, GatedMixer, MultiHead, TokenMixer, gelu, truncated
+from regard.layers import Block, FeedForward, FourierMixer, GatedMixer, MultiHead, TokenMixer, gelu, init_truncated
 
 B, L, D, W = 3, 9, 10, 14
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
@@ -114,7 +114,7 @@ class TestGated:
         close(mixer(x, pattern), mixer.down(z1 * gate))
 
     def test_a_small_attention_joins_the_gate(self):
-        tiny = MultiHead(D, 1, head_width=4, out_width=W // 2)
+        tiny = MultiHead(D, 1, head_dim=4, out_width=W // 2)
         mixer, x = self.build(attention=tiny), randn(B, L, D)
         q, k, v = (x @ tiny.qkv.weight.T + tiny.qkv.bias).split(4, -1)
         scores = (q @ k.mT / 2).masked_fill(~torch.ones(L, L, dtype=torch.bool).tril(), -torch.inf)
@@ -127,10 +127,10 @@ class TestGated:
         with torch.no_grad():
             mixer.weight_LM.zero_()
         torch.testing.assert_close(mixer(x), mixer.down(F.gelu(mixer.up(x)).chunk(2, -1)[0]))
-        truncated(mixer)  # an initialisation leaves the gate as it is
+        init_truncated(mixer)  # an initialisation leaves the gate as it is
         assert (mixer.weight_LM == 0).all() and (mixer.bias_L == 1).all()
 
-    @pytest.mark.parametrize("attention", [None, MultiHead(D, 1, head_width=4, out_width=W // 2)])
+    @pytest.mark.parametrize("attention", [None, MultiHead(D, 1, head_dim=4, out_width=W // 2)])
     def test_the_future_has_no_influence(self, attention):
         mixer, x = self.build(attention=attention), randn(B, L, D).detach()
         changed = x.clone()
@@ -138,11 +138,11 @@ class TestGated:
         close(mixer(x, causal)[:, :5], mixer(changed, causal)[:, :5])
 
     def test_what_does_not_fit_is_named(self):
-        with pytest.raises(ShapeError, match="made for 11 tokens, got 12"):
+        with pytest.raises(ShapeError, match="was given 12 tokens; expected at most 11"):
             self.build()(randn(1, 12, D))
         with pytest.raises(PatternNotSupported, match="2 heads"):
             self.build()(randn(1, L, D), per_head(causal, full))
-        with pytest.raises(ShapeError, match="halves"):
+        with pytest.raises(ShapeError, match="even number"):
             GatedMixer(D, 7, L)
 
 
@@ -167,7 +167,7 @@ class TestAll:
 
 class TestCapture:
     def test_matrices_are_marked_input_independent(self, tmp_path):
-        gated = Block(D, GatedMixer(D, W, L, attention=MultiHead(D, 1, head_width=4, out_width=W // 2)), None)
+        gated = Block(D, GatedMixer(D, W, L, attention=MultiHead(D, 1, head_dim=4, out_width=W // 2)), None)
         model = nn.Sequential(Block(D, FourierMixer(), None), gated)
         with capture(model) as maps:
             model(torch.randn(B, L, D))

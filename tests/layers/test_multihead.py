@@ -1,16 +1,17 @@
 """MultiHead: PyTorch's own module with the same weights, shared heads, other sequences, step by step."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import LocalMonotonicAttention, SoftmaxAttention, State
-from regard.attention._base import average
+from regard.attention import LocalMonotonicAttention, SoftmaxAttention, StepState
+from regard.attention.helpers import average
 from regard.errors import ShapeError, StateNotSupported
-from regard.layers import ALiBi, Buckets, Memory, MultiHead, RelativeXL, RMSNorm, Rotary
+from regard.layers import ALiBi, Buckets, CrossCache, MultiHead, RelativeXL, RMSNorm, Rotary
 from regard.look import capture
 from regard.patterns import causal, full, lengths, local_causal, tokens, window
 
@@ -95,20 +96,20 @@ def test_memory_is_projected_once_and_follows_beams():
     for t in range(L):
         close(ours(x[:, t : t + 1], remembered), ours(x, remembered)[:, t : t + 1])
     assert not calls
-    assert isinstance(remembered.reorder(rows), Memory) and remembered.batch == 3
+    assert isinstance(remembered.reorder(rows), CrossCache) and remembered.batch == 3
     close(ours(x[rows], remembered), ours(x[rows], memory[rows]))
     assert not remembered.detach().k_BMHK.requires_grad
 
 
 def test_a_memory_that_is_x_is_looking_at_oneself():
-    for options in ({}, {"shared_qk": True}, {"position": Rotary()}, {"qk_norm": RMSNorm}, {"kv_heads": 1, "value_width": 5}):
+    for options in ({}, {"shared_qk": True}, {"position": Rotary()}, {"qk_norm": RMSNorm}, {"kv_heads": 1, "value_dim": 5}):
         ours, x = MultiHead(D, H, **options).double(), randn(B, L, D)
         close(ours(x, x, causal), ours(x, pattern=causal))
 
 
 def test_shared_key_heads_are_repeated_ones():
     """Heads in runs of neighbours, 0 0 0 1 1 1: not 0 1 0 1 0 1."""
-    few, many = MultiHead(24, 6, kv_heads=2, head_width=4, value_width=5).double(), MultiHead(24, 6, head_width=4, value_width=5).double()
+    few, many = MultiHead(24, 6, kv_heads=2, head_dim=4, value_dim=5).double(), MultiHead(24, 6, head_dim=4, value_dim=5).double()
     q, k, v = few.qkv.weight.split(few.sizes)
     q_, k_, v_ = few.qkv.bias.split(few.sizes)
     widen = [lambda w, size=size: w.unflatten(0, (2, size)).repeat_interleave(3, 0).flatten(0, 1) for size in (4, 5)]
@@ -147,7 +148,7 @@ def test_parameter_counts():
         return sum(p.numel() for p in m.parameters())
 
     assert count(MultiHead(512, 8)) == 4 * (512 * 512 + 512) == count(nn.MultiheadAttention(512, 8))
-    assert count(MultiHead(24, 6, kv_heads=2, head_width=4, value_width=5, out_width=7, bias=False)) == 24 * (24 + 8 + 10) + 30 * 7
+    assert count(MultiHead(24, 6, kv_heads=2, head_dim=4, value_dim=5, out_width=7, bias=False)) == 24 * (24 + 8 + 10) + 30 * 7
     assert count(MultiHead(D, H, memory_width=E, bias=False)) == D * D + 2 * E * D + D * D
     assert count(MultiHead(D, H, qk_norm=RMSNorm, bias=False)) == 4 * D * D + 2 * K
 
@@ -212,42 +213,38 @@ def test_calls_the_mechanism_as_the_contract_says():
             return super().__call__(*given, **named)
 
     MultiHead(D, H, Watched())(torch.randn(B, L, D), pattern=causal)
-    assert seen == [(6, {})]
+    assert seen == [(7, {})]
 
 
 class Dimmed(SoftmaxAttention):
-    """Every key shines as its two extra numbers say."""
+    """Every key shines as its two gates say."""
 
-    extra = 2
+    gates = 2
 
-    def weights(self, q_BLHK, k_BMHK, pattern=full, bias=None, *, extra_BMHE=None):
-        light_BHM = torch.sigmoid(self.check_extra(k_BMHK, extra_BMHE).sum(-1)).mT
+    def _weights(self, q_BLHK, k_BMHK, call):
+        light_BHM = torch.sigmoid(call.gates_BMHE.sum(-1)).mT
         share = q_BLHK.shape[2] // light_BHM.shape[1]
-        return super().weights(q_BLHK, k_BMHK, pattern, bias) * light_BHM.repeat_interleave(share, 1).unsqueeze(2)
+        return super()._weights(q_BLHK, k_BMHK, call) * light_BHM.repeat_interleave(share, 1).unsqueeze(2)
 
-    def weights_of(self, rows, q_BLHK, k_BMHK, pattern=full, bias=None, *, extra_BMHE=None):
-        return self.weights(q_BLHK, k_BMHK, pattern, bias, extra_BMHE=extra_BMHE)[:, :, rows]
-
-    def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=full, bias=None, state=None, *, extra_BMHE=None):
-        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        return average(self.weights(q_BLHK, k_BMHK, pattern, bias, extra_BMHE=extra_BMHE), v_BMHV)
+    def _forward(self, q_BLHK, k_BMHK, v_BMHV, call):
+        return average(self._weights(q_BLHK, k_BMHK, call), v_BMHV)
 
 
 @pytest.mark.parametrize("memory_width", [None, E])
-def test_extra_numbers_are_projected_from_what_keys_are(memory_width):
+def test_gates_are_projected_from_what_keys_are(memory_width):
     layer = MultiHead(D, H, Dimmed(), kv_heads=1, memory_width=memory_width).double()
-    assert layer.extra.weight.shape == (layer.kv_heads * 2, memory_width or D) and layer.extra.bias is not None
+    assert layer.gates.weight.shape == (layer.kv_heads * 2, memory_width or D) and layer.gates.bias is not None
     x, memory = randn(B, L, D), randn(B, M, memory_width or D)
     out, weights = layer(x, memory), layer.weights(x, memory)
     remembered = layer.remember(memory)
-    light_BMH = torch.sigmoid(layer.extra(memory).unflatten(-1, (layer.kv_heads, 2)).sum(-1))
+    light_BMH = torch.sigmoid(layer.gates(memory).unflatten(-1, (layer.kv_heads, 2)).sum(-1))
     close((weights[0, 0] / light_BMH[0, :, 0]).sum(-1), torch.ones(L).double())
     close(out, layer.out(average(weights, remembered.v_BMHV).flatten(-2)))
     close(layer(x, remembered), out)
     close(layer.weights(x, remembered), weights)
     rows = torch.tensor([1, 1, 0])
     close(layer(x[rows], remembered.reorder(rows).detach()), out[rows])
-    assert not remembered.extra_BMHE.requires_grad
+    assert not remembered.gates_BMHE.requires_grad
     with capture(layer, dtype=torch.float64) as maps:
         layer(x, memory)
     close(maps.all[0].weights_BHLM, weights.detach())
@@ -257,8 +254,8 @@ def test_extra_numbers_are_projected_from_what_keys_are(memory_width):
         assert layer.float()(x.float(), memory.float()).dtype == torch.bfloat16
 
 
-def test_without_extra_numbers_nothing_is_made():
-    assert MultiHead(D, H).extra is None and "extra.weight" not in MultiHead(D, H).state_dict()
+def test_without_gates_nothing_is_made():
+    assert MultiHead(D, H).gates is None and "gates.weight" not in MultiHead(D, H).state_dict()
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -280,7 +277,7 @@ def test_modules_copy_and_save():
 @pytest.mark.parametrize(
     "make, says",
     [
-        (lambda: MultiHead(13, 3), "13 cannot be cut into 3 heads"),
+        (lambda: MultiHead(13, 3), "13 cannot be split into 3 heads"),
         (lambda: MultiHead(12, 6, kv_heads=4), "6 query heads cannot share 4"),
         (lambda: MultiHead(12, 6, kv_heads=3, shared_qk=True), "shared_qk"),
         (lambda: MultiHead(D, H)(torch.ones(B, L, D + 1)), r"x_BLD must be \(batch, length, 12\), got \(2, 5, 13\)"),
@@ -306,15 +303,14 @@ def test_a_growing_state_takes_no_memory():
 def test_a_state_that_does_not_grow_takes_a_memory():
     """As mechanisms have that walk along a memory."""
 
-    class Steps(State):
-        grows = False
-
     class Walking(SoftmaxAttention):
-        def forward(self, q, k, v, pattern=full, bias=None, state=None):
-            state.length += q.shape[1]
-            return super().forward(q, k, v, pattern, bias)
+        facts = replace(SoftmaxAttention.facts, state=StepState)
 
-    layer, state = MultiHead(D, H, Walking()), Steps(B)
+        def _forward(self, q, k, v, call):
+            call.state.length += q.shape[1]
+            return super()._forward(q, k, v, call)
+
+    layer, state = MultiHead(D, H, Walking()), StepState(B)
     layer(torch.ones(B, L, D), layer.remember(torch.ones(B, M, D)), state=state)
     assert state.length == L
 
@@ -338,8 +334,25 @@ def test_mechanisms_that_count_go_along_a_memory_and_not_along_themselves():
         close(ours.weights(here, kept, seen, state), weights[:, :, t : t + 1])  # asked twice, and the state stays
         close(ours.weights(here, kept, seen, state), weights[:, :, t : t + 1])
         close(ours(here, kept, seen, state), whole[:, t : t + 1])
-    with pytest.raises(StateNotSupported, match="LocalMonotonicAttention goes step by step over a memory"):
+    with pytest.raises(StateNotSupported, match="LocalMonotonicAttention decodes step by step in cross-attention only"):
         ours(x[:, :1], state=ours.start(B))
     plain = MultiHead(D, H).double()
     with pytest.raises(StateNotSupported, match="capture"):
         plain.weights(x[:, :1], kept, full, plain.start(B))
+
+
+def test_a_bias_for_q_k_v_alone():
+    for memory_width in (None, 10):
+        for bias, qkv_bias, expected in ((True, None, (True, True)), (False, True, (True, False)), (True, False, (False, True))):
+            layer = MultiHead(12, 3, bias=bias, qkv_bias=qkv_bias, memory_width=memory_width)
+            projections = [layer.qkv] if memory_width is None else [layer.q, layer.kv]
+            assert all((part.bias is not None) == expected[0] for part in projections) and (layer.out.bias is not None) == expected[1]
+
+
+def test_each_head_is_normed_before_the_heads_are_joined():
+    torch.manual_seed(0)
+    layer, x = MultiHead(12, 3, value_dim=5, head_norm=RMSNorm), torch.randn(2, 7, 12)
+    heads = layer.head_outputs(x)
+    assert heads.shape == (2, 7, 3, 5) and layer.head_norm.weight.shape == (5,)
+    normed = heads / (heads.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(layer(x), layer.out(normed.flatten(-2)))

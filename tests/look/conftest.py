@@ -1,10 +1,11 @@
-"""A small stack of attention layers, made here so that what is looked at is known."""
+"""A small stack of attention layers, and maps with known weights."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from regard.attention import Attention, SoftmaxAttention
+from regard.look import Map
 from regard.patterns import causal
 
 B, L, H, WIDTH = 2, 7, 3, 15  # all different: a swapped axis cannot pass by luck
@@ -34,6 +35,18 @@ class Stack(nn.Module):
         for n, block in enumerate(self.blocks):
             x = block(x, pattern=pattern, bias=bias, state=None if states is None else states[n])
         return x
+
+
+THREE = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]
+
+
+def make_map(weights, **fields):
+    weights = torch.tensor(weights)
+    weights = weights[(None,) * (4 - weights.dim())]
+    _, heads, rows, columns = weights.shape
+    made = dict(layer="layer", mechanism="softmax", call=0, run=0, queries=rows, normalised=True)
+    made |= dict(heads=tuple(range(heads)), rows=tuple(range(rows)), columns=tuple(range(columns)), weights_BHLM=weights)
+    return Map(**(made | fields))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Capture: what is seen is what was used, and seeing changes nothing."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ from tests.look.conftest import WIDTH, B, H, L, Layer, Stack
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention import Attention, Facts, SoftmaxAttention, State
-from regard.attention._base import average
+from regard.attention import Attention, Facts, Paper, SoftmaxAttention, State
+from regard.attention.helpers import average
 from regard.errors import CaptureNotSupported, DtypeError, RegardError, ShapeError, UnknownName
 from regard.kernels import Bias
 from regard.look import capture
@@ -21,22 +22,16 @@ NAMES = [f"blocks.{n}.attention" for n in range(3)]
 class Random(Attention):
     """Every call draws its own features: capture must draw the same again, and leave no trace."""
 
-    facts = Facts(name="random", year=0, title="", paper="", formula="", time="", memory="", random=True)
+    facts = Facts(name="random", paper=Paper("", 0, ""), formula="", time="", memory="", rows="joint")
 
     def __init__(self):
         super().__init__()
         self.generator = torch.Generator().manual_seed(5)
 
-    def weights(self, q_BLHK, k_BMHK, pattern=full, bias=None):
+    def _weights(self, q_BLHK, k_BMHK, call):
         mix = torch.randn(q_BLHK.shape[-1], k_BMHK.shape[-1], generator=self.generator) + torch.rand(())  # own dice and the common ones
         scores = torch.einsum("blhk,kc,bmhc->bhlm", q_BLHK, mix, k_BMHK)
-        return scores.masked_fill(~pattern.mask(q_BLHK.shape[1], k_BMHK.shape[1]), -torch.inf).softmax(-1)
-
-    def weights_of(self, rows, q_BLHK, k_BMHK, pattern=full, bias=None):
-        return self.weights(q_BLHK, k_BMHK, pattern, bias)[:, :, rows]
-
-    def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=full, bias=None, state=None):
-        return average(self.weights(q_BLHK, k_BMHK, pattern), v_BMHV)
+        return scores.masked_fill(~call.mask(), -torch.inf).softmax(-1)
 
 
 class Slopes(Bias):
@@ -187,14 +182,14 @@ def test_the_limit_is_on_all_that_is_kept(model, x):
 
 
 class Mute(Attention):
-    facts = Facts(name="mute", year=0, title="", paper="", formula="", time="", memory="")
+    facts = Facts(name="mute", paper=Paper("", 0, ""), formula="", time="", memory="")
 
-    def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=full, bias=None, state=None):
+    def _forward(self, q_BLHK, k_BMHK, v_BMHV, call):
         return v_BMHV
 
 
 class Whole(SoftmaxAttention):
-    weights_of = Attention.weights_of  # its rows come only all together
+    facts = replace(SoftmaxAttention.facts, rows="joint")  # its rows come only all together
 
 
 def test_mechanisms_without_weights_are_refused_by_name(x):
@@ -220,21 +215,21 @@ def test_a_mechanism_of_whole_matrices_is_called_once_or_refused(x):
         plain.load_state_dict(model.state_dict())
         plain(x)
     torch.testing.assert_close(maps[NAMES[2]][0].weights_BHLM, same[NAMES[2]][0].weights_BHLM)
-    with pytest.raises(CaptureNotSupported, match="only out of its whole 7 × 7 matrix"), capture(model, rows=1, limit=B * H * L * 4):
+    with pytest.raises(CaptureNotSupported, match="only from its whole 7 × 7 matrix"), capture(model, rows=1, limit=B * H * L * 4):
         model(x)
 
 
 def test_work_is_bounded_by_the_chunk(monkeypatch):
     length, chunk = 4096, 2**20
     model, x = Stack(1, width=4, heads=2), torch.randn(1, length, 4)
-    largest, definition = [], SoftmaxAttention.weights_of
+    largest, definition = [], SoftmaxAttention._weights
 
-    def watched(self, rows, *args):
-        part = definition(self, rows, *args)
+    def watched(self, *args):
+        part = definition(self, *args)
         largest.append(part.nbytes)
         return part
 
-    monkeypatch.setattr(SoftmaxAttention, "weights_of", watched)
+    monkeypatch.setattr(SoftmaxAttention, "_weights", watched)
     with capture(model, rows=range(0, 80, 2), heads=1, chunk=chunk) as maps, torch.no_grad():
         model(x)
     (m,) = maps["blocks.0.attention"]
@@ -274,7 +269,7 @@ def test_steps_joined_are_the_one_pass(pattern, prompt):
         for n in range(prompt, length):
             model(x[:, n : n + 1], pattern=pattern, states=states)
     for name in NAMES:
-        joined = maps.joined(name)
+        joined = maps.join_calls(name)
         assert joined.rows == joined.columns == tuple(range(length)) and joined.normalised and joined.square
         torch.testing.assert_close(joined.weights_BHLM, whole[name][0].weights_BHLM, rtol=1e-4, atol=1e-5)
         assert joined.labels() == (words, words)
@@ -295,17 +290,19 @@ def test_two_streams_stay_apart_and_reset_rows_forget(x):
             state.reset(torch.tensor([1]))
             model(x[:, 3:4], states=[state])
     assert [m.stream for m in maps[name]] == [0, 0, 1, 1]
-    assert torch.equal(maps.joined(name, 0).weights_BHLM, maps.joined(name).weights_BHLM)
+    assert torch.equal(maps.join_calls(name, 0).weights_BHLM, maps.join_calls(name).weights_BHLM)
     last = maps[name][-1].weights_BHLM
     assert last[1, :, 0].count_nonzero() == H and last[0, :, 0].count_nonzero() == 4 * H
     torch.testing.assert_close(average(last[1:], torch.cat([block.seen[2][1:]] * 4, 1)), block.seen[3][1:])
     with pytest.raises(UnknownName):
-        maps.joined(name, 7)
+        maps.join_calls(name, 7)
 
 
 def test_a_state_without_keys_is_refused(x):
     class Summing(SoftmaxAttention):
-        def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=full, bias=None, state=None):
+        facts = replace(SoftmaxAttention.facts, state=State)
+
+        def _forward(self, q_BLHK, k_BMHK, v_BMHV, call):
             return v_BMHV
 
     with pytest.raises(CaptureNotSupported, match=r"does not keep its keys.*without a state"), capture(model := Stack(1, make=Summing)):
@@ -370,7 +367,7 @@ def test_checkpointing_is_seen_once(model, x, reentrant):
 
 def test_autocast_does_not_touch_the_definition():
     class Through(SoftmaxAttention):  # no product of its own: bfloat16 ends the process on some machines
-        def forward(self, q_BLHK, k_BMHK, v_BMHV, pattern=full, bias=None, state=None):
+        def _forward(self, q_BLHK, k_BMHK, v_BMHV, call):
             return v_BMHV
 
     q, attention = torch.randn(1, 5, 2, 4), Through()

@@ -6,39 +6,27 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.look.conftest import B, L, Stack
+from tests.look.conftest import THREE, B, L, Stack, make_map
 
 from regard.attention import SoftmaxAttention
 from regard.errors import BadFile, CaptureNotSupported, ShapeError, UnknownName
-from regard.look import Graph, Grid, Map, Maps, Sequence, Tree, capture, word_numbers
+from regard.look import Graph, Grid, Maps, Sequence, Tree, capture, word_numbers
 from regard.patterns import full
 
 
-def a_map(weights, **given):
-    weights = torch.tensor(weights)
-    weights = weights[(None,) * (4 - weights.dim())]
-    _, heads, rows, columns = weights.shape
-    said = dict(layer="layer", mechanism="softmax", call=0, run=0, queries=rows, normalised=True)
-    said |= dict(heads=tuple(range(heads)), rows=tuple(range(rows)), columns=tuple(range(columns)), weights_BHLM=weights)
-    return Map(**(said | given))
-
-
-THREE = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]
-
-
-def test_entropy_distance_and_path_by_hand():
-    m = a_map(THREE)
+def test_entropy_distance_and_argmax_by_hand():
+    m = make_map(THREE)
     entropies = [0, math.log(2), -(0.2 * math.log(0.2) + 0.3 * math.log(0.3) + 0.5 * math.log(0.5))]
     assert m.entropy().tolist() == [[pytest.approx(sum(entropies) / 3)]]
     assert m.distance().tolist() == [[pytest.approx((0 + 0.5 + (0.4 + 0.3)) / 3)]]
-    assert m.path().tolist() == [[[0, 0, 2]]]
-    assert a_map(THREE[2:], queries=1).distance().tolist() == [[pytest.approx(0.7)]]  # one query at the end of three keys
-    assert a_map([[0.0, 0.0], [0.0, 4.0]]).path().tolist() == [[[-1, 1]]]
-    assert a_map([[0.0, 0.0], [0.25, 0.25]]).entropy().tolist() == [[pytest.approx(math.log(2))]]  # blind rows do not count
+    assert m.argmax().tolist() == [[[0, 0, 2]]]
+    assert make_map(THREE[2:], queries=1).distance().tolist() == [[pytest.approx(0.7)]]  # one query at the end of three keys
+    assert make_map([[0.0, 0.0], [0.0, 4.0]]).argmax().tolist() == [[[-1, 1]]]
+    assert make_map([[0.0, 0.0], [0.25, 0.25]]).entropy().tolist() == [[pytest.approx(math.log(2))]]  # blind rows do not count
 
 
 def test_heads():
-    m = a_map([THREE, torch.eye(3).tolist()])
+    m = make_map([THREE, torch.eye(3).tolist()])
     assert m.head(1).heads == (1,) and m.head(1).weights_BHLM.tolist() == [[torch.eye(3).tolist()]]
     torch.testing.assert_close(m.head().weights_BHLM[0, 0], (torch.tensor(THREE) + torch.eye(3)) / 2)
     with pytest.raises(UnknownName, match="head of layer"):
@@ -47,17 +35,17 @@ def test_heads():
 
 def test_words_of_sub_words_by_hand():
     #       un   ##do  it
-    m = a_map([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.0, 0.5]]).label(["un", "##do", "it"], ["un", "##do", "it"])
-    words = m.merged([0, 0, 1])
+    m = make_map([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.0, 0.5]]).label(["un", "##do", "it"], ["un", "##do", "it"])
+    words = m.merge_words([0, 0, 1])
     torch.testing.assert_close(words.weights_BHLM[0, 0], torch.tensor([[(0.3 + 0.6) / 2, (0.7 + 0.4) / 2], [0.5, 0.5]]))
     assert words.labels() == (["undo", "it"], ["undo", "it"]) and words.square
-    some = a_map([[0.1, 0.2, 0.7]], rows=(1,), queries=3).merged([0, 0, 1])
+    some = make_map([[0.1, 0.2, 0.7]], rows=(1,), queries=3).merge_words([0, 0, 1])
     assert some.rows == (0,) and some.weights_BHLM.tolist() == [[[[pytest.approx(0.3), pytest.approx(0.7)]]]]
-    cross = a_map([[0.1, 0.2, 0.7]]).merged([0], [0, 1, 1])
+    cross = make_map([[0.1, 0.2, 0.7]]).merge_words([0], [0, 1, 1])
     assert cross.weights_BHLM.tolist() == [[[[pytest.approx(0.1), pytest.approx(0.9)]]]]
-    with pytest.raises(ShapeError, match="2 positions, but there are 3"):
-        m.merged([0, 0])
-    assert Maps([m]).merged([0, 0, 1]).all[0].rows == (0, 1)
+    with pytest.raises(ShapeError, match="2 word numbers; expected one for each of 3"):
+        m.merge_words([0, 0])
+    assert Maps([m]).merge_words([0, 0, 1]).all[0].rows == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -99,36 +87,36 @@ def test_rollout_is_the_product(model, x):
 
 
 def test_labels_and_layouts():
-    m = a_map(THREE)
+    m = make_map(THREE)
     assert m.labels() == (["0", "1", "2"], ["0", "1", "2"]) and m.layout == Sequence()
-    maps = Maps([m, a_map(THREE, layer="other")]).label(
+    maps = Maps([m, make_map(THREE, layer="other")]).label(
         queries="xyz", keys=[["a", "b"], ["c", "d", "e"]][1:], layout=Grid(1, 3), layer="layer"
     )
     assert maps["layer"][0].labels() == (["x", "y", "z"], ["c", "d", "e"]) and maps["layer"][0].layout == Grid(1, 3)
     assert not maps["other"][0].key_labels
-    for wrong in (Grid(2, 2), Grid(1, 3, first=1), Tree([(0, 2)]), Tree([(0, 2), (1, 3)]), Graph([(0, 3)])):
+    for wrong in (Grid(2, 2), Grid(1, 3, prefix_tokens=1), Tree([(0, 2)]), Tree([(0, 2), (1, 3)]), Graph([(0, 3)])):
         with pytest.raises(ShapeError):
             m.label(layout=wrong)
     assert m.label(layout=Tree([(0, 1), (1, 3)])).layout == Tree([(0, 1), (1, 3)])
-    with pytest.raises(ShapeError, match="need 3 labels"):
+    with pytest.raises(ShapeError, match="expected 3, one per position"):
         m.label(keys=["a"])
-    with pytest.raises(ShapeError, match="does not have"):
-        a_map(THREE, heads=(0, 1))
+    with pytest.raises(ShapeError, match=r"expected \(batch, 2, 3, 3\)"):
+        make_map(THREE, heads=(0, 1))
     with pytest.raises(UnknownName):
         maps.label(keys="abc", layer="nobody")
 
 
 def test_views():
-    maps = Maps([a_map(THREE), a_map(THREE, call=1), a_map([[1.0, 0.0]], layer="cross", call=0)])
+    maps = Maps([make_map(THREE), make_map(THREE, call=1), make_map([[1.0, 0.0]], layer="cross", call=0)])
     assert maps.view().layer == "cross" and maps.view("layer").call == 1 and maps.view("layer", 0).call == 0
     with pytest.raises(UnknownName, match="call of layer"):
         maps.view("layer", 9)
     with pytest.raises(CaptureNotSupported, match="nothing was captured"):
         Maps().view()
     with pytest.raises(ShapeError, match="differ in batch"):
-        Maps([a_map(THREE), a_map([THREE, THREE])]).joined("layer")
+        Maps([make_map(THREE), make_map([THREE, THREE])]).join_calls("layer")
     with pytest.raises(ShapeError, match="different keys"):
-        Maps([a_map([[1.0]]), a_map([[0.5, 0.5]])]).joined("layer")
+        Maps([make_map([[1.0]]), make_map([[0.5, 0.5]])]).join_calls("layer")
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -144,7 +132,7 @@ def maps(x):
     with capture(model, rows=[1, 5], dtype=torch.float16) as more:
         model(x)
     graph = more.label(keys=["é", "<b>", "$x$", "中", "\n", "", "q"], layout=Graph([(1, 0), (5, 6)]))
-    return Maps([*maps.all, *graph.all, a_map(THREE, layout=Tree([(0, 3)])), a_map([[0.5, 0.5, 0.0, 0.0]], layout=Grid(1, 3, 1))])
+    return Maps([*maps.all, *graph.all, make_map(THREE, layout=Tree([(0, 3)])), make_map([[0.5, 0.5, 0.0, 0.0]], layout=Grid(1, 3, 1))])
 
 
 @pytest.mark.parametrize("name", ["maps.npz", "maps.safetensors"])
@@ -179,21 +167,21 @@ def change(entry, **new):
         (lambda d: "[]", "regard.maps"),
         (lambda d: json.dumps(d | {"format": "else"}), "regard.maps"),
         (lambda d: json.dumps(d | {"format_version": 2}), "format_version 2; this regard reads 1"),
-        (lambda d: json.dumps(d | {"maps": [1]}), "map 0: expected an object"),
-        (lambda d: change(d["maps"][0], heads=[0]), "does not have"),
-        (lambda d: change(d["maps"][0], heads="01"), "heads must be a list of int"),
-        (lambda d: change(d["maps"][0], rows=[True] * 7), "rows must be a list of int"),
+        (lambda d: json.dumps(d | {"maps": [1]}), r"map 0: Expected `object`, got `int`"),
+        (lambda d: change(d["maps"][0], heads=[0]), r"expected \(batch, 1, 7, 7\)"),
+        (lambda d: change(d["maps"][0], heads="01"), r"Expected `array`, got `str` - at `\$\.heads`"),
+        (lambda d: change(d["maps"][0], rows=[True] * 7), r"Expected `int`, got `bool` - at `\$\.rows\[0\]`"),
         (lambda d: change(d["maps"][0], rows=[*range(6), 99]), "rows below queries"),
-        (lambda d: change(d["maps"][0], call="0"), "call must be int"),
-        (lambda d: change(d["maps"][0], normalised=1), "normalised must be bool"),
-        (lambda d: change(d["maps"][0], stream="x"), "stream"),
+        (lambda d: change(d["maps"][0], call="0"), r"Expected `int`, got `str` - at `\$\.call`"),
+        (lambda d: change(d["maps"][0], normalised=1), r"Expected `bool`, got `int` - at `\$\.normalised`"),
+        (lambda d: change(d["maps"][0], stream="x"), r"Expected `int \| null`, got `str` - at `\$\.stream`"),
         (lambda d: change(d["maps"][0], tensor="77"), "'77' is not in the file"),
         (lambda d: change(d["maps"][0], key_labels=[["a"]]), "key labels must be"),
-        (lambda d: change(d["maps"][0], key_labels=[[1]]), "list of str"),
+        (lambda d: change(d["maps"][0], key_labels=[[1]]), r"Expected `str`, got `int` - at `\$\.key_labels"),
         (lambda d: change(d["maps"][0], layout={"kind": "spiral"}), "not a layout"),
-        (lambda d: change(d["maps"][0], layout={"kind": "grid", "height": "7", "width": 1}), "not a layout"),
-        (lambda d: change(d["maps"][0], layout={"kind": "grid", "height": 2, "width": 2}), "2 × 2"),
-        (lambda d: change(d["maps"][0], layout=None), "not a layout"),
+        (lambda d: change(d["maps"][0], layout={"kind": "grid", "rows": "7", "columns": 1}), "not a layout"),
+        (lambda d: change(d["maps"][0], layout={"kind": "grid", "rows": 2, "columns": 2}), "2 × 2"),
+        (lambda d: change(d["maps"][0], layout=None), r"Expected `object`, got `null` - at `\$\.layout`"),
     ],
 )
 def test_tampered_descriptions_are_refused(maps, tmp_path, tamper, says):
@@ -205,7 +193,7 @@ def test_tampered_descriptions_are_refused(maps, tmp_path, tamper, says):
 
 
 def test_other_files_are_refused(maps, tmp_path):
-    with pytest.raises(BadFile, match="end the name"):
+    with pytest.raises(BadFile, match="must end with"):
         maps.save(tmp_path / "maps.pt")
     with pytest.raises(FileNotFoundError):
         Maps.load(tmp_path / "none.npz")

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.look.test_maps import THREE, a_map
+from tests.look.conftest import THREE, make_map
 
 from regard.errors import CaptureNotSupported, ShapeError, UnknownName
 from regard.look import Graph, Grid, Maps, Tree, capture
-from regard.look.text import pool, readable, text
+from regard.look.terminal import pool, readable, to_text
 from regard.patterns import causal
 
 WORDS = ["<script>alert(1)</script>", "$x_1$", "中文", "\n", " ", "a\x07b", "a very long word that nobody could ever read"]
@@ -31,11 +31,11 @@ def is_png(data: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"layer": "blocks.1.attention"}, {"layer": "blocks.1.attention", "head": 2}, {"head": 1, "batch": 1},
+    "selection", [{}, {"layer": "blocks.1.attention"}, {"layer": "blocks.1.attention", "head": 2}, {"head": 1, "batch": 1},
               {"layer": "blocks.0.attention", "head": 0, "query": 3}],
 )  # fmt: skip
-def test_png_of_each_narrowing(maps, tmp_path, asked):
-    assert is_png(maps.save_png(tmp_path / "look.png", **asked).read_bytes())
+def test_png_of_each_selection(maps, tmp_path, selection):
+    assert is_png(maps.save_png(tmp_path / "look.png", **selection).read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -50,24 +50,31 @@ def test_png_of_each_layout(maps, tmp_path, layout):
         assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query, image=image).read_bytes())
 
 
-def test_signed_weights_have_two_colours_and_say_so(tmp_path):
-    from regard.look.pictures import matrix
+def test_nodes_of_a_graph_in_pieces_do_not_overlap():
+    from regard.look.pictures import _spring_layout
 
-    m = a_map([[0.5, -0.4], [0.0, 0.2]], normalised=False)
-    figure = matrix(m)
+    point = torch.tensor(_spring_layout(13, ((0, 0), (1, 0), (6, 2), (2, 6), (3, 4), (5, 12))))
+    assert torch.pdist(point).min() > 0.1 * (point.amax(0) - point.amin(0)).max()
+
+
+def test_signed_weights_have_two_colours_and_say_so(tmp_path):
+    from regard.look.pictures import draw_matrix
+
+    m = make_map([[0.5, -0.4], [0.0, 0.2]], normalised=False)
+    figure = draw_matrix(m)
     image = figure.axes[0].images[0]
     assert image.cmap.name == "RdBu" and image.get_clim() == (-0.5, 0.5)
     assert figure.get_suptitle().splitlines()[1:] == ["rows do not sum to one"]
-    assert "-▓" in text(m) and "rows do not sum to one" in text(m)
+    assert "-▓" in to_text(m) and "rows do not sum to one" in to_text(m)
 
 
 def test_at_most_sixty_labels_an_axis():
-    from regard.look.pictures import MOST_LABELS, matrix
+    from regard.look.pictures import MAX_LABELS, draw_matrix
 
     length = 700
-    m = a_map(torch.eye(length).tolist()).label([f"w{n}" for n in range(length)], None)
-    axis = matrix(m).axes[0]
-    assert len(axis.get_yticks()) <= MOST_LABELS and len(axis.get_xticks()) <= MOST_LABELS
+    m = make_map(torch.eye(length).tolist()).label([f"w{n}" for n in range(length)], None)
+    axis = draw_matrix(m).axes[0]
+    assert len(axis.get_yticks()) <= MAX_LABELS and len(axis.get_xticks()) <= MAX_LABELS
     assert max(axis.images[0].get_array().shape) <= 512
 
 
@@ -81,8 +88,8 @@ def test_notebooks(maps):
 
 
 def test_text_by_hand(capsys):
-    m = a_map(THREE).label(queries=["a", "bb", "中"], keys=["x", "yy", "z"])
-    shown = text(m, width=80).splitlines()
+    m = make_map(THREE).label(queries=["a", "bb", "中"], keys=["x", "yy", "z"])
+    shown = to_text(m, columns=80).splitlines()
     assert shown[1:5] == [" a │██    ", "bb │▒▒▒▒  ", "中 │░░░░▒▒", "   └──────"]
     assert shown[5] == "    x yyz "
     Maps([m]).show()
@@ -93,7 +100,7 @@ def test_text_by_hand(capsys):
 
 
 def test_text_of_what_is_too_large_is_pooled():
-    shown = text(a_map(torch.eye(1000).tolist()), width=60)
+    shown = to_text(make_map(torch.eye(1000).tolist()), columns=60)
     assert "largest of each 16 × " in shown and all(len(line) <= 60 for line in shown.splitlines()[1:-1])
     x = torch.tensor([[0.0, 0.1, 0.0], [0.0, -0.9, 0.5]])
     torch.testing.assert_close(pool(x, 1, 2), torch.tensor([[-0.9, 0.5]]))
@@ -115,7 +122,7 @@ def test_refusals(maps, tmp_path):
         with pytest.raises(ShapeError, match="2 batch rows"):
             maps.save_png(tmp_path / "no.png", head=head, batch=2)
     with pytest.raises(ShapeError, match="empty"):
-        Maps([a_map(torch.zeros(1, 1, 0, 3).tolist(), weights_BHLM=torch.zeros(1, 1, 0, 3), rows=(), columns=(0, 1, 2))]).save_png(
+        Maps([make_map(torch.zeros(1, 1, 0, 3).tolist(), weights_BHLM=torch.zeros(1, 1, 0, 3), rows=(), columns=(0, 1, 2))]).save_png(
             tmp_path / "x.png"
         )
 

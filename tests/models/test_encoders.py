@@ -10,6 +10,8 @@ from regard import MECHANISMS, MixtureSynthesizer, capture
 from regard.errors import BadConfig, NotSupported, ShapeError, UnknownName
 from regard.layers import Packing
 from regard.models import (
+    MODELS,
+    SIZES,
     Bert,
     BertConfig,
     BigBird,
@@ -23,20 +25,13 @@ from regard.models import (
     Reformer,
     ReformerConfig,
     TextEncoder,
-    bert_base,
-    bert_large,
-    bert_medium,
-    bert_mini,
-    bert_sized,
-    bert_small,
-    bert_tiny,
     build,
     config_of,
 )
 from regard.models._model import Spec
 
 N, D, H, F, L = 13, 12, 3, 14, 22
-sizes = {"vocab": N, "width": D, "hidden": F, "length": L, "dropout": 0.0}
+sizes = {"vocab_size": N, "width": D, "hidden": F, "max_length": L, "dropout": 0.0}
 SMALL = {
     "bert": Bert(BertConfig(**sizes, heads=H, depth=2, attention="softmax")),
     "longformer": Longformer(LongformerConfig(**sizes, heads=H, depth=2, window=(2, 4), at=(0, 3), attention_dropout=0.0)),
@@ -44,7 +39,7 @@ SMALL = {
     "big_bird, first block again": BigBird(BigBirdConfig(**sizes, heads=H, depth=2, block=2, random=1, drawn=False, attention_dropout=0.0)),
     "fnet": FNet(FNetConfig(**sizes, depth=2)),
     "nystromformer": Nystromformer(NystromformerConfig(**sizes, heads=H, depth=2, landmarks=3, kernel=5)),
-    "reformer": Reformer(ReformerConfig(**sizes, heads=H, head_width=5, chunk=(4, 4), rounds=2, buckets=(4,), attention_dropout=0.0)),
+    "reformer": Reformer(ReformerConfig(**sizes, heads=H, head_dim=5, chunk=(4, 4), rounds=2, buckets=(4,), attention_dropout=0.0)),
 }
 ALONE = [name for name in SMALL if not name.startswith("big_bird") and name not in ("nystromformer", "reformer")]
 
@@ -54,21 +49,27 @@ def count(config):
         return sum(parameter.numel() for parameter in Bert(config).parameters())
 
 
+def test_every_encoder_is_tested_here():
+    missing = {model for model in MODELS if issubclass(model, TextEncoder)} - {type(model) for model in SMALL.values()}
+    assert not missing, f"add a line to SMALL in tests/models/test_encoders.py for {', '.join(model.__name__ for model in missing)}"
+
+
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
 def test_published_sizes():
     """transformers' BertForPreTraining has as many; the papers round to 110, 340, 4.4, 11.3, 29.1 and 41.7 million."""
-    assert count(bert_base()) == 110_106_428
-    assert count(bert_large()) == 336_226_108
+    assert count(SIZES["bert-base"]) == 110_106_428
+    assert count(SIZES["bert-large"]) == 336_226_108
     # Turc et al. count the encoder and the pooler alone, 4.4, 11.2, 28.8 and 41.4 million; the heads are on top
-    found = [count(size()) for size in (bert_tiny, bert_mini, bert_small, bert_medium)]
+    found = [count(SIZES[f"bert-{size}"]) for size in ("tiny", "mini", "small", "medium")]
     assert found == [4_433_468, 11_267_900, 29_058_876, 41_668_412]
-    assert bert_sized(12, 768) == bert_base()
+    base = SIZES["bert-base"]
+    assert (base.depth, base.width, base.heads, base.hidden) == (12, 768, 12, 3072)
 
 
 def test_sizes_by_hand():
-    c = bert_tiny(100)
+    c = replace(SIZES["bert-tiny"], vocab_size=100)
     d, f = c.width, c.hidden
     block = 4 * (d * d + d) + d * f + f + f * d + d + 4 * d
     heads = (d * d + d) + (d * d + d + 2 * d + 100) + 2 * d + 2
@@ -93,7 +94,7 @@ def test_shapes(model):
     x = model.features(ids, n)
     assert x.shape[:2] == ids.shape and model(ids, n).shape == (*ids.shape, N)
     assert model.pooled(x).shape == (3, x.shape[2])
-    y = model.embedded(ids, n)
+    y = model.sentence_embeddings(ids, n)
     torch.testing.assert_close(y.norm(dim=-1), torch.ones(3))
     torch.testing.assert_close(y[1], torch.nn.functional.normalize(x[1, :5].mean(0), dim=0))
 
@@ -139,8 +140,8 @@ def test_it_learns_everywhere(model):
     ids, n = batch()
     x = model.features(ids, n)
     loss = model.logits(x).square().mean() + model.pooled(x).square().mean()
-    if getattr(model, "follower", None) is not None:
-        loss = loss + model.follows(model.pooled(x)).square().mean()
+    if getattr(model, "nsp_head", None) is not None:
+        loss = loss + model.nsp_logits(model.pooled(x)).square().mean()
     loss.backward()
     without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     assert without == []
@@ -160,16 +161,16 @@ def test_config_goes_to_a_file_and_back(model):
 
 
 def test_heads_that_are_not_there():
-    bare = Bert(replace(SMALL["bert"].config, pooler=False, words=False, sentences=False)).eval()
+    bare = Bert(replace(SMALL["bert"].config, pooler=False, mlm_head=False, nsp_head=False)).eval()
     ids, n = batch()
     x = bare.features(ids, n)
     torch.testing.assert_close(bare.pooled(x), x[:, 0])
-    with pytest.raises(NotSupported, match="words=True"):
+    with pytest.raises(NotSupported, match="mlm_head=True"):
         bare(ids, n)
-    with pytest.raises(NotSupported, match="sentences=True"):
-        bare.follows(bare.pooled(x))
+    with pytest.raises(NotSupported, match="nsp_head=True"):
+        bare.nsp_logits(bare.pooled(x))
     with pytest.raises(BadConfig, match="pooler"):
-        BertConfig(vocab=N, pooler=False)
+        BertConfig(vocab_size=N, pooler=False)
 
 
 def test_short_big_bird_is_bert():
@@ -220,7 +221,7 @@ def test_any_mechanism(mechanism):
 def test_lines(line, again):
     spec = Spec.read(line)
     assert str(spec) == again and Spec.read(again) == spec
-    spec.made(heads=2, width=8, length=16)
+    spec.build(heads=2, head_dim=8, length=16)
 
 
 @pytest.mark.parametrize(
@@ -235,18 +236,18 @@ def test_lines_with_wrong_names():
     with pytest.raises(UnknownName, match="'softmax'"):
         Spec.read("sofmax")
     with pytest.raises(BadConfig, match="size"):
-        Spec.read("local(size=3)").made(heads=1, width=8, length=9)
+        Spec.read("local(size=3)").build(heads=1, head_dim=8, length=9)
     with pytest.raises(UnknownName):
-        BertConfig(vocab=9, attention="nothing")
+        BertConfig(vocab_size=9, attention="nothing")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.facts.name)
 def test_settings_make_one_like_it(mechanism):
-    one = mechanism.sized(heads=4, width=8, length=32)
+    one = mechanism.sized(heads=4, head_dim=8, length=32)
     if mechanism is MixtureSynthesizer:
         return  # made of other mechanisms, which no line can say
     spec = Spec.read(str(Spec(mechanism, one.settings)))
     assert spec.settings == one.settings
-    again = spec.made(heads=4, width=8, length=32)
+    again = spec.build(heads=4, head_dim=8, length=32)
     assert repr(again) == repr(one)
     assert {n: p.shape for n, p in again.named_parameters()} == {n: p.shape for n, p in one.named_parameters()}

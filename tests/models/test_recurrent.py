@@ -14,11 +14,9 @@ from regard.models import (
     RNNsearchConfig,
     Seq2Seq,
     Seq2SeqConfig,
-    luong_paper,
-    rnnsearch_paper,
-    seq2seq_paper,
+    of_size,
 )
-from regard.models._recurrent import Encoder, Stack, flipped
+from regard.models._recurrent import RecurrentEncoder, RecurrentStack, flipped
 
 B, M, L, N, E, W = 3, 7, 5, 13, 6, 10
 LENGTHS = (4, 7, 2)
@@ -91,7 +89,7 @@ def read_by_hand(kind, encoder, words, reverse):
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_encoder_by_hand(kind, both, reverse):
-    encoder = shaken(Encoder(kind, N, E, W, depth=2, both=both, backwards=reverse))
+    encoder = shaken(RecurrentEncoder(kind, N, E, W, depth=2, both=both, backwards=reverse))
     source, n, _ = batch()
     h_BMD, last = encoder(source, n)
     assert h_BMD.shape == (B, M, W * (1 + both)) and last[0].shape == (B, 2, W * (1 + both)) and len(last) == 1 + (kind == "lstm")
@@ -104,12 +102,12 @@ def test_encoder_by_hand(kind, both, reverse):
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_a_stack_whole_and_in_steps(kind):
-    stack = shaken(Stack(kind, E, W, depth=3))
+    stack = shaken(RecurrentStack(kind, E, W, depth=3))
     x = torch.randn(B, L, E, dtype=torch.float64, requires_grad=True)
     hidden = tuple(torch.randn(B, 3, W, dtype=torch.float64, requires_grad=True) for _ in range(1 + (kind == "lstm")))
     whole, last = stack(x, hidden)
     now, steps = hidden, []
-    for gates in stack.entrance(x).unbind(1):
+    for gates in stack.input_gates(x).unbind(1):
         h, now = stack.step(gates, now)
         steps.append(h)
     steps = torch.stack(steps, 1)
@@ -121,7 +119,7 @@ def test_a_stack_whole_and_in_steps(kind):
 
 
 def test_how_cells_begin():
-    stack = Stack("lstm", E, W, depth=2)
+    stack = RecurrentStack("lstm", E, W, depth=2)
     for layer in range(2):
         _, forget, _, _ = (stack.layers._parameters[f"bias_ih_l{layer}"] + stack.layers._parameters[f"bias_hh_l{layer}"]).chunk(4)
         assert (forget == 1).all()
@@ -138,7 +136,7 @@ def test_flipped():
 
 
 def test_seq2seq_by_hand():
-    config = Seq2SeqConfig(source_vocab=N, target_vocab=N, embedding=E, width=W, depth=1, cell="lstm")
+    config = Seq2SeqConfig(source_vocab_size=N, target_vocab_size=N, embedding=E, width=W, depth=1, cell="lstm")
     model, (source, n, target) = shaken(Seq2Seq(config)), batch()
     logits = model(source, n, target)
     for row, length in enumerate(LENGTHS):
@@ -156,10 +154,10 @@ def test_seq2seq_by_hand():
 def test_rnnsearch_by_hand(after, output):
     A = 9
     config = RNNsearchConfig(
-        source_vocab=N, target_vocab=N, embedding=E, width=W, alignment=A, maxout=8, reset_after=after, output_state=output
+        source_vocab_size=N, target_vocab_size=N, embedding=E, width=W, alignment=A, maxout=8, reset_after=after, output_state=output
     )
     model, (source, n, target) = shaken(RNNsearch(config)), batch()
-    logits, state = model(source, n, target), model.begin(source, n)
+    logits, state = model(source, n, target), model.start(source, n)
     weights = torch.stack([model.step(token, state, want_weights=True).weights_BM for token in target.unbind(1)], 1)
     w_a, u_z, u_r = model.query_and_gates.weight.split((A, W, W))
     w_z, w_r, w_n = model.from_token.weight.chunk(3)
@@ -189,7 +187,16 @@ def test_rnnsearch_by_hand(after, output):
 def test_luong_by_hand(score, feeding):
     D = 1
     config = LuongConfig(
-        source_vocab=N, target_vocab=N, embedding=E, width=W, depth=1, attention=score, feeding=feeding, radius=D, length=9, cell="gru"
+        source_vocab_size=N,
+        target_vocab_size=N,
+        embedding=E,
+        width=W,
+        depth=1,
+        attention=score,
+        feeding=feeding,
+        radius=D,
+        max_length=9,
+        cell="gru",
     )
     model, (source, n, target) = shaken(Luong(config)), batch()
     logits, attention = model(source, n, target), model.attention
@@ -230,7 +237,7 @@ def test_luong_by_hand(score, feeding):
 
 
 def test_settings_reach_their_parts():
-    config = LuongConfig(source_vocab=N, target_vocab=N, radius=3)
+    config = LuongConfig(source_vocab_size=N, target_vocab_size=N, radius=3)
     assert isinstance(Luong(config).attention, GeneralAttention)
     assert isinstance(Luong(replace(config, attention="concat")).attention, ConcatAttention)
     local = Luong(replace(config, attention="local_predictive")).attention
@@ -244,7 +251,7 @@ def test_settings_reach_their_parts():
 
 def test_seq2seq_has_the_papers_384_million():
     with torch.device("meta"):
-        count = size(Seq2Seq(seq2seq_paper()))
+        count = size(of_size("seq2seq-paper"))
     tables, recurrent = 1000 * (160_000 + 80_000 + 80_000), 2 * 4 * 8 * 1000**2  # "384M, of which 64M are pure recurrent connections"
     biases = 2 * 4 * 8 * 1000 + 80_000  # PyTorch has two a gate
     assert tables + recurrent == 384_000_000
@@ -253,7 +260,7 @@ def test_seq2seq_has_the_papers_384_million():
 
 def test_paper_sizes_of_the_attentive_ones():
     with torch.device("meta"):
-        ours, theirs = size(RNNsearch(rnnsearch_paper())), size(Luong(luong_paper()))
+        ours, theirs = size(of_size("rnnsearch-paper")), size(of_size("luong-paper"))
     V, m, n, a, half = 30_000, 620, 1000, 1000, 500
     encoder = V * m + 2 * (3 * n * (m + n) + 6 * n)
     decoder = V * m + 3 * n * (m + 1) + 3 * n * n + 3 * n * 2 * n + (n * n + n)

@@ -21,6 +21,7 @@ from regard import (
 from regard.errors import BadConfig, NotSupported, UnknownName
 from regard.models import (
     GPT2,
+    SIZES,
     Bert,
     BertConfig,
     GPT2Config,
@@ -34,7 +35,6 @@ from regard.models import (
     Transformer,
     build,
     config_of,
-    transformer_tiny,
 )
 
 N, D, H, L = 17, 12, 3, 20
@@ -42,18 +42,20 @@ N, D, H, L = 17, 12, 3, 20
 
 def bert(**more):
     torch.manual_seed(0)
-    return Bert(BertConfig(vocab=N, width=D, heads=H, depth=3, hidden=16, length=L, dropout=0.0, attention="softmax", **more)).eval()
+    return Bert(
+        BertConfig(vocab_size=N, width=D, heads=H, depth=3, hidden=16, max_length=L, dropout=0.0, attention="softmax", **more)
+    ).eval()
 
 
 def gpt(**more):
     torch.manual_seed(0)
-    return GPT2(GPT2Config(vocab=N, width=D, heads=H, depth=2, length=L, dropout=0.0, **more)).eval()
+    return GPT2(GPT2Config(vocab_size=N, width=D, heads=H, depth=2, context_length=L, dropout=0.0, **more)).eval()
 
 
 def llama():
     """Grouped queries and rotary places."""
     torch.manual_seed(0)
-    return Llama(LlamaConfig(vocab=N, width=D, heads=H, kv_heads=1, head_width=4, hidden=16, depth=2, length=L)).eval()
+    return Llama(LlamaConfig(vocab_size=N, width=D, heads=H, kv_heads=1, head_dim=4, hidden=16, depth=2, context_length=L)).eval()
 
 
 def text():
@@ -66,18 +68,22 @@ def text():
 @pytest.mark.parametrize("make", [bert, gpt, llama])
 def test_softmax_under_full_is_the_same_to_the_bit(make):
     model, ids = make(), text()
-    for swapped in (model.with_attention("softmax"), model.with_attention(pattern=full), model.with_attention(SoftmaxAttention)):
-        assert torch.equal(swapped(ids), model(ids))
+    for attention_overrides in (
+        model.with_attention("softmax"),
+        model.with_attention(pattern=full),
+        model.with_attention(SoftmaxAttention),
+    ):
+        assert torch.equal(attention_overrides(ids), model(ids))
 
 
 def test_the_model_itself_is_left_alone():
     model, ids = bert(), text()
     before = model(ids)
-    swapped = model.with_attention(LocalAttention(2))
+    attention_overrides = model.with_attention(LocalAttention(2))
     with torch.no_grad():
-        for parameter in swapped.parameters():
+        for parameter in attention_overrides.parameters():
             parameter.add_(1)
-    assert torch.equal(model(ids), before) and model.config.swapped == ()
+    assert torch.equal(model(ids), before) and model.config.attention_overrides == ()
 
 
 # -- others ------------------------------------------------------------------------------------------------------------
@@ -93,7 +99,7 @@ def test_some_layers():
     model = bert().with_attention(Performer, layers=[0, -1])
     assert [type(heads.attention).__name__ for heads in model.attentions().values()] == ["Performer", "SoftmaxAttention", "Performer"]
     model = model.with_attention(pattern=window(3), layers=[1])
-    assert dict(model.config.swapped) == {
+    assert dict(model.config.attention_overrides) == {
         "blocks.0.mixer": "performer",
         "blocks.2.mixer": "performer",
         "blocks.1.mixer": "softmax() under window(3)",
@@ -115,7 +121,7 @@ def test_a_model_around_another():
 
 
 def test_only_self_attention_is_swapped():
-    model = Transformer(transformer_tiny()).with_attention("linear", layers=[0, 2])
+    model = Transformer(SIZES["transformer-tiny"]).with_attention("linear", layers=[0, 2])
     assert list(model.attentions()) == ["encoder.0.mixer", "encoder.1.mixer", "decoder.0.mixer", "decoder.1.mixer"]
     kinds = {path: type(part.attention).__name__ for path, part in model.named_modules() if hasattr(part, "attention")}
     assert kinds["encoder.0.mixer"] == kinds["decoder.0.mixer"] == "LinearAttention" and kinds["decoder.0.cross"] == "SoftmaxAttention"
@@ -127,28 +133,27 @@ def test_every_mechanism_is_taken_and_learns_or_refused_by_name(make, mechanism)
     """And one that is taken by a language model goes step by step to the same numbers."""
     model, ids = make(), text()
     try:
-        swapped = model.with_attention(mechanism)
+        attention_overrides = model.with_attention(mechanism)
     except NotSupported as refused:
         assert "those that can: " in str(refused)
         assert mechanism not in str(refused).partition("those that can: ")[2].split(", ")
         return
-    again = build(*json.loads(json.dumps(config_of(swapped))))
-    again.load_state_dict(swapped.state_dict())
-    facts = next(m.facts for m in MECHANISMS if m.facts.name == mechanism)
-    if not facts.random:
-        torch.testing.assert_close(again.eval()(ids), swapped(ids))
-    loss = swapped(ids).square().mean()
+    again = build(*json.loads(json.dumps(config_of(attention_overrides))))
+    again.load_state_dict(attention_overrides.state_dict())
+    if mechanism != "hard":  # which draws anew
+        torch.testing.assert_close(again.eval()(ids), attention_overrides(ids))
+    loss = attention_overrides(ids).square().mean()
     loss.backward()
-    assert loss.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in swapped.parameters())
-    if make is not bert and not facts.random:
-        state = swapped.begin(len(ids))
-        steps = torch.stack([swapped.step(ids[:, t], state).logits_BN for t in range(L)], 1)
-        torch.testing.assert_close(steps, swapped(ids), atol=2e-4, rtol=1e-3)
+    assert loss.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in attention_overrides.parameters())
+    if make is not bert and mechanism != "hard":
+        state = attention_overrides.start(len(ids))
+        steps = torch.stack([attention_overrides.step(ids[:, t], state).logits_BN for t in range(L)], 1)
+        torch.testing.assert_close(steps, attention_overrides(ids), atol=2e-4, rtol=1e-3)
 
 
 def test_under_a_pattern_it_still_goes_step_by_step():
     model, ids = gpt().with_attention(pattern=window(3) | tokens(0)), text()
-    state = model.begin(len(ids))
+    state = model.start(len(ids))
     torch.testing.assert_close(torch.stack([model.step(ids[:, t], state).logits_BN for t in range(L)], 1), model(ids), atol=1e-5, rtol=1e-4)
 
 
@@ -156,29 +161,19 @@ def test_under_a_pattern_it_still_goes_step_by_step():
 
 
 def test_what_a_language_model_cannot_have():
-    with pytest.raises(NotSupported, match=r"nystrom cannot be at blocks.0.mixer of gpt2: this part must not look ahead; .*softmax"):
+    with pytest.raises(
+        NotSupported, match=r"nystrom does not fit blocks.0.mixer of gpt2: the decoder needs a strictly causal mechanism; .*softmax"
+    ):
         gpt().with_attention("nystrom")
-    with pytest.raises(NotSupported, match="statistics of the future"):
+    with pytest.raises(NotSupported, match="only mask-causal"):
         gpt().with_attention("lsh")
-    with pytest.raises(NotSupported, match="step by step"):
-        Transformer(transformer_tiny()).with_attention("bigbird", layers=[2])
-    Transformer(transformer_tiny()).with_attention("bigbird", layers=[0, 1])
-
-
-def test_what_shares_key_heads():
-    ungrouped = [
-        m.facts.name
-        for m in MECHANISMS
-        if not m.facts.grouped and m.facts.causal == "strict" and m.facts.streaming and not m.facts.fixed_memory
-    ]
-    assert ungrouped
-    for name in ungrouped:
-        with pytest.raises(NotSupported, match="3 query heads share 1 key heads"):
-            llama().with_attention(name)
+    with pytest.raises(NotSupported, match="cannot stream"):
+        Transformer(SIZES["transformer-tiny"]).with_attention("bigbird", layers=[2])
+    Transformer(SIZES["transformer-tiny"]).with_attention("bigbird", layers=[0, 1])
 
 
 def test_what_cannot_be_restricted():
-    with pytest.raises(NotSupported, match=r"nystrom .* cannot be restricted to `window\(3\) & lengths"):
+    with pytest.raises(NotSupported, match=r"nystrom .* does not support `window\(3\) & lengths"):
         bert().with_attention("nystrom", pattern=window(3))
 
 
@@ -192,19 +187,19 @@ def test_what_cannot_be_written_down():
     with pytest.raises(BadConfig, match="read back as"):
         bert().with_attention(Mine())
     with pytest.raises(BadConfig, match="plain values"):
-        bert().with_attention(MixtureSynthesizer([DenseSynthesizer(width=4, heads=H, length=L)]))
+        bert().with_attention(MixtureSynthesizer([DenseSynthesizer(head_dim=4, heads=H, max_length=L)]))
 
 
 def test_no_such_layer_and_no_heads():
     with pytest.raises(UnknownName, match="3"):
         bert().with_attention("local", layers=[3])
     with pytest.raises(NotSupported, match="no MultiHead"):
-        Seq2Seq(Seq2SeqConfig(source_vocab=5, target_vocab=5)).with_attention("local")
-    longformer = Longformer(LongformerConfig(vocab=N, width=D, heads=H, depth=1, hidden=16, length=L))
+        Seq2Seq(Seq2SeqConfig(source_vocab_size=5, target_vocab_size=5)).with_attention("local")
+    longformer = Longformer(LongformerConfig(vocab_size=N, width=D, heads=H, depth=1, hidden=16, max_length=L))
     with pytest.raises(NotSupported, match="LongformerHeads"):
         longformer.with_attention("local")
-    with pytest.raises(BadConfig, match="nothing at"):
-        Bert(BertConfig(vocab=5, swapped=(("blocks.9.mixer", "local"),)))
+    with pytest.raises(BadConfig, match="no self-attention at"):
+        Bert(BertConfig(vocab_size=5, attention_overrides=(("blocks.9.mixer", "local"),)))
 
 
 # -- and on it goes ----------------------------------------------------------------------------------------------------

@@ -6,16 +6,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention import SoftmaxAttention
-from regard.kernels import attend, exact
+from regard.kernels import attend
 from regard.patterns import block, causal, full, keep, lengths, local_causal, random_blocks, stride, to_tokens, tokens, window
 
 B, L, H, K = 2, 96, 3, 8
 
 
-@pytest.fixture(params=["as it comes", "always in tiles"], autouse=True)
-def path(request, monkeypatch):
-    if request.param == "always in tiles":
-        monkeypatch.setattr(exact, "SMALL", -1)
+pytestmark = pytest.mark.usefixtures("kernel_path")
 
 
 def qkv(length=L, heads=H, dtype=torch.float64):

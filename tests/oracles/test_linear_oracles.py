@@ -41,7 +41,7 @@ class TestPerformerPytorch:
         theirs = package("performer_pytorch.performer_pytorch")
         q, k, v = qkv()
         omega = theirs.gaussian_orthogonal_random_matrix(20, K).double()
-        ours = Performer(width=K, features=20).double()
+        ours = Performer(head_dim=K, num_features=20).double()
         ours.omega_FK.copy_(omega)
         phi_q, phi_k = (
             theirs.softmax_kernel(x.transpose(1, 2), projection_matrix=omega, is_query=is_query, eps=0.0)
@@ -56,7 +56,7 @@ class TestPerformerPytorch:
     def test_random_matrices_alike(self):
         """Blocks of orthogonal rows, squared lengths of mean K."""
         theirs = package("performer_pytorch.performer_pytorch").gaussian_orthogonal_random_matrix(K * 300, K)
-        ours = Performer(width=K, features=K * 300, seed=0).omega_FK
+        ours = Performer(head_dim=K, num_features=K * 300, seed=0).omega_FK
         for omega in (theirs, ours):
             rows = omega[:K] @ omega[:K].T
             torch.testing.assert_close(rows, rows.diagonal().diag(), atol=1e-4, rtol=0)

@@ -15,8 +15,8 @@ from regard.layers import (
     LayerNorm,
     MemoryTokens,
     MultiHead,
-    Recurrence,
     RelativeXL,
+    SegmentRecurrence,
     gelu,
     gelu_tanh,
 )
@@ -85,7 +85,7 @@ def test_segments_as_xlnet_scores_them(size, cut):
     xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet", reason="needs transformers")
     from transformers import XLNetConfig
 
-    layer = shaken(Recurrence(MultiHead(D, H, bias=False, position=RelativeXL(D, H)), size))
+    layer = shaken(SegmentRecurrence(MultiHead(D, H, bias=False, position=RelativeXL(D, H)), size))
     heads, position = layer.heads, layer.heads.position
     theirs = xlnet.XLNetRelativeAttention(XLNetConfig(d_model=D, n_head=H, d_inner=W, dropout=0.0)).double().eval()
     copy([(theirs.r_w_bias, position.u_HK), (theirs.r_r_bias, position.w_HK)])
@@ -117,7 +117,7 @@ class TestXTransformers:
         blocks, parts = [], theirs.attn_layers.layers
         for (norms, attention, _), (norms2, feedforward, _) in zip(parts[::2], parts[1::2], strict=True):
             heads = MultiHead(D, H, bias=False, position=None if size is None else ALiBi(H))
-            mixer = heads if size is None else Recurrence(heads, size)
+            mixer = heads if size is None else SegmentRecurrence(heads, size)
             block = Block(D, mixer, FeedForward(D, 4 * D, gelu), norm=partial(LayerNorm, bias=False)).double()
             up, down = feedforward.ff[0][0], feedforward.ff[-1]
             copy(

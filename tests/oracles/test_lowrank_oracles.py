@@ -38,7 +38,7 @@ def copy(ours: nn.Module, **parts: torch.Tensor) -> None:
 def test_linformer(keys, cross):
     package = pytest.importorskip("linformer", reason="the oracle for Linformer")
     theirs = shake(package.LinformerSelfAttention(D, L, k=5, heads=H))
-    ours = MultiHead(D, H, LinformerAttention(length=L, rank=5))
+    ours = MultiHead(D, H, LinformerAttention(max_length=L, rank=5))
     copy(
         ours,
         qkv__weight=torch.cat([theirs.to_q.weight, theirs.to_k.weight, theirs.to_v.weight]),
@@ -74,7 +74,7 @@ def test_memory_compressed(pattern):
         theirs.null_k.zero_()[..., ::K] = -1e9
         theirs.null_v.zero_()
     q, k, v = (y.unflatten(-1, (H, K)) for y in theirs.to_qkv(a).chunk(3, -1))
-    ours = MemoryCompressedAttention(heads=H, width=K)
+    ours = MemoryCompressedAttention(heads=H, head_dim=K)
     copy(ours, w_HSKK=c_HS[..., None, None] * torch.eye(K), c_HS=c_HS)
     out = theirs.to_out(ours(q / H**0.5, k, v, pattern).flatten(-2))
     equal(out, theirs(a), a)

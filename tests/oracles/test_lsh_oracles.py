@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.attention import LSHAttention
-from regard.attention._base import average, softmax_where
+from regard.attention.helpers import average, softmax_where
 from regard.layers import MultiHead
 from regard.patterns import causal, full, lengths
 

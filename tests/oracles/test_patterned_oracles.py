@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from regard.attention import BigBirdAttention, LocalAttention
-from regard.kernels import exact
 from regard.layers import DifferentialHeads, LongformerHeads
 from regard.patterns import causal, lengths
 
@@ -12,10 +11,7 @@ B, L, H, K = 2, 96, 4, 8
 D = H * K
 
 
-@pytest.fixture(params=["as it comes", "always in tiles"], autouse=True)
-def path(request, monkeypatch):
-    if request.param == "always in tiles":
-        monkeypatch.setattr(exact, "SMALL", -1)
+pytestmark = pytest.mark.usefixtures("kernel_path")
 
 
 def equal(ours, theirs, wanted, tolerance=1e-5):
@@ -97,7 +93,7 @@ class TestBigBird:
             output_attentions=True,
         )[1]
         theirs = (seen > 0)[0, :, ::size, ::size]
-        ours = BigBirdAttention(H, block=size, random=0).own.mask(length, length)[0, :, ::size, ::size].expand_as(theirs)
+        ours = BigBirdAttention(heads=H, block=size, random=0).own.mask(length, length)[0, :, ::size, ::size].expand_as(theirs)
         assert (ours <= theirs).all()
         more = (theirs & ~ours).sum(-1)
         assert (more[:, 1:-1] == drawn).all() and (more[:, [0, -1]] == 0).all()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from regard.attention import DeltaNet, GatedDeltaNet, Retention, StateSpaceDuality
-from regard.kernels import delta
+from regard.kernels import delta_scan
 from regard.layers import GatedHeads, MultiHead, RMSNorm
 from regard.patterns import causal, lengths
 
@@ -36,7 +36,7 @@ class TestQwen3Next:
         beta, g = torch.rand(B, L, H, requires_grad=True), (-torch.rand(B, L, H)).requires_grad_()
         state = torch.randn(B, H, K, V, requires_grad=True) if start else None
         out, last = rule(q, unit, v, g=g, beta=beta, initial_state=state, output_final_state=True)
-        mine, mine_last = delta(q * K**-0.5, unit, v, beta, g, state)
+        mine, mine_last = delta_scan(q * K**-0.5, unit, v, beta, g, state)
         wanted = [x for x in (q, k, v, beta, g, state) if x is not None]
         close(mine, out, wanted)
         close(mine_last, last, wanted[1:])
@@ -48,12 +48,12 @@ class TestQwen3Next:
 
         rule = getattr(theirs, f"torch_{form}_gated_delta_rule")
         q, k, v, extra = (torch.randn(B, L, H, size, requires_grad=True) for size in (K, K, V, 2))
-        attention = GatedDeltaNet(H)
+        attention = GatedDeltaNet(heads=H)
         beta, g = extra[..., 0].sigmoid(), attention.clock(extra[..., 1])[1]
         out, _ = rule(q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)
-        close(attention(q, k, v, causal, extra_BMHE=extra), out * K**0.5, (q, k, v, extra))
+        close(attention(q, k, v, causal, gates_BMHE=extra), out * K**0.5, (q, k, v, extra))
         out, _ = rule(q, k, v, g=torch.zeros_like(g), beta=beta, use_qk_l2norm_in_kernel=True)
-        close(DeltaNet()(q, k, v, causal, extra_BMHE=extra[..., :1]), out * K**0.5, (q, k, v))
+        close(DeltaNet()(q, k, v, causal, gates_BMHE=extra[..., :1]), out * K**0.5, (q, k, v))
 
     def test_layer(self):
         """The whole of it, its short convolution made the identity. Without their 1/√K the norm wants K times the epsilon."""
@@ -65,14 +65,14 @@ class TestQwen3Next:
         theirs.activation = None
         theirs.conv1d.weight.data.zero_()[..., -1] = 1
         ours = GatedHeads(
-            MultiHead(D, H, GatedDeltaNet(H), head_width=K, value_width=V, bias=False),
+            MultiHead(D, H, GatedDeltaNet(heads=H), head_dim=K, value_dim=V, bias=False),
             norm=lambda width: RMSNorm(width, eps=K * theirs.norm.variance_epsilon),
         )
         q, k, v, z = theirs.in_proj_qkvz.weight.detach().view(H, -1, D).split((K, K, V, V), 1)
         ours.heads.qkv.weight.data = torch.cat([q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
         ours.gate.weight.data = z.flatten(0, 1)
-        ours.heads.extra.weight.data = theirs.in_proj_ba.weight.detach()
-        ours.heads.extra.bias.data.zero_()
+        ours.heads.gates.weight.data = theirs.in_proj_ba.weight.detach()
+        ours.heads.gates.bias.data.zero_()
         ours.heads.attention.clock.load_state_dict({"log_rate_H": theirs.A_log, "bias_H": theirs.dt_bias})
         ours.norm.weight = theirs.norm.weight
         ours.heads.out.weight = theirs.out_proj.weight
@@ -97,7 +97,7 @@ class TestMiniMax:
         theirs.out_proj.weight.data = 2 * torch.eye(D)
         x = torch.randn(B, L, D, requires_grad=True)
         q, k, v = theirs.act_fn(theirs.qkv_proj(x)).view(B, L, H, 3 * K).split(K, -1)
-        attention = Retention(torch.exp(-theirs.slope_rate).flatten().tolist())
+        attention = Retention(decay=torch.exp(-theirs.slope_rate).flatten().tolist())
         out, last = theirs(x, None, None)
         close(attention(q, k, v, causal).flatten(-2) * K**0.5, out, (x,))
         state = attention.start(B)
@@ -111,13 +111,13 @@ class TestMamba2:
         """Their B is our k, C is q, x is v. Groups of heads share B and C there; here they are repeated. Final states come transposed."""
         from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 
-        attention = StateSpaceDuality(H)
+        attention = StateSpaceDuality(heads=H)
         v, dt = torch.randn(B, L, H, V, requires_grad=True), torch.randn(B, L, H, requires_grad=True)
         q, k = (torch.randn(B, L, groups, K, requires_grad=True) for _ in range(2))
         rate, bias = attention.clock.log_rate_H, attention.clock.bias_H
         out, last = mamba2_chunk_scan(v, dt, -rate.exp(), k, q, chunk_size=64, dt_bias=bias, dt_softplus=True, return_final_states=True)
         state = attention.start(B)
         each = [x.expand(B, L, H, K) for x in (q, k)]
-        mine = attention(*each, v, causal, state=state, extra_BMHE=dt.unsqueeze(-1))
+        mine = attention(*each, v, causal, state=state, gates_BMHE=dt.unsqueeze(-1))
         close(mine, out, (q, k, v, dt, rate, bias))
         close(state.sums["kv"], last.mT)

@@ -20,7 +20,7 @@ B, L, H, K = 2, 32, 3, 8
 def test_outputs_and_gradients(clusters, size):
     theirs = package.KmeansAttention(num_clusters=clusters, window_size=size, num_heads=H, head_dim=K).double().eval()
     theirs.kmeans.initted.fill_(True)
-    ours = RoutingAttention(width=K, heads=H, clusters=clusters, size=size).double()
+    ours = RoutingAttention(head_dim=K, heads=H, clusters=clusters, size=size).double()
     ours.centroid_HCK.copy_(theirs.kmeans.means)
     q, k = ((x - x.mean(-1, keepdim=True)).detach().requires_grad_() for x in torch.randn(2, B, L, H, K, dtype=torch.float64))
     v = torch.randn(B, L, H, K, dtype=torch.float64, requires_grad=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from regard.attention import SinkhornAttention, SortCutAttention
-from regard.attention.sinkhorn import balanced
+from regard.attention.sinkhorn import sinkhorn_normalise
 
 pytest.importorskip("sinkhorn_transformer", reason="the other implementation of Sinkhorn attention")
 package = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
@@ -41,7 +41,7 @@ def test_balancing():
     """Theirs does rows first and columns last: the same on the transposed."""
     scores = torch.randn(B, 5, 5, dtype=torch.float64)
     theirs = package.sinkhorn_sorting_operator(scores.mT, n_iters=8).mT
-    ours = balanced(scores[:, None], torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 1, dtype=torch.float64), 8)[:, 0]
+    ours = sinkhorn_normalise(scores[:, None], torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 1, dtype=torch.float64), 8)[:, 0]
     torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
 
 
@@ -57,7 +57,7 @@ def test_sinkhorn():
 def test_sortcut(kept):
     q, k, v = tensors()
     torch.manual_seed(1)
-    ours = SortCutAttention(width=K, heads=H, block=C, kept=kept, temperature=0.1).double()
+    ours = SortCutAttention(head_dim=K, heads=H, block=C, kept=kept, temperature=0.1).double()
     theirs = package.SinkhornAttention(bucket_size=2 * C, kv_bucket_size=C, dim=H * K, dim_heads=K, heads=H, max_seq_len=L, n_sortcut=kept)
     theirs.sort_net = Given(ours.sort(k))
     equal(ours(q, k, v), theirs(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2), (q, k, v))

@@ -9,59 +9,68 @@ from torch import nn
 
 from regard.attention import AdaptiveSpanAttention, LocalAttention, LSHAttention, SoftmaxAttention
 from regard.patterns import causal, full
-from regard.recipes import _sequences
-from regard.recipes._base import _told
-from regard.recipes._puzzles import NOTHING, Blocks, Duplicate, Lag, Needle, Ranked, Recall
-from regard.recipes._sequences import Alone, Heads, SequenceTask, Taught, asked, drawn, training
+from regard.recipes._engine.base import format_value
+from regard.recipes._engine.puzzles import IGNORE_INDEX, Blocks, Duplicate, Lag, Needle, Ranked, Recall
+from regard.recipes._engine.stacks import (
+    TEST_SEED,
+    Heads,
+    NoMixing,
+    PuzzleTask,
+    ShortConvolution,
+    StackVariant,
+    draw_sequences,
+    puzzle_training,
+    score_targets,
+)
 
 PUZZLES = [Needle(), Duplicate(), Blocks(), Ranked(), Lag(), Lag(length=32, lag=5, around=True), Recall(), Recall(pairs=4, times=3)]
 
 
 @pytest.mark.parametrize("puzzle", PUZZLES, ids=str)
-def test_draws_fit_what_is_said_of_them(puzzle):
-    ids_BL, wanted_BL = puzzle.draw(7)
-    assert ids_BL.shape == wanted_BL.shape == (7, puzzle.length)
-    assert ids_BL.min() >= 0 and max(ids_BL.max(), wanted_BL.max()) < puzzle.vocab
-    assert ((wanted_BL == NOTHING) | (wanted_BL >= 0)).all() and (wanted_BL != NOTHING).any(1).all()
-    assert all(torch.equal(a, b) for a, b in zip(drawn(puzzle, 3), drawn(puzzle, 3), strict=True))
+def test_draws_have_the_promised_shape_and_range(puzzle):
+    ids_BL, target_BL = puzzle.draw(7)
+    assert ids_BL.shape == target_BL.shape == (7, puzzle.length)
+    assert ids_BL.min() >= 0 and max(ids_BL.max(), target_BL.max()) < puzzle.vocab_size
+    assert ((target_BL == IGNORE_INDEX) | (target_BL >= 0)).all() and (target_BL != IGNORE_INDEX).any(1).all()
+    assert all(torch.equal(a, b) for a, b in zip(draw_sequences(puzzle, 3), draw_sequences(puzzle, 3), strict=True))
 
 
 def solve(puzzle, ids):
     """Read by hand, token by token."""
-    wanted, half = [NOTHING] * len(ids), len(ids) // 2
+    target, half = [IGNORE_INDEX] * len(ids), len(ids) // 2
     match puzzle:
         case Needle():
-            (wanted[0],) = [token for token in ids if token < puzzle.classes]
+            (target[0],) = [token for token in ids if token < puzzle.classes]
         case Duplicate():
             assert ids[0] == ids[half] == 0 and ids[:half] == ids[half:]
-            wanted[half:-1] = ids[half + 1 :]
+            target[half:-1] = ids[half + 1 :]
         case Blocks():
-            wanted = [ids[(3 * (n // puzzle.block) + 1) % 8 * puzzle.block + n % puzzle.block] for n in range(len(ids))]
+            target = [ids[(3 * (n // puzzle.block) + 1) % 8 * puzzle.block + n % puzzle.block] for n in range(len(ids))]
         case Ranked():
             cut = [ids[n : n + puzzle.block] for n in range(0, len(ids), puzzle.block)]
             assert len({each[0] for each in cut}) == puzzle.blocks and min(each[0] for each in cut) >= puzzle.symbols
-            wanted = [token for each in sorted(cut, key=lambda each: each[0]) for token in each]
+            target = [token for each in sorted(cut, key=lambda each: each[0]) for token in each]
         case Lag():
-            wanted = [ids[n - puzzle.lag] if puzzle.around or n >= puzzle.lag else NOTHING for n in range(len(ids))]
+            target = [ids[n - puzzle.lag] if puzzle.around or n >= puzzle.lag else IGNORE_INDEX for n in range(len(ids))]
         case Recall():
             written, pairs = {}, ids[: 2 * puzzle.pairs * puzzle.times]
             for key, value in zip(pairs[::2], pairs[1::2], strict=True):
                 assert key < puzzle.keys <= value
                 written[key] = value
             assert len(written) == puzzle.pairs
-            wanted[len(pairs) :] = [written[key] for key in ids[len(pairs) :]]
+            target[len(pairs) :] = [written[key] for key in ids[len(pairs) :]]
             assert sorted(ids[len(pairs) :]) == sorted(written)
-    return wanted
+    return target
 
 
 @pytest.mark.parametrize("puzzle", PUZZLES, ids=str)
-def test_what_is_wanted_is_what_the_rule_says(puzzle):
-    ids_BL, wanted_BL = puzzle.draw(5)
-    for ids, wanted in zip(ids_BL.tolist(), wanted_BL.tolist(), strict=True):
-        assert solve(puzzle, ids) == wanted
+def test_targets_follow_the_rule(puzzle):
+    ids_BL, target_BL = puzzle.draw(5)
+    for ids, target in zip(ids_BL.tolist(), target_BL.tolist(), strict=True):
+        assert solve(puzzle, ids) == target
 
 
-def test_the_needle_lies_beyond_and_no_block_wants_itself():
+def test_the_needle_is_far_and_no_block_is_its_own_target():
     ids_BL, _ = Needle().draw(200)
     at = (ids_BL < 8).nonzero()[:, 1]
     assert at.min() >= 20 and at.max() > 100
@@ -74,44 +83,54 @@ def test_only_what_is_asked_counts():
             return nn.functional.one_hot(ids_BL, 16).float() * 50
 
     ids_BL = torch.tensor([[3, 4, 5, 6]])
-    total, right, count = asked(Same(), ids_BL, torch.tensor([[3, NOTHING, 4, NOTHING]]))
+    total, right, count = score_targets(Same(), ids_BL, torch.tensor([[3, IGNORE_INDEX, 4, IGNORE_INDEX]]))
     assert (right, count) == (1.0, 2) and float(total) == pytest.approx(50.0)
 
 
-def taught(mixer, **changes) -> Taught:
-    given = {"puzzle": Lag(length=12, lag=3), "mixer": mixer, "train": training(4), "rows": 4, "depth": 1, "pattern": causal}
-    return Taught(**{**given, **changes})
+def stack(mixer, **changes) -> StackVariant:
+    defaults = {
+        "puzzle": Lag(length=12, lag=3),
+        "mixer": mixer,
+        "train": puzzle_training(4),
+        "batch_size": 4,
+        "depth": 1,
+        "pattern": causal,
+    }
+    return StackVariant(**{**defaults, **changes})
 
 
 def test_a_trained_stack_comes_back_as_it_was(tmp_path):
-    variant = taught(Heads(near=3))
-    figures = variant(0, tmp_path / "a")
+    variant = stack(Heads(), convolution=3)
+    metrics = variant(0, tmp_path / "a")
     model = variant.load(tmp_path / "a")
-    ids_BL, wanted_BL = drawn(variant.puzzle, _sequences.TEST)
-    _, right, count = asked(model, ids_BL, wanted_BL)
-    assert figures["accuracy"] == right / count
-    assert variant.look(tmp_path / "a").weights_BHLM.shape == (1, 1, 12, 12)
+    ids_BL, target_BL = draw_sequences(variant.puzzle, TEST_SEED)
+    _, right, count = score_targets(model, ids_BL, target_BL)
+    assert metrics["accuracy"] == right / count
+    assert variant.attention_map(tmp_path / "a").weights_BHLM.shape == (1, 1, 12, 12)
 
 
-def test_retried_settings_are_undone(tmp_path):
-    attention = partial(LSHAttention, rounds=2, chunk=4, buckets=4, seed=None)
-    variant = taught(Heads(attention=attention, shared_qk=True), retried={"all": {"chunk": 12}, "the same": {"rounds": 2}})
-    figures = variant(0, tmp_path / "a")
-    assert figures["accuracy"] == figures["accuracy, the same"]
-    model = variant.build()
-    before = variant._accuracy(model, {})
-    variant._accuracy(model, {"chunk": 12, "rounds": 1})
-    assert model.blocks[0].mixer.attention.chunk == 4 and variant._accuracy(model, {}) == before
+def test_other_mixers_are_evaluated_with_the_same_parameters(tmp_path):
+    def heads(rounds=2, chunk=4):
+        return Heads(attention=partial(LSHAttention, rounds=rounds, chunk=chunk, buckets=4, seed=None), shared_qk=True)
+
+    variant = stack(heads(), reevaluated={"all": heads(chunk=12), "the same": heads()})
+    metrics = variant(0, tmp_path / "a")
+    assert metrics["accuracy"] == metrics["accuracy, the same"]
+    model = variant.load(tmp_path / "a")
+    other = variant._with_mixer(model, heads(rounds=1, chunk=12))
+    assert model.blocks[0].mixer.attention.chunk == 4 and other.blocks[0].mixer.attention.chunk == 12
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert variant._accuracy(model) == metrics["accuracy"]
 
 
 def test_spans_cost_and_stay_in_bounds():
     heads = Heads(attention=partial(AdaptiveSpanAttention, heads=1, longest=12, ramp=2.0, begin=6.0), heads=1)
-    variant = taught(heads)
+    variant = stack(heads)
     model = variant.build()
-    free, dear = (SequenceTask(variant.puzzle, 4, cost) for cost in (0.0, 0.5))
+    free, dear = (PuzzleTask(variant.puzzle, 4, cost) for cost in (0.0, 0.5))
     batch = variant.puzzle.draw(4)
-    asked_for = free.loss(model, batch)
-    assert float((dear.loss(model, batch).total - asked_for.total).detach()) == pytest.approx(0.5 * 6.0 * asked_for.count, rel=1e-5)
+    paid = free.loss(model, batch)
+    assert float((dear.loss(model, batch).total - paid.total).detach()) == pytest.approx(0.5 * 6.0 * paid.count, rel=1e-5)
     span = model.blocks[0].mixer.attention
     with torch.no_grad():
         span.share_H.fill_(3.0)
@@ -119,8 +138,8 @@ def test_spans_cost_and_stay_in_bounds():
     assert span.share_H.item() == 1.0
 
 
-def test_a_short_convolution_looks_back_only():
-    mixer = Heads(attention=SoftmaxAttention, near=3)()
+def test_a_short_convolution_is_causal():
+    mixer = ShortConvolution(32, Heads(attention=SoftmaxAttention)(), 3)
     x_BLD = torch.randn(1, 6, 32)
     changed = x_BLD.clone()
     changed[:, 4] += 1
@@ -128,8 +147,8 @@ def test_a_short_convolution_looks_back_only():
     assert torch.equal(before[:, :4], after[:, :4]) and not torch.equal(before[:, 4:], after[:, 4:])
 
 
-def test_without_mixing_no_token_learns_of_another():
-    model = taught(Alone, pattern=full).build().eval()
+def test_without_mixing_no_token_depends_on_another():
+    model = stack(NoMixing, pattern=full).build().eval()
     ids_BL = torch.randint(16, (1, 12))
     other = ids_BL.clone()
     other[0, 5] = (other[0, 5] + 1) % 16
@@ -152,7 +171,7 @@ def test_segments_with_memory_are_one_pass():
     assert torch.allclose(segmented[:, :16], cut(ids_BL)[:, :16]) and not torch.allclose(segmented, cut(ids_BL))
 
 
-def test_factories_are_told_as_one_would_call_them():
-    assert _told(partial(LocalAttention, 4)) == "LocalAttention(4)"
-    assert _told(partial(Heads, attention=partial(LSHAttention, rounds=2))) == "Heads(attention=LSHAttention(rounds=2))"
-    assert _told(lambda: 1) == "" and _told(causal) == "causal"
+def test_factories_are_formatted_as_one_would_call_them():
+    assert format_value(partial(LocalAttention, 4)) == "LocalAttention(4)"
+    assert format_value(partial(Heads, attention=partial(LSHAttention, rounds=2))) == "Heads(attention=LSHAttention(rounds=2))"
+    assert format_value(lambda: 1) == "" and format_value(causal) == "causal"

@@ -1,6 +1,7 @@
 """Recipes: what a run writes, claims that fail stay visible, and the short ones hold."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,52 +13,52 @@ from regard.data import BOS, EOS
 from regard.errors import NotSupported, UnknownName
 from regard.recipes import (
     RECIPES,
-    Again,
     Claim,
-    Figures,
     Recipe,
     RecipeFacts,
+    Reevaluation,
+    Results,
     Spread,
-    _sequences,
     lowrank2021,
     memory2020,
     performer2021,
     run,
 )
-from regard.recipes._pictures import alignments, learning, series
-from regard.recipes._sequences import Taught
-from regard.recipes._trained import Judged, Trained
-from regard.recipes.linear2020 import Stepped
-from regard.tasks import Run, TranslationConfig, likelihood
-from regard.train import Budget, Every, TrainConfig
-from regard.train.weights import load_weights
+from regard.recipes._engine import Alignments, above, at_least, at_most, below, between, stacks, validation_curves
+from regard.recipes._engine.pictures import series
+from regard.recipes._engine.stacks import StackVariant
+from regard.recipes._engine.translators import TranslationMetrics, TranslationVariant
+from regard.recipes.linear2020 import StepCost
+from regard.tasks import Translation, TranslationOptions, likelihood, load_run
+from regard.train import TrainOptions
+from regard.train.parameters import load_parameters
 
 
 def small(*claims: Claim, **variants) -> Recipe:
-    facts = RecipeFacts(name="small", year=2017, title="<b>bold</b>", paper="none", takes="no time")
+    facts = RecipeFacts("small", 2017, "<b>bold</b>", "none", "no time")
     variants = variants or {"a": lambda seed, out: {"x": 1.0 + seed}, "b": lambda seed, out: {"x": 0.0}}
     return Recipe(facts=facts, question="?", variants=variants, claims=claims)
 
 
 def test_a_failed_claim_is_reported_as_failed(tmp_path):
-    said = []
+    lines = []
     good = Claim("a beats b", lambda f: f["a", "x"].low > f["b", "x"].high, lambda f: f"{f['a', 'x']} > {f['b', 'x']}")
     bad = Claim("b beats a", lambda f: f["b", "x"].low > f["a", "x"].high, lambda f: "not so")
-    outcome = run(small(good, bad), tmp_path, say=said.append)
+    outcome = run(small(good, bad), tmp_path, log=lines.append)
     assert not outcome.held and [v.held for v in outcome.verdicts] == [True, False]
     found = json.loads((tmp_path / "results.json").read_text())
-    assert found["figures"]["a"] == [{"x": 1.0}, {"x": 2.0}, {"x": 3.0}] and [c["held"] for c in found["claims"]] == [True, False]
+    assert found["metrics"]["a"] == [{"x": 1.0}, {"x": 2.0}, {"x": 3.0}] and [c["held"] for c in found["claims"]] == [True, False]
     page = (tmp_path / "report.html").read_text()
     assert "FAILS" in page and "2 (1 to 3)" in page and "<b>bold" not in page
-    assert said[-1].startswith("FAILS: b beats a")
+    assert lines[-1].startswith("FAILS: b beats a")
 
 
-def test_spread_and_unknown_figures():
+def test_spread_and_unknown_metrics():
     assert (Spread([1.0, 3.0]).mean, str(Spread([0.5]))) == (2.0, "0.5")
-    figures = Figures({"a": [{"x": 1.0}]})
+    results = Results({"a": [{"x": 1.0}]})
     for key in (("b", "x"), ("a", "y")):
         with pytest.raises(UnknownName):
-            figures[key]
+            results[key]
 
 
 def test_differences_are_taken_seed_by_seed():
@@ -66,7 +67,7 @@ def test_differences_are_taken_seed_by_seed():
 
 @dataclass(frozen=True)
 class Writes:
-    """Leaves its number in a file, and reads it as the figure."""
+    """Writes its number to a file, and returns it as the metric."""
 
     number: float
     same: str = "as all"
@@ -83,16 +84,16 @@ class Doubles:
         return {"x": 2 * float((out / "number").read_text())}
 
 
-def test_one_variant_judged_again_is_made_once(tmp_path):
-    recipe = small(a=Writes(5.0), b=Writes(7.0), twice=Again("a", Doubles()))
-    figures = run(recipe, tmp_path, say=lambda text: None).figures
-    assert figures["twice", "x"].values == [10.0, 12.0, 14.0] and not (tmp_path / "twice").exists()
+def test_a_reevaluated_variant_is_trained_once(tmp_path):
+    recipe = small(a=Writes(5.0), b=Writes(7.0), twice=Reevaluation("a", Doubles()))
+    results = run(recipe, tmp_path, log=lambda text: None).results
+    assert results["twice", "x"].values == [10.0, 12.0, 14.0] and not (tmp_path / "twice").exists()
     with pytest.raises(UnknownName, match="before 'twice'"):
-        small(twice=Again("a", Doubles()), a=Writes(5.0))
+        small(twice=Reevaluation("a", Doubles()), a=Writes(5.0))
 
 
-def test_the_report_says_what_was_compared_and_how_to_do_it_again(tmp_path):
-    run(small(a=Writes(5.0), b=Writes(7.0), twice=Again("a", Doubles())), tmp_path, seeds=(3, 4), say=lambda text: None)
+def test_the_report_says_what_was_compared_and_how_to_reproduce_it(tmp_path):
+    run(small(a=Writes(5.0), b=Writes(7.0), twice=Reevaluation("a", Doubles())), tmp_path, seeds=(3, 4), log=lambda text: None)
     page = (tmp_path / "report.html").read_text()
     assert "regard run small --seeds 3 4" in page and "same = as all" in page
     assert "<th>a<td class=text>number = 5.0" in page and "<th>twice<td class=text>number = 5.0, of = a" in page
@@ -101,77 +102,89 @@ def test_the_report_says_what_was_compared_and_how_to_do_it_again(tmp_path):
     assert found["variants"]["b"] == {"number": "7.0", "same": "as all"} and found["seeds"] == [3, 4]
 
 
-def test_series_are_read_from_the_names_of_figures():
-    figures = Figures({"a": [{"BLEU": 9.0, "BLEU, 1–6 words": 1.0, "BLEU, 7–12 words": 2.0, "BLEU, beam": 5.0}], "b": [{"BLEU": 3.0}]})
-    assert {name: {at: one.mean for at, one in points.items()} for name, points in series(figures, "BLEU").items()} == {
+def test_series_are_read_from_the_names_of_metrics():
+    results = Results({"a": [{"BLEU": 9.0, "BLEU, 1–6 words": 1.0, "BLEU, 7–12 words": 2.0, "BLEU, beam": 5.0}], "b": [{"BLEU": 3.0}]})
+    assert {name: {at: one.mean for at, one in points.items()} for name, points in series(results, "BLEU").items()} == {
         "a": {6: 1.0, 12: 2.0}
     }
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A translator that has hardly learned, with the weights of its last two evaluations."""
-    data = TranslationConfig(data="reverse:2-5,count=400", tokens="words", vocab=50, budget=256, judged=4)
-    train = TrainConfig(budget=Budget(steps=8), every=Every(log=4, evaluate=4), average=2)
+    """A barely trained translator, with the parameters of its last two evaluations."""
+    options = TranslationOptions(data="reverse:2-5,count=400", tokenizer="word", vocab_size=50, batch_tokens=256, valid_sentences=4)
+    train = TrainOptions(steps=8, lr=1e-3, warmup_steps=1000, log_every=4, evaluate_every=4, average=2)
     settings = {"embedding": 8, "width": 8, "depth": 1, "attention": "dot"}
-    variant = Trained(config=data, train=train, model="luong", settings=settings, judge=Judged(pairs=12, step=3, weights="last"))
+    variant = TranslationVariant(
+        options=options, train=train, model="luong", settings=settings, evaluate=TranslationMetrics(pairs=12, step=3, parameters="last")
+    )
     out = tmp_path_factory.mktemp("trained")
     return variant, variant(0, out), out
 
 
-def test_training_is_judged_by_the_weights_asked_for(trained):
-    variant, figures, out = trained
+def test_translators_are_evaluated_with_the_parameters_asked_for(trained):
+    variant, metrics_of_last, out = trained
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["step"]
-    assert figures["steps"] == last == 8 and figures["validation nats, step 4"] > figures["validation nats, step 8"]
-    found, pairs = Run.load(out), variant.config.read().test[:12]
+    assert metrics_of_last["steps"] == last == 8 and metrics_of_last["validation loss, step 4"] > metrics_of_last["validation loss, step 8"]
+    found, pairs = load_run(out), Translation(variant.options).read().test[:12]
     kept = load_file(next((out / "state").glob("step-*8")) / "ring.safetensors")
     names = [key.removeprefix("0:") for key in kept if key.startswith("0:")]
-    for weights, values in (
+    for parameters, values in (
         ("last", {name: kept[f"1:{name}"] for name in names}),
         ("average", {name: (kept[f"0:{name}"] + kept[f"1:{name}"]) / 2 for name in names}),
     ):
-        load_weights(found.model, values)
-        nats, right = likelihood(found.model, found.tokenizers, pairs)
-        judged = replace(variant.judge, weights=weights)(0, out)
-        assert judged["nats a token"] == pytest.approx(nats, abs=1e-6) and judged["token accuracy"] == right
-    assert figures["nats a token"] != judged["nats a token"]
+        load_parameters(found.model, values)
+        loss, accuracy = likelihood(found, pairs)
+        metrics = replace(variant.evaluate, parameters=parameters)(0, out)
+        assert metrics["loss"] == pytest.approx(loss, abs=1e-6) and metrics["accuracy"] == accuracy
+    assert metrics_of_last["loss"] != metrics["loss"]
 
 
 def test_likelihood_is_that_of_the_tokens_one_by_one(trained):
     variant, _, out = trained
-    found, pairs = Run.load(out), variant.config.read().test[:3]
+    found, pairs = load_run(out), Translation(variant.options).read().test[:3]
     total, count = 0.0, 0
     for source, target in pairs:
         source_M, target_L = (
             torch.tensor([[*(side.encode(text)), EOS]])
-            for side, text in ((found.tokenizers.source, source), (found.tokenizers.target, target))
+            for side, text in ((found.processor.tokenizers.source, source), (found.processor.tokenizers.target, target))
         )
-        state, before = found.model.begin(source_M, torch.tensor([source_M.shape[1]])), torch.tensor([BOS])
+        state, before = found.model.start(source_M, torch.tensor([source_M.shape[1]])), torch.tensor([BOS])
         for token in target_L[0]:
             total -= found.model.step(before, state).logits_BN.log_softmax(-1)[0, token].item()
             before, count = token[None], count + 1
-    assert likelihood(found.model, found.tokenizers, pairs)[0] == pytest.approx(total / count, abs=1e-5)
+    assert likelihood(found, pairs)[0] == pytest.approx(total / count, abs=1e-5)
 
 
-def test_weights_that_were_not_kept_are_refused_by_name(trained, tmp_path):
+def test_parameters_that_were_not_kept_are_refused_by_name(trained, tmp_path):
     variant, _, _ = trained
-    shorter = replace(variant, train=replace(variant.train, average=0), judge=replace(variant.judge, weights="average"))
+    shorter = replace(variant, train=variant.train.replace(average=0), evaluate=replace(variant.evaluate, parameters="average"))
     with pytest.raises(NotSupported, match="average"):
         shorter(0, tmp_path)
 
 
 def test_curves_and_alignments_are_drawn(trained, tmp_path):
-    _, figures, out = trained
-    for path in (
-        learning(Figures({"a": [figures]}), tmp_path),
-        alignments(tmp_path / "looks.png", {"a": out, "b": out}, "3 1 4", columns=3),
-    ):
-        assert path.read_bytes().startswith(b"\x89PNG")
+    _, metrics, out = trained
+    shutil.copytree(out, tmp_path / "a" / "0")
+    results = Results({"a": [metrics]}, (0,))
+    for picture in (validation_curves("loss"), Alignments(variants=("a",), sentence="3 1 4", columns=3)):
+        assert picture(results, tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_claims_compare_every_seed_or_the_mean():
+    results = Results({"a": [{"accuracy": 0.5, "x": 1.0}, {"accuracy": 0.75, "x": 3.0}], "b": [{"accuracy": 0.25}, {"accuracy": 0.75}]})
+    assert at_least("", 0.5, "a").holds(results) and not at_least("", 0.5, "a", "b").holds(results)
+    assert at_most("", 0.75, "a", "b").holds(results) and not at_most("", 2.0, ("a", "x")).holds(results)
+    assert between("", 1, 3, ("a", "x")).holds(results) and not between("", 1.5, 3, ("a", "x")).holds(results)
+    assert not above("", "a", "b").holds(results) and above("", "a", "b", on_average=True).holds(results)
+    assert above("", ("a", "x"), "b", 0.75).holds(results) and not above("", ("a", "x"), "b", 0.8).holds(results)
+    assert below("", "b", "a", 0.125, on_average=True).holds(results) and not below("", "a", "b", on_average=True).holds(results)
+    assert above("", "a", "b").evidence(results) == "0.625 (0.5 to 0.75) against 0.5 (0.25 to 0.75)"
 
 
 def test_the_global_random_state_is_left_alone(tmp_path):
     before = torch.get_rng_state()
-    run(small(), tmp_path, say=lambda text: None)
+    run(small(), tmp_path, log=lambda text: None)
     assert torch.get_rng_state().equal(before)
 
 
@@ -181,7 +194,7 @@ def test_every_recipe_has_an_ablation_and_claims(recipe):
 
 
 def test_memory2020_holds(tmp_path):
-    outcome = run(memory2020.recipe, tmp_path, say=lambda text: None)
+    outcome = run(memory2020.recipe, tmp_path, log=lambda text: None)
     assert outcome.held, outcome.verdicts
     assert (tmp_path / "capacity.png").read_bytes().startswith(b"\x89PNG")
 
@@ -196,30 +209,30 @@ def test_from_the_command_line(tmp_path, capsys):
 
 
 def shrunk(variant):
-    """The same in two steps of few rows, or with few tokens."""
-    if isinstance(variant, Taught):
-        every = Every(log=1, evaluate=1, save=2)
-        return replace(variant, rows=2, train=replace(variant.train, budget=Budget(steps=2), every=every))
-    return replace(variant, contexts=(16, 64), steps=3) if isinstance(variant, Stepped) else variant
+    """The same with two steps of small batches, or with few tokens."""
+    if isinstance(variant, StackVariant):
+        train = variant.train.replace(steps=2, log_every=1, evaluate_every=1, save_every=2)
+        return replace(variant, batch_size=2, train=train)
+    return replace(variant, contexts=(16, 64), steps=3) if isinstance(variant, StepCost) else variant
 
 
-TAUGHT = [recipe for recipe in RECIPES if any(isinstance(variant, Taught) for variant in recipe.variants.values())]
+STACKS = [recipe for recipe in RECIPES if any(isinstance(variant, StackVariant) for variant in recipe.variants.values())]
 
 
-@pytest.mark.parametrize("recipe", TAUGHT, ids=lambda r: r.facts.name)
-def test_recipes_on_puzzles_run_from_end_to_end(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(_sequences, "ROWS", 4)
+@pytest.mark.parametrize("recipe", STACKS, ids=lambda r: r.facts.name)
+def test_recipes_on_puzzles_run_end_to_end(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(stacks, "HELD_OUT", 4)
     small = {name: shrunk(variant) for name, variant in recipe.variants.items()}
-    outcome = run(replace(recipe, variants=small), tmp_path, seeds=(0,), say=lambda text: None)
+    outcome = run(replace(recipe, variants=small), tmp_path, seeds=(0,), log=lambda text: None)
     assert len(outcome.verdicts) == len(recipe.claims) and (tmp_path / "report.html").exists()
     for picture in tmp_path.glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
     for name, variant in small.items():
-        if isinstance(variant, Taught):
-            assert {"accuracy", "validation accuracy, step 1"} <= set(outcome.figures.seen[name][0])
+        if isinstance(variant, StackVariant):
+            assert {"accuracy", "validation accuracy, step 1"} <= set(outcome.results.metrics[name][0])
 
 
 @pytest.mark.parametrize("part", [lowrank2021, performer2021], ids=lambda p: p.recipe.facts.name)
 def test_recipes_without_training_hold(part, tmp_path):
-    outcome = run(part.recipe, tmp_path, say=lambda text: None)
+    outcome = run(part.recipe, tmp_path, log=lambda text: None)
     assert outcome.held, outcome.verdicts

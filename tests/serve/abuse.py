@@ -1,8 +1,8 @@
-"""Batter a server with requests that nobody should send: by the schema with wrong values, by random JSON, by random bytes.
+"""Send malformed requests to a server: wrong values in known fields, random JSON, random bytes.
 
 Run:  python tests/serve/abuse.py --requests 10000        starts a server of its own in this process (make abuse)
-Nothing may come back but answers and refusals in OpenAI's shape: no 500, no silence; at the end all is given back, and a good
-client is answered as before.
+Every response must be a completion or an error in OpenAI's form: no 500, no timeout. At the end nothing is left open, and a well-formed
+request is answered as before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 415, 429}
 
 
 def value(rng, depth=0):
-    """Any JSON, often at the edge."""
+    """Any JSON value, often a boundary case."""
     kinds = [
         lambda: None,
         lambda: rng.choice([True, False]),
@@ -81,7 +81,7 @@ def request(rng):
 
 
 def battered(served, requests: int, seed: int, progress: bool = False) -> dict[int, int]:
-    """How often each status came back; raises AssertionError at what must not be."""
+    """How often each status occurred; raises AssertionError if a response is wrong."""
     rng, seen = random.Random(seed), {}
     before = served.complete(prompt="a good client", max_tokens=8, temperature=0)
     held = 0
@@ -109,7 +109,7 @@ def battered(served, requests: int, seed: int, progress: bool = False) -> dict[i
 
 
 def _noise(port: int, rng: random.Random) -> None:
-    """Bytes that are no HTTP, or half a request, and nobody who waits for an answer."""
+    """Bytes that are not HTTP, or half a request, from a client that does not wait for a response."""
     start = rng.choice([b"", b"POST /v1/completions HTTP/1.1\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{", b"GET /\xff HTTP/1.1\r\n\r\n"])  # fmt: skip
     with socket.create_connection(("127.0.0.1", port)) as plug:
         try:

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.importorskip("uvicorn", reason="the server is an extra: pip install 'regard[serve]'")
+pytest.importorskip("prometheus_client", reason="the server is an extra: pip install 'regard[serve]'")
 
 from small_server import KEY, Served
 
@@ -29,6 +30,6 @@ def open_served():
 
 @pytest.fixture
 def client(served):
-    openai = pytest.importorskip("openai")
+    openai = pytest.importorskip("openai", reason="OpenAI's Python client is not installed")
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0) as client:
         yield client

@@ -1,4 +1,4 @@
-"""A tiny model behind the server: for the tests, and for whoever abuses it."""
+"""A server with a tiny model, for the tests and for abuse.py."""
 
 from __future__ import annotations
 
@@ -10,35 +10,57 @@ import time
 import torch
 
 from regard.data import Tokenizer
-from regard.decode.complete import engine_for
-from regard.models import build
-from regard.serve import listen
+from regard.decode import EngineOptions, PromptEncoder, build_engine
+from regard.models import LanguageModel, build
 from regard.serve.app import Service
+from regard.serve.server import Timeouts, bind, build_server
 
 KEY = "a-key-for-tests"
 NAME = "tiny"
 
 
-def tiny(length: int = 128, vocab: int = 260):
+def tiny(length: int = 128, vocab_size: int = 260):
     torch.manual_seed(0)
-    model = build("gpt2", {"vocab": vocab, "length": length, "width": 32, "heads": 2, "depth": 2}).eval()
+    model = build("gpt2", {"vocab_size": vocab_size, "context_length": length, "width": 32, "heads": 2, "depth": 2}).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data *= 3
-    return model, Tokenizer.train([], "bytes", 260)
+    return model, Tokenizer.train([], "byte", 260)
+
+
+class Wrapped(LanguageModel):
+    """A model around another, whose steps take `seconds` longer: long enough for clients to disconnect in between."""
+
+    def __init__(self, model, seconds: float = 0):
+        super().__init__()
+        self.config, self.model, self.seconds, self.steps = model.config, model, seconds, 0
+        self.eval()
+
+    def features(self, ids_BL, document_BL=None, state=None):
+        time.sleep(self.seconds)
+        self.steps += 1
+        return self.model.features(ids_BL, document_BL, state)
+
+    def head(self):
+        return self.model.head()
+
+    def start(self, batch):
+        return self.model.start(batch)
 
 
 class Served:
-    """The server in a thread of this process, while inside `with`."""
+    """A server in a thread of this process, as a context manager."""
 
-    def __init__(self, key: str | None, model=None, **bounds: int):
+    def __init__(
+        self, key: str | None, model=None, timeouts: Timeouts | None = None, body_timeout: float = 20, slow: float = 0, **options: int
+    ):
         model, self.tokenizer = model or tiny()
-        self.key, self.service = (
-            key,
-            Service(engine_for(model, self.tokenizer, **{"rows": 8, "waiting": 64, **bounds}), self.tokenizer, NAME),
-        )
-        self.server = listen.server_of(self.service, key)
-        self.socket = listen._bound("127.0.0.1", 0)
+        encoder = PromptEncoder(self.tokenizer, model.config.vocab_size)
+        self.model = Wrapped(model, slow) if slow else model
+        engine = build_engine(self.model, encoder, EngineOptions(**{"max_batch": 8, **options}))
+        self.key, self.service = key, Service(engine, encoder, NAME, body_timeout)
+        self.server = build_server(self.service, key, timeouts or Timeouts())
+        self.socket = bind("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
@@ -53,8 +75,8 @@ class Served:
         self.server.should_exit = True
         self.thread.join()
 
-    def ask(self, method: str, path: str, body=None, headers=None, timeout: float = 60):
-        """(status, headers, parsed or raw body) by a client that knows nothing of OpenAI."""
+    def ask(self, method: str, path: str, body=None, headers=None, timeout: float = 300):
+        """(status, headers, parsed or raw body) by a plain HTTP client."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -70,12 +92,11 @@ class Served:
     def complete(self, **body):
         return self.ask("POST", "/v1/completions", {"model": NAME, **body})
 
-    def idle(self, seconds: float = 20) -> bool:
-        """Whether everything was given back: no row, no prompt, no ticket."""
+    def idle(self, seconds: float = 120) -> bool:
+        """Whether nothing is left open or running after at most so many seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            worker = self.service.worker
-            if not (worker.open or worker.engine.busy or worker.engine.running or worker._tickets):
+            if self.service.worker.idle:
                 return True
             time.sleep(0.02)
         return False

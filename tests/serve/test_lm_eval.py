@@ -1,4 +1,4 @@
-"""What lm-eval 0.4.13 sends as `local-completions`, and how it reads the answers: both copied from lm_eval/models/openai_completions.py."""
+"""What lm-eval 0.4.13 sends as `local-completions`, and how it reads the responses: both copied from lm_eval/models/openai_completions.py."""
 
 from operator import itemgetter
 
@@ -42,7 +42,7 @@ def parse_generations(outputs):
 
 @pytest.mark.parametrize("tokenised", [True, False])
 def test_log_likelihoods(served, tokenised):
-    """Sums of log-probabilities of continuations, and whether each is what the model would have said."""
+    """Sums of log-probabilities of continuations, and whether each is the greedy one."""
     model, encode = served.service.engine.model, served.tokenizer.encode
     pairs = [("Hello", " world"), ("a", "b"), ("The cat sat on", " the mat"), ("x y z", "é")]
     with torch.no_grad():  # and one that is greedy

@@ -2,16 +2,17 @@
 
 import pytest
 
-from regard.decode import Options, Sampling, complete
+from regard.decode import GenerationOptions, generate
 
-openai = pytest.importorskip("openai")
+openai = pytest.importorskip("openai", reason="OpenAI's Python client is not installed")
 
 NAME = "tiny"
 ALL = {"max_tokens": 12, "logit_bias": {"2": -100}}  # never ends by itself
 
 
 def expected(served, prompt, **options):
-    return complete(served.service.engine.model, served.tokenizer, prompt, Options(most=12, bias={2: -100.0}, **options))[0]
+    options = GenerationOptions(max_tokens=12, logit_bias={2: -100.0}, **options)
+    return generate(served.service.engine.model, served.tokenizer, prompt, options)[0]
 
 
 def test_create(served, client):
@@ -39,7 +40,7 @@ def test_stream(served, client):
         (choice,) = part.choices
         text[choice.index] += choice.text
         finish[choice.index] = choice.finish_reason
-    right = [answer.text for prompt in ("one", "two") for answer in expected(served, prompt, n=2, sampling=Sampling(seed=4))]
+    right = [answer.text for prompt in ("one", "two") for answer in expected(served, prompt, n=2, temperature=1, seed=4)]
     assert text == right and finish == ["length"] * 4
     assert parts[-1].choices == [] and parts[-1].usage.completion_tokens == 48
     assert len({part.id for part in parts}) == 1
@@ -60,14 +61,14 @@ def test_stop(served, client):
 
 def test_logprobs(served, client):
     found = client.completions.create(model=NAME, prompt="Hi", temperature=0, logprobs=3, echo=True, **ALL)
-    (right,) = expected(served, "Hi", alternatives=3, echo=True)
+    (right,) = expected(served, "Hi", logprobs=3, echo=True)
     told = found.choices[0].logprobs
     assert found.choices[0].text == right.text and right.text.startswith("Hi")
     assert (
         told.tokens[:2] == ["H", "i"]
         and len(told.tokens) == len(told.token_logprobs) == len(told.top_logprobs) == len(told.text_offset) == 14
     )
-    assert told.token_logprobs == pytest.approx([said.log_prob for said in right.said], abs=1e-4)
+    assert told.token_logprobs == pytest.approx([token.log_prob for token in right.logprobs], abs=1e-4)
     for token, log_prob, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True):
         assert top[token] == log_prob and 3 <= len(top) <= 4
     assert told.text_offset[:3] == [0, 1, 2]
@@ -80,7 +81,7 @@ def test_n_and_best_of(served, client):
 
     all_, used = ask(n=5)
     best, more_used = ask(n=2, best_of=5)
-    ranked = sorted(expected(served, "Hello", n=5, sampling=Sampling(seed=9)), key=lambda answer: -answer.log_prob / len(answer.ids))
+    ranked = sorted(expected(served, "Hello", n=5, temperature=1, seed=9), key=lambda answer: -answer.log_prob / len(answer.ids))
     assert best == [answer.text for answer in ranked[:2]] and set(best) <= set(all_)
     assert len(set(all_)) == 5 and used == more_used and used.prompt_tokens == 6
     assert ask(n=5)[0] == all_  # a seed says it all
@@ -157,7 +158,7 @@ def test_models(client):
 
 @pytest.mark.parametrize("prompt", ["Hi there", [1, 72, 105]])
 def test_offsets_count_the_prompt(served, client, prompt):
-    """As OpenAI does: from the beginning of the prompt, though only an echo shows it; streamed or not."""
+    """Offsets count from the beginning of the prompt, as OpenAI's do, though only an echo shows it; streamed or not."""
     ask = {"model": NAME, "prompt": prompt, "temperature": 0, "logprobs": 0, **ALL}
     plain, echoed = (client.completions.create(**ask, echo=echo).choices[0] for echo in (False, True))
     assert plain.logprobs.text_offset == echoed.logprobs.text_offset[-12:]

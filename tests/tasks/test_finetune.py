@@ -9,23 +9,26 @@ import torch
 
 from regard.cli import main
 from regard.data import BOS, EOS, Tokenizer, Tokenizers
-from regard.data.labels import Labelled, Tagged
+from regard.data.examples import Labelled, Tagged
 from regard.errors import BadConfig, NotSupported
-from regard.models import Labeller, LanguageModel, TextEncoder, build
-from regard.tasks import LabelConfig, Run, probabilities, tagged
-from regard.tasks.finetune import collate, confusion, figures, freeze, shown
+from regard.models import Classifier, LanguageModel, TextEncoder, build, find_model
+from regard.runs import Run, RunConfig
+from regard.tasks import ClassifyOptions, Label, LabelOptions, TextProcessor, load_run, task_of
+from regard.tasks._classification import confusion, freeze_layers
+from regard.tasks._classification_metrics import classification_metrics
+from regard.tasks._labelled import collate, encode_examples
 
-SIZES = {"length": 32, "width": 16, "heads": 2, "depth": 4, "dropout": 0.0}
+SIZES = {"width": 16, "heads": 2, "depth": 4, "dropout": 0.0}
 
 
-def model(name, vocab, labels=3, each=False):
+def model(name, vocab_size, labels=3, each=False):
     torch.manual_seed(0)
-    return Labeller(build(name, {"vocab": vocab, **SIZES}), labels, each=each).eval()
+    return Classifier(build(name, {"vocab_size": vocab_size, find_model(name).length_setting: 32, **SIZES}), labels, each=each).eval()
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(["the cat sat on the mat", "a dog ran"], "characters", 100, least=1)
+    return Tokenizer.train(["the cat sat on the mat", "a dog ran"], "char", 100, min_count=1)
 
 
 # -- examples as tokens ----------------------------------------------------------------------------------------------------
@@ -33,31 +36,31 @@ def tokenizer():
 
 def test_texts_and_pairs_in_their_frame(tokenizer):
     encode = tokenizer.encode
-    some = shown([Labelled(("cat",), "b"), Labelled(("a dog", "ran"), "a")], tokenizer, ("a", "b"), 32, False)
+    some = encode_examples([Labelled(("cat",), "b"), Labelled(("a dog", "ran"), "a")], tokenizer, ("a", "b"), 32, False)
     assert some.ids[0].tolist() == [BOS, *encode("cat"), EOS]
     assert some.ids[1].tolist() == [BOS, *encode("a dog"), EOS, *encode("ran"), EOS]
     batch = collate(some, np.array([0, 1]))
-    assert batch.kind_BL.tolist() == [[0] * 11, [0] * 7 + [1] * 4] and batch.label_T.tolist() == [1, 0] and batch.at_T.tolist() == [0, 1]
+    assert batch.segment_BL.tolist() == [[0] * 11, [0] * 7 + [1] * 4] and batch.label_T.tolist() == [1, 0] and batch.at_T.tolist() == [0, 1]
     with pytest.raises(NotSupported, match="'c' does not occur"):
-        shown([Labelled(("cat",), "c")], tokenizer, ("a", "b"), 32, False)
+        encode_examples([Labelled(("cat",), "c")], tokenizer, ("a", "b"), 32, False)
 
 
 @pytest.mark.parametrize(("a", "b", "kept"), [(20, 3, (9, 3)), (3, 20, (3, 9)), (20, 20, (6, 6)), (4, 4, (4, 4)), (7, 9, (6, 6))])
 def test_long_pairs_lose_the_end_of_the_longer(tokenizer, a, b, kept):
-    some = shown([Labelled(("a" * a, "d" * b), "x")], tokenizer, ("x",), 15, False)
+    some = encode_examples([Labelled(("a" * a, "d" * b), "x")], tokenizer, ("x",), 15, False)
     assert some.ids[0].tolist() == [BOS, *tokenizer.encode("a" * kept[0]), EOS, *tokenizer.encode("d" * kept[1]), EOS]
 
 
-@pytest.mark.parametrize("kind", ["characters", "bpe", "words", "bytes"])
+@pytest.mark.parametrize("kind", ["char", "bpe", "word", "byte"])
 @pytest.mark.parametrize("last", [False, True])
 def test_words_are_asked_at_their_first_or_last_token(kind, last):
     words = ("the", "cat's", "hat", "fell", "far", "away")
     labels = ("A", "B", "C", "D", "E", "F")
-    tokenizer = Tokenizer.train([" ".join(words)] * 2, kind, 300, least=1)
-    some = shown([Tagged(words, labels)], tokenizer, labels, 12, last)
+    tokenizer = Tokenizer.train([" ".join(words)] * 2, kind, 300, min_count=1)
+    some = encode_examples([Tagged(words, labels)], tokenizer, labels, 12, last)
     asked = []
     for n in range(len(some)):
-        ids, places = some.ids[n], some.places[n]
+        ids, places = some.ids[n], some.positions[n]
         assert len(ids) <= 12 and ids[0] == BOS and ids[-1] == EOS
         for place, label in zip(places, some.labels[n], strict=True):
             piece = tokenizer.decode([int(ids[place])]).strip()
@@ -68,7 +71,7 @@ def test_words_are_asked_at_their_first_or_last_token(kind, last):
 
 
 def test_a_word_longer_than_a_row_is_asked_once(tokenizer):
-    some = shown([Tagged(("catcatcatcat", "dog"), ("A", "B"))], tokenizer, ("A", "B"), 8, False)
+    some = encode_examples([Tagged(("catcatcatcat", "dog"), ("A", "B"))], tokenizer, ("A", "B"), 8, False)
     assert [label for n in range(len(some)) for label in some.labels[n].tolist()] == [0, 1]
 
 
@@ -77,13 +80,13 @@ def test_a_word_longer_than_a_row_is_asked_once(tokenizer):
 
 def test_figures_by_hand():
     """Two labels: TP 6, FN 2, FP 1, TN 3. F1 of one is 12/15, of the other 6/9; Matthews by its formula for two."""
-    found = figures(np.array([[3, 1], [2, 6]]), ("no", "yes"))
+    found = classification_metrics(np.array([[3, 1], [2, 6]]), ("no", "yes"))
     assert found["accuracy"] == pytest.approx(9 / 12) and found["f1"] == pytest.approx((12 / 15 + 6 / 9) / 2)
     assert found["matthews"] == pytest.approx((6 * 3 - 1 * 2) / (7 * 8 * 4 * 5) ** 0.5)
     assert found["f1_tokens"] == pytest.approx(9 / 12)  # no label is "O"
-    named = figures(np.array([[50, 1, 0], [2, 6, 1], [0, 1, 4]]), ("O", "B", "I"))
+    named = classification_metrics(np.array([[50, 1, 0], [2, 6, 1], [0, 1, 4]]), ("O", "B", "I"))
     assert named["f1_tokens"] == pytest.approx(2 * 10 / (14 + 13))
-    assert figures(np.array([[5, 0], [5, 0]]), ("a", "b"))["matthews"] == 0.0
+    assert classification_metrics(np.array([[5, 0], [5, 0]]), ("a", "b"))["matthews"] == 0.0
 
 
 def test_matthews_of_many_labels_is_a_correlation():
@@ -99,7 +102,7 @@ def test_matthews_of_many_labels_is_a_correlation():
         return ((a - a.mean(0)) * (b - b.mean(0))).sum()
 
     expected = covariance(x, y) / (covariance(x, x) * covariance(y, y)) ** 0.5
-    assert figures(counts, "abcd")["matthews"] == pytest.approx(expected)
+    assert classification_metrics(counts, "abcd")["matthews"] == pytest.approx(expected)
 
 
 # -- the model -------------------------------------------------------------------------------------------------------------
@@ -107,22 +110,22 @@ def test_matthews_of_many_labels_is_a_correlation():
 
 def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
     """As a published BERT has them: [CLS] a [SEP] b [SEP], and [MASK]; none of them is ever drawn or hidden."""
-    from regard.data import BorrowedTokenizer, Tokens
-    from regard.data.frames import Frame
-    from regard.tasks.masked import Rows, hide
+    from regard.data import HFTokenizer, TokenizedText
+    from regard.data.special_tokens import SpecialTokens
+    from regard.tasks.masked import Rows, mask_rows
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"]
     (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")
-    borrowed = BorrowedTokenizer.found(tmp_path)
-    some = shown([Labelled(("the cats", "sat"), "x")], borrowed, ("x",), 16, False)
+    borrowed = HFTokenizer.from_directory(tmp_path)
+    some = encode_examples([Labelled(("the cats", "sat"), "x")], borrowed, ("x",), 16, False)
     assert [names[i] for i in some.ids[0]] == ["[CLS]", "the", "cat", "##s", "[SEP]", "sat", "[SEP]"]
-    words = shown([Tagged(("the", "cats", "sat"), ("O", "N", "O"))], borrowed, ("N", "O"), 16, True)
-    assert words.places[0].tolist() == [1, 3, 4]
-    frame = Frame.of(borrowed)
+    words = encode_examples([Tagged(("the", "cats", "sat"), ("O", "N", "O"))], borrowed, ("N", "O"), 16, True)
+    assert words.positions[0].tolist() == [1, 3, 4]
+    frame = SpecialTokens.of(borrowed)
     assert (frame.begin, frame.end, frame.mask, frame.words().tolist()) == (2, 3, 4, [5, 6, 7, 8, 9])
-    tokens = Tokens.of(["the cats sat the dogs sat"] * 2, borrowed)
+    tokens = TokenizedText.of(["the cats sat the dogs sat"] * 2, borrowed)
     rows = Rows(tokens, frame, 12, True, 0)
-    batch = hide(rows, rows.plan(0), 0.5)
+    batch = mask_rows(rows, rows.plan(0), 0.5)
     assert set(batch.wanted_T.tolist()) <= {5, 6, 7, 8, 9} and 4 in batch.ids_BL and (batch.ids_BL[:, 0] == 2).all()
 
 
@@ -140,7 +143,7 @@ def test_padding_changes_nothing(name, each, tokenizer):
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_the_lower_half_is_frozen(name):
     labeller = model(name, 40)
-    freeze(labeller, 0.5)
+    freeze_layers(labeller, 0.5)
     learning = {parameter for parameter, p in labeller.named_parameters() if p.requires_grad}
     assert not any("embedding" in parameter or ".blocks.0." in parameter or ".blocks.1." in parameter for parameter in learning)
     assert (
@@ -149,19 +152,19 @@ def test_the_lower_half_is_frozen(name):
         and any(".blocks.3." in p for p in learning)
     )
     whole = model(name, 40)
-    assert freeze(whole, 0.0) == 0 and all(p.requires_grad for p in whole.parameters())
+    assert freeze_layers(whole, 0.0) == 0 and all(p.requires_grad for p in whole.parameters())
 
 
 def test_confusion_counts_all(tokenizer):
-    some = shown([Labelled(("cat",), "a")] * 5 + [Labelled(("dog ran",), "b")] * 2, tokenizer, ("a", "b"), 32, False)
-    counts, nats = confusion(model("bert", len(tokenizer), 2), some, 2, batch=3)
-    assert counts.sum(1).tolist() == [5, 2] and nats > 0
+    some = encode_examples([Labelled(("cat",), "a")] * 5 + [Labelled(("dog ran",), "b")] * 2, tokenizer, ("a", "b"), 32, False)
+    counts, loss = confusion(model("bert", len(tokenizer), 2), some, 2, batch_size=3)
+    assert counts.sum(1).tolist() == [5, 2] and loss > 0
 
 
-@pytest.mark.parametrize("bad", [{"frozen": 1.0}, {"decay": 0.0}, {"batch": 0}, {"length": 2}, {"task": "x"}, {"metric": "bleu"}])
+@pytest.mark.parametrize("bad", [{"freeze": 1.0}, {"layer_lr_decay": 0.0}, {"batch_size": 0}, {"max_length": 2}, {"metric": "bleu"}])
 def test_settings_that_make_no_sense(bad):
     with pytest.raises(BadConfig):
-        LabelConfig(data="x", **bad)
+        ClassifyOptions(data="x", **bad)
 
 
 # -- from the command line -------------------------------------------------------------------------------------------------
@@ -186,13 +189,13 @@ def root(tmp_path_factory):
     words = [[(w, "J" if w in happy + sad else "O") for w in t.split()] for t, _ in texts]
     (root / "tags.tsv").write_text("\n".join("".join(f"{w}\t{tag}\n" for w, tag in sentence) for sentence in words))
     small = [x for s in ("width=32", "heads=2", "depth=2") for x in ("--set", s)]
-    shared = ["--data", str(root / "text.jsonl"), "--tokens", "words", "--steps", "30", "--quiet", "--length", "32", "--batch", "8"]
-    assert main(["train", "masked", *shared, *small, "--set", "hidden=64", "--out", str(root / "encoder")]) == 0
-    assert main(["train", "language", *shared, *small, "--out", str(root / "decoder")]) == 0
+    shared = ["--data", str(root / "text.jsonl"), "--tokenizer", "word", "--steps", "30", "--quiet", "--batch-size", "8"]
+    assert main(["train", "masked", *shared, "--max-length", "32", *small, "--set", "hidden=64", "--out", str(root / "encoder")]) == 0
+    assert main(["train", "language", *shared, "--context-length", "32", *small, "--out", str(root / "decoder")]) == 0
     return root
 
 
-TUNE = ["--quiet", "--epochs", "4", "--lr", "5e-3", "--length", "32", "--batch", "16"]
+TUNE = ["--quiet", "--epochs", "4", "--lr", "5e-3", "--max-length", "32", "--batch-size", "16"]
 
 
 @pytest.mark.parametrize("base", ["encoder", "decoder"])
@@ -205,7 +208,7 @@ def test_classify(root, tmp_path, capsys, base):
                 "classify",
                 "--data",
                 str(root / "one.tsv"),
-                "--base",
+                "--init-from",
                 str(root / base),
                 "--seeds",
                 "0",
@@ -221,13 +224,13 @@ def test_classify(root, tmp_path, capsys, base):
     assert "over 2 seeds" in said and "accuracy" in said and "matthews" in said
     kept = json.loads((out / "seeds.json").read_text())
     assert set(kept["seeds"]) == {"0", "1"} and kept["seeds"][str(kept["best"])]["accuracy"] >= 0.9
-    run = Run.load(out, Labeller)
-    assert run.labels == ("no", "yes") and run.task == "classify"
-    assert isinstance(Run.load(out, TextEncoder if base == "encoder" else LanguageModel).model, TextEncoder | LanguageModel)
-    p = probabilities(run, [("great film",), ("dull plot",)])
+    run = load_run(out, Classifier)
+    assert run.processor.labels == ("no", "yes") and run.task == "classify"
+    assert isinstance(load_run(out, TextEncoder if base == "encoder" else LanguageModel).model, TextEncoder | LanguageModel)
+    p = task_of(run).probabilities(run, [("great film",), ("dull plot",)])
     torch.testing.assert_close(p.sum(1), torch.ones(2))
     assert p.argmax(1).tolist() == [1, 0]
-    before, after = dict(Run.load(root / base).model.named_parameters()), dict(run.model.body.named_parameters())
+    before, after = dict(load_run(root / base).model.named_parameters()), dict(run.model.body.named_parameters())
     same = {name for name in before if before[name].equal(after[name])}
     assert {name for name in before if "embedding" in name or name.startswith("blocks.0.")} <= same  # frozen
     assert not any(name.startswith("blocks.1.") for name in same)
@@ -246,33 +249,44 @@ def test_classify(root, tmp_path, capsys, base):
 
 def test_pairs_and_scratch(root, tmp_path, capsys):
     out = tmp_path / "run"
-    argv = ["train", "classify", "--data", str(root / "two.tsv"), "--base", str(root / "encoder"), "--scratch", "--seeds", "3", *TUNE]
+    argv = [
+        "train",
+        "classify",
+        "--data",
+        str(root / "two.tsv"),
+        "--init-from",
+        str(root / "encoder"),
+        "--from-scratch",
+        "--seeds",
+        "3",
+        *TUNE,
+    ]
     assert main([*argv, "--out", str(out), "--metric", "matthews"]) == 0
-    run = Run.load(out, Labeller)
-    assert run.labels == ("other", "same") and run.tokenizer == Run.load(root / "encoder").tokenizer
-    assert not run.model.body.embedding.token.weight.equal(Run.load(root / "encoder").model.embedding.token.weight)
+    run = load_run(out, Classifier)
+    assert run.processor.labels == ("other", "same") and run.processor.tokenizer == load_run(root / "encoder").processor.tokenizer
+    assert not run.model.body.embedding.token.weight.equal(load_run(root / "encoder").model.embedding.token.weight)
     capsys.readouterr()
     assert main(["predict", str(out), "great film\tdull plot"]) == 0
-    assert capsys.readouterr().out.split("\t")[0] in run.labels
+    assert capsys.readouterr().out.split("\t")[0] in run.processor.labels
 
 
 @pytest.mark.parametrize("base", ["encoder", "decoder"])
 def test_label_words(root, tmp_path, capsys, base):
     out = tmp_path / "run"
     assert (
-        main(["train", "label", "--data", str(root / "tags.tsv"), "--base", str(root / base), "--seeds", "0", *TUNE, "--out", str(out)])
+        main(
+            ["train", "label", "--data", str(root / "tags.tsv"), "--init-from", str(root / base), "--seeds", "0", *TUNE, "--out", str(out)]
+        )
         == 0
     )
-    run = Run.load(out, Labeller)
-    ((*found,),) = tagged(run, [["a", "great", "film"]])
+    run = load_run(out, Classifier)
+    ((*found,),) = task_of(run).predict_tags(run, [["a", "great", "film"]])
     assert [label for label, _ in found] == ["O", "J", "O"] and all(0 < p <= 1 for _, p in found)
     capsys.readouterr()
     assert main(["predict", str(out), "a great film"]) == 0
     assert capsys.readouterr().out.startswith("a/O(")
     assert main(["evaluate", str(out)]) == 0
     assert "f1_tokens" in capsys.readouterr().out
-    with pytest.raises(NotSupported, match="regard train classify"):
-        probabilities(run, [("a",)])
 
 
 def test_without_a_base(root, tmp_path):
@@ -291,11 +305,11 @@ def test_without_a_base(root, tmp_path):
         "--set",
         "depth=1",
     ]
-    argv += ["--seeds", "0", "--tokens", "words", *TUNE, "--out", str(tmp_path)]
+    argv += ["--seeds", "0", "--tokenizer", "word", *TUNE, "--out", str(tmp_path)]
     assert main(argv) == 0
-    first = Run.load(tmp_path).model.state_dict()
+    first = load_run(tmp_path).model.state_dict()
     assert main([*argv, "--resume"]) == 0
-    assert all(x.equal(first[name]) for name, x in Run.load(tmp_path).model.state_dict().items())
+    assert all(x.equal(first[name]) for name, x in load_run(tmp_path).model.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -303,11 +317,11 @@ def test_without_a_base(root, tmp_path):
     [
         (["--data", "nowhere.tsv", "--out", "x"], "nowhere.tsv"),
         (["--out", "x"], "--data"),
-        (["--data", "same.tsv", "--out", "x"], "nothing to tell apart"),
-        (["--data", "one.tsv", "--out", "x", "--scratch"], "--base"),
-        (["--data", "one.tsv", "--out", "x", "--base", "nowhere"], "not a run"),
-        (["--data", "one.tsv", "--out", "x", "--model", "transformer", "--set", "source_vocab=9"], "transformer"),
-        (["--data", "one.tsv", "--out", "x", "--frozen", "2"], "frozen=2"),
+        (["--data", "same.tsv", "--out", "x"], "at least two labels"),
+        (["--data", "one.tsv", "--out", "x", "--from-scratch"], "--init-from"),
+        (["--data", "one.tsv", "--out", "x", "--init-from", "nowhere"], "not a run"),
+        (["--data", "one.tsv", "--out", "x", "--model", "transformer", "--set", "source_vocab_size=9"], "transformer"),
+        (["--data", "one.tsv", "--out", "x", "--freeze", "2"], "freeze=2"),
     ],
 )
 def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):
@@ -321,26 +335,26 @@ def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):
 
 def test_words_of_a_borrowed_vocabulary_are_those_given(tmp_path):
     """Word pieces cut "don't" in three and drop what they cannot see; labels stay with their words."""
-    from regard.data import BorrowedTokenizer
+    from regard.data import HFTokenizer
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "don", "'", "t", "go", ".", "##ing"]
     (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")
-    borrowed = BorrowedTokenizer.found(tmp_path)
+    borrowed = HFTokenizer.from_directory(tmp_path)
     words = ("Don't", "\u200b", "going", ".")  # the second is nothing but a mark that BERT leaves out
     ids, numbers = borrowed.encode_words(words)
     assert [names[i] for i in ids] == ["don", "'", "t", "go", "##ing", "."] and numbers == [0, 0, 0, 2, 2, 3]
-    some = shown([Tagged(words, ("A", "B", "C", "D"))], borrowed, ("A", "B", "C", "D"), 16, False)
-    assert some.places[0].tolist() == [1, 4, 6] and some.labels[0].tolist() == [0, 2, 3]
-    body = build("bert", {"vocab": len(names), "length": 16, "width": 16, "heads": 2, "depth": 1, "hidden": 16})
-    run = Run(tmp_path, {"task": "label", "settings": {"labels": ["A", "O"]}}, Labeller(body, 2, each=True).eval(), Tokenizers(borrowed))
-    ((first, lost, *others),) = tagged(run, [words])
+    some = encode_examples([Tagged(words, ("A", "B", "C", "D"))], borrowed, ("A", "B", "C", "D"), 16, False)
+    assert some.positions[0].tolist() == [1, 4, 6] and some.labels[0].tolist() == [0, 2, 3]
+    body = build("bert", {"vocab_size": len(names), "max_length": 16, "width": 16, "heads": 2, "depth": 1, "hidden": 16})
+    run = Run(tmp_path, RunConfig(task="label"), Classifier(body, 2, each=True).eval(), TextProcessor(Tokenizers(borrowed), ("A", "O")))
+    ((first, lost, *others),) = Label(LabelOptions()).predict_tags(run, [words])
     assert lost == ("O", 0.0) and first[1] > 0 and len(others) == 2
-    assert tagged(run, [["\u200b"], []]) == [[("O", 0.0)], []]
+    assert Label(LabelOptions()).predict_tags(run, [["\u200b"], []]) == [[("O", 0.0)], []]
 
 
 def test_words_of_borrowed_bytes(tmp_path):
-    from regard.data import BorrowedTokenizer
+    from regard.data import HFTokenizer
 
     ours = Tokenizer.train(["don't go there, naïve 😀 cat"] * 3, "bpe", 300)
     words = ("don't", "go", "naïve", "😀", "x,y")
-    assert BorrowedTokenizer.of(ours).encode_words(words) == ours.encode_words(words)
+    assert HFTokenizer.from_tokenizer(ours).encode_words(words) == ours.encode_words(words)

@@ -2,51 +2,58 @@
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from regard.cli import main
 from regard.data import Tokenizer, Tokenizers
-from regard.errors import RegardError, ShapeError
-from regard.models import Labeller, build, config_of
-from regard.tasks import Run, looked, translation_looked
-from regard.tasks.run import write_config
-from regard.train.weights import weights_of
+from regard.errors import ShapeError
+from regard.models import Classifier, build
+from regard.runs import save
+from regard.tasks import TextProcessor, attention_maps, load_run, make_run
 
-LETTERS = Tokenizer.train(["to be or not to be"], "characters", 64, least=1)
+LETTERS = Tokenizer.train(["to be or not to be"], "char", 64, min_count=1)
 SIZES = {"width": 16, "heads": 2, "depth": 2}
 
 
-def written(folder, task, model, settings=None):
+def written(folder, task, model, labels=()):
     """A run with a model that has learned nothing."""
-    write_config(folder, task, settings or {}, config_of(model.body if isinstance(model, Labeller) else model), {})
-    save_file(weights_of(model), folder / "model.safetensors")
-    Tokenizers(LETTERS).save(folder / "tokenizer.json")
-    return folder
+    return save(make_run(task, model, TextProcessor(Tokenizers(LETTERS), labels)), folder)
+
+
+def looked(run, text):
+    return attention_maps(run, text)[1]
 
 
 @pytest.fixture
 def folder(request, tmp_path):
     torch.manual_seed(0)
-    words = {"vocab": len(LETTERS) + 1, "length": 24, **SIZES}
+    decoder = {"vocab_size": len(LETTERS) + 1, "context_length": 24, **SIZES}
+    encoder = {"vocab_size": len(LETTERS) + 1, "max_length": 24, "hidden": 32, **SIZES}
     match request.param:
         case "language":
-            return written(tmp_path, "language", build("gpt2", words))
+            return written(tmp_path, "language", build("gpt2", decoder))
         case "masked":
-            return written(tmp_path, "masked", build("bert", {**words, "hidden": 32}))
+            return written(tmp_path, "masked", build("bert", encoder))
         case "fnet":
             return written(
-                tmp_path, "masked", build("fnet", {"vocab": len(LETTERS) + 1, "length": 24, "width": 16, "depth": 2, "hidden": 32})
+                tmp_path, "masked", build("fnet", {"vocab_size": len(LETTERS) + 1, "max_length": 24, "width": 16, "depth": 2, "hidden": 32})
             )
         case "classify" | "label":
-            body = build("bert", {**words, "hidden": 32})
-            return written(tmp_path, request.param, Labeller(body, 2, each=request.param == "label"), {"labels": ["a", "b"]})
+            body = build("bert", encoder)
+            return written(tmp_path, request.param, Classifier(body, 2, each=request.param == "label"), ("a", "b"))
         case "classify by a decoder":
-            return written(tmp_path, "classify", Labeller(build("gpt2", words), 2), {"labels": ["a", "b"]})
+            return written(tmp_path, "classify", Classifier(build("gpt2", decoder), 2), ("a", "b"))
         case "translation":
-            sizes = {"source_vocab": len(LETTERS), "target_vocab": len(LETTERS), "width": 16, "heads": 2, "depth": [2, 2], "hidden": 32}
+            sizes = {
+                "source_vocab_size": len(LETTERS),
+                "target_vocab_size": len(LETTERS),
+                "width": 16,
+                "heads": 2,
+                "depth": [2, 2],
+                "hidden": 32,
+            }
             return written(tmp_path, "translation", build("transformer", sizes))
         case "rnn":
-            return written(tmp_path, "language", build("rnn_lm", {"vocab": len(LETTERS), "width": 16, "depth": 1}))
+            return written(tmp_path, "language", build("rnn_lm", {"vocab_size": len(LETTERS), "width": 16, "depth": 1}))
 
 
 FRAMED = ["masked", "fnet", "classify", "label", "classify by a decoder"]
@@ -54,7 +61,7 @@ FRAMED = ["masked", "fnet", "classify", "label", "classify by a decoder"]
 
 @pytest.mark.parametrize("folder", ["language", *FRAMED], indirect=True)
 def test_maps_have_the_tokens_as_labels(folder, request):
-    maps = looked(Run.load(folder), "to be")
+    maps = looked(load_run(folder), "to be")
     end = [] if request.node.callspec.params["folder"] == "language" else ["⟨eos⟩"]
     assert len(maps.layers) == 2
     for m in maps.all:
@@ -64,13 +71,13 @@ def test_maps_have_the_tokens_as_labels(folder, request):
 
 @pytest.mark.parametrize("folder", ["language"], indirect=True)
 def test_a_language_model_looks_back_only(folder):
-    for m in looked(Run.load(folder), "to be").all:
+    for m in looked(load_run(folder), "to be").all:
         assert not m.weights_BHLM.triu(1).any() and torch.allclose(m.weights_BHLM.sum(-1), torch.ones(()))
 
 
 @pytest.mark.parametrize("folder", ["classify"], indirect=True)
 def test_a_pair(folder):
-    assert looked(Run.load(folder), "to\tbe").all[0].labels()[0] == ["⟨bos⟩", "t", "o", "⟨eos⟩", "b", "e", "⟨eos⟩"]
+    assert looked(load_run(folder), "to\tbe").all[0].labels()[0] == ["⟨bos⟩", "t", "o", "⟨eos⟩", "b", "e", "⟨eos⟩"]
 
 
 @pytest.mark.parametrize("folder", ["language", "masked", "classify"], indirect=True)
@@ -89,8 +96,8 @@ def test_command(folder, capsys, tmp_path):
 
 @pytest.mark.parametrize("folder", ["translation"], indirect=True)
 def test_layers_of_a_translator(folder, capsys, tmp_path):
-    run = Run.load(folder)
-    text, maps = translation_looked(run, "to be")
+    run = load_run(folder)
+    text, maps = attention_maps(run, "to be", "*")
     assert len(maps.layers) == 6 and all(m.query_labels and m.key_labels for m in maps.all)
     read = [*"to be", "‹end›"]
     for m in maps.all:
@@ -110,7 +117,7 @@ def test_layers_of_a_translator(folder, capsys, tmp_path):
         ("language", ["to", "--layer", "block"], "layer"),
         ("language", ["to", "--head", "2"], "head"),
         ("language", ["to", "--png", "map.jpg"], "--png map.jpg"),
-        ("rnn", ["to"], "nothing to look at"),
+        ("rnn", ["to"], "no weights to capture"),
     ],
     indirect=["folder"],
 )
@@ -120,8 +127,8 @@ def test_mistakes_say_what_is_there(folder, argv, says, capsys):
 
 
 @pytest.mark.parametrize("folder", ["translation"], indirect=True)
-def test_a_translator_is_asked_otherwise(folder):
-    with pytest.raises(RegardError, match="translation_looked"):
-        looked(Run.load(folder), "to be")
+def test_a_translator_shows_its_alignment(folder, tmp_path):
+    assert looked(load_run(folder), "to be").layers == ["target → source"]
     with pytest.raises(ShapeError):
-        looked(Run.load(written(folder, "language", build("gpt2", {"vocab": 64, "length": 4, **SIZES}))), "to be or not")
+        model = build("gpt2", {"vocab_size": 64, "context_length": 4, **SIZES})
+        looked(load_run(written(tmp_path / "short", "language", model)), "to be or not")

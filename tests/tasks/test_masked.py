@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from regard.cli import main
-from regard.data import BOS, EOS, PAD, Tokenizer, Tokens
-from regard.data.frames import Frame
+from regard.data import BOS, EOS, PAD, TokenizedText, Tokenizer
+from regard.data.special_tokens import SpecialTokens
 from regard.errors import BadConfig
 from regard.models import TextEncoder, build
-from regard.tasks import MaskedConfig, MaskedTask, Run
-from regard.tasks.masked import Rows, hide, judge
+from regard.tasks import MaskedObjective, MaskedOptions, load_run
+from regard.tasks.masked import Rows, mask_rows, score_rows
 
 WORDS = [f"w{n}" for n in range(50)]
 DOCUMENTS = [" ".join(WORDS[(n * k) % 50] for k in range(1, 30 + n)) for n in range(1, 13)]
@@ -20,16 +20,16 @@ DOCUMENTS = [" ".join(WORDS[(n * k) % 50] for k in range(1, 30 + n)) for n in ra
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(DOCUMENTS, "words", 100, least=1)
+    return Tokenizer.train(DOCUMENTS, "word", 100, min_count=1)
 
 
 @pytest.fixture(scope="module")
 def tokens(tokenizer):
-    return Tokens.of(DOCUMENTS, tokenizer)
+    return TokenizedText.of(DOCUMENTS, tokenizer)
 
 
 def rows_of(tokens, tokenizer, following, length=16, seed=0):
-    return Rows(tokens, Frame.of(tokenizer), length, following, seed)
+    return Rows(tokens, SpecialTokens.of(tokenizer), length, following, seed)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------------
@@ -58,10 +58,10 @@ def test_second_halves_follow_or_come_from_another_document(tokens, tokenizer):
 
 
 def test_one_document_has_nothing_to_exchange(tokenizer):
-    one = Tokens.of(DOCUMENTS[:1], tokenizer)
+    one = TokenizedText.of(DOCUMENTS[:1], tokenizer)
     with pytest.raises(BadConfig, match="two documents"):
-        MaskedTask(one, one, Frame.of(tokenizer), MaskedConfig(following=True, length=16))
-    assert not MaskedTask(one, one, Frame.of(tokenizer), MaskedConfig(length=16)).following
+        MaskedObjective(one, one, SpecialTokens.of(tokenizer), MaskedOptions(next_sentence="yes", max_length=16))
+    assert not MaskedObjective(one, one, SpecialTokens.of(tokenizer), MaskedOptions(max_length=16)).next_sentence
 
 
 # -- hiding ----------------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_a_row_by_hand(tokens, tokenizer):
     rows = rows_of(tokens, tokenizer, following=True)
     some = np.array([[1, 3, 4, 2, 0], [10, 2, 20, 5, 1]])
     torch.manual_seed(0)
-    batch = hide(rows, some, 0.15)
+    batch = mask_rows(rows, some, 0.15)
     shown = batch.ids_BL.flatten().clone()
     shown[batch.chosen_T] = batch.wanted_T
     ids = tokens.ids.astype(np.int64).tolist()
@@ -79,17 +79,17 @@ def test_a_row_by_hand(tokens, tokenizer):
         [BOS, *ids[1:4], EOS, *ids[4:6], EOS, PAD, PAD],
         [BOS, *ids[10:12], EOS, *ids[20:25], EOS],
     ]
-    assert batch.kind_BL.tolist() == [[0] * 5 + [1] * 3 + [0] * 2, [0] * 4 + [1] * 6]
-    assert batch.n_B.tolist() == [8, 10] and batch.apart_B.tolist() == [0, 1]
+    assert batch.segment_BL.tolist() == [[0] * 5 + [1] * 3 + [0] * 2, [0] * 4 + [1] * 6]
+    assert batch.n_B.tolist() == [8, 10] and batch.unrelated_B.tolist() == [0, 1]
 
 
 def test_fifteen_per_cent_of_words_in_three_ways(tokenizer):
     """Counts of a large batch: 15 % of each row, of these 80 % hidden, 10 % random, 10 % as they were; special tokens never."""
-    tokens = Tokens.of([" ".join(DOCUMENTS)] * 300, tokenizer)
+    tokens = TokenizedText.of([" ".join(DOCUMENTS)] * 300, tokenizer)
     rows = rows_of(tokens, tokenizer, following=False, length=102)
     torch.manual_seed(1)
     plan = rows.plan(0)
-    batch = hide(rows, plan, 0.15)
+    batch = mask_rows(rows, plan, 0.15)
     chosen_BL = torch.zeros_like(batch.ids_BL, dtype=torch.bool).flatten().index_fill(0, batch.chosen_T, True).view_as(batch.ids_BL)
     words_B = torch.from_numpy(plan[:, 1])
     assert (chosen_BL.sum(1) == (words_B * 0.15).round().clamp(min=1)).all()
@@ -111,7 +111,7 @@ def test_hiding_is_new_each_time_and_follows_the_loop(tokens, tokenizer):
 
     def hidden(seed):
         torch.manual_seed(seed)
-        return hide(rows, some, 0.15).ids_BL.tolist()
+        return mask_rows(rows, some, 0.15).ids_BL.tolist()
 
     assert hidden(1) == hidden(1) != hidden(2)
 
@@ -119,41 +119,52 @@ def test_hiding_is_new_each_time_and_follows_the_loop(tokens, tokenizer):
 # -- the loss --------------------------------------------------------------------------------------------------------------
 
 
-def bert(vocab, following, length=16):
+def bert(vocab_size, following, length=16):
     torch.manual_seed(0)
-    sizes = {"vocab": vocab, "length": length, "width": 16, "heads": 2, "depth": 1, "hidden": 32, "dropout": 0.0, "attention": "softmax"}
-    return build("bert", sizes | {"pooler": following, "sentences": following}).double()
+    sizes = {
+        "vocab_size": vocab_size,
+        "max_length": length,
+        "width": 16,
+        "heads": 2,
+        "depth": 1,
+        "hidden": 32,
+        "dropout": 0.0,
+        "attention": "softmax",
+    }
+    return build("bert", sizes | {"pooler": following, "nsp_head": following}).double()
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("following", [False, True])
 def test_the_loss_asks_at_chosen_places_only(tokens, tokenizer, following):
     """Equal to plain cross-entropies of rows alone; with sentences the mean of one and the mean of the other."""
-    task = MaskedTask(tokens, tokens, Frame.of(tokenizer), MaskedConfig(length=16, batch=5, following=following))
+    task = MaskedObjective(
+        tokens, tokens, SpecialTokens.of(tokenizer), MaskedOptions(max_length=16, batch_size=5, next_sentence="yes" if following else "no")
+    )
     model = bert(len(tokenizer) + 1, following)
     batch = task.batch(task.batches(0)[0])
     found = task.loss(model, batch)
     L, words, follows = batch.ids_BL.shape[1], 0.0, 0.0
     for row in range(len(batch)):
         n = int(batch.n_B[row])
-        x = model.features(batch.ids_BL[row : row + 1, :n], kind_BL=batch.kind_BL[row : row + 1, :n])
+        x = model.features(batch.ids_BL[row : row + 1, :n], segment_BL=batch.segment_BL[row : row + 1, :n])
         for place, wanted in zip(batch.chosen_T.tolist(), batch.wanted_T, strict=True):
             if place // L == row:
                 words -= model.logits(x)[0, place % L].log_softmax(-1)[wanted]
         if following:
-            follows -= model.follows(model.pooled(x))[0].log_softmax(-1)[batch.apart_B[row]]
+            follows -= model.nsp_logits(model.pooled(x))[0].log_softmax(-1)[batch.unrelated_B[row]]
     expected = words / len(batch.wanted_T) + follows / len(batch)
     torch.testing.assert_close(found.total / found.count, expected, atol=1e-9, rtol=0)
     assert found.count == len(batch.wanted_T)
-    assert set(task.evaluate(model)) == {"nats", "right"} | ({"followed"} if following else set())
+    assert set(task.evaluate(model)) == {"loss", "accuracy"} | ({"next_sentence_accuracy"} if following else set())
 
 
 def test_judging_is_the_same_every_time(tokens, tokenizer):
     model = bert(len(tokenizer) + 1, False).eval()
     rows = rows_of(tokens, tokenizer, following=False)
     torch.manual_seed(5)
-    first = judge(model, rows, MaskedConfig(length=16))
-    assert first == judge(model, rows, MaskedConfig(length=16))
+    first = score_rows(model, rows, MaskedOptions(max_length=16))
+    assert first == score_rows(model, rows, MaskedOptions(max_length=16))
 
 
 # -- the command line ------------------------------------------------------------------------------------------------------
@@ -162,24 +173,37 @@ def test_judging_is_the_same_every_time(tokens, tokenizer):
 def test_train_evaluate_and_go_on(tmp_path, capsys):
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS * 3))
     small = [x for s in ("width=32", "heads=2", "depth=1", "hidden=64") for x in ("--set", s)]
-    argv = ["train", "masked", "--data", str(tmp_path / "text.jsonl"), "--tokens", "words", "--length", "24", "--batch", "8", "--quiet"]
+    argv = [
+        "train",
+        "masked",
+        "--data",
+        str(tmp_path / "text.jsonl"),
+        "--tokenizer",
+        "word",
+        "--max-length",
+        "24",
+        "--batch-size",
+        "8",
+        "--quiet",
+    ]
     out = tmp_path / "run"
-    assert main([*argv, *small, "--out", str(out), "--steps", "40", "--lr", "3e-3", "--warmup", "10"]) == 0
+    assert main([*argv, *small, "--out", str(out), "--steps", "40", "--lr", "3e-3", "--warmup-steps", "10"]) == 0
     events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     losses = [event["loss"] for event in events if event["event"] == "train"]
-    assert losses[-1] < losses[0] and "followed" in events[-1]
-    run = Run.load(out, TextEncoder)
-    assert run.task == "masked" and run.model.config.vocab == len(run.tokenizer) + 1
+    assert losses[-1] < losses[0] and "next_sentence_accuracy" in events[-1]
+    run = load_run(out, TextEncoder)
+    assert run.task == "masked" and run.model.config.vocab_size == len(run.processor.tokenizer) + 1
     capsys.readouterr()
     assert main(["evaluate", str(out)]) == 0
-    assert "nats a hidden word" in (said := capsys.readouterr().out) and "follows" in said
-    assert main([*argv, "--base", str(out), "--out", str(tmp_path / "on"), "--steps", "2", "--following", "no"]) == 0
+    assert "loss" in (said := capsys.readouterr().out) and "next_sentence_accuracy" in said
+    assert main([*argv, "--init-from", str(out), "--out", str(tmp_path / "on"), "--steps", "2", "--next-sentence", "no"]) == 0
     assert main([*argv, "--model", "gpt2", "--out", str(tmp_path / "x"), "--steps", "1"]) == 2
-    assert "bert does" in capsys.readouterr().err
-    assert main(["predict", str(out), "a"]) == 2 and "needs a translator" in capsys.readouterr().err
+    assert "use for example bert" in capsys.readouterr().err
+    assert main(["predict", str(out), "a"]) == 2 and "[MASK]" in capsys.readouterr().err
+    assert main(["predict", str(out), "w1 [MASK] w3", "--nbest", "2"]) == 0 and len(capsys.readouterr().out.split()) == 2
 
 
-@pytest.mark.parametrize("bad", [{"length": 4}, {"batch": 0}, {"hidden": 0.0}, {"hidden": 1.0}])
+@pytest.mark.parametrize("bad", [{"max_length": 4}, {"batch_size": 0}, {"mask_rate": 0.0}, {"mask_rate": 1.0}])
 def test_settings_that_make_no_sense(bad):
     with pytest.raises(BadConfig):
-        MaskedConfig(**bad)
+        MaskedOptions(**bad)

@@ -9,24 +9,24 @@ from regard.cli import main
 from regard.data import Parallel, Tokenizers
 from regard.errors import BadConfig
 from regard.models import build
-from regard.tasks import Run, TranslationConfig, TranslationTask, score, translations
+from regard.tasks import Translation, TranslationObjective, TranslationOptions, load_run, score, translations
 
-TRAIN = ["train", "translation", "--data", "numbers:en-de,below=200", "--vocab", "300", "--quiet", "--set", "width=32", "--set", "heads=2",
-         "--set", "depth=(1, 1)", "--set", "hidden=64", "--set", "dropout=0.0", "--budget", "512"]  # fmt: skip
+TRAIN = ["train", "translation", "--data", "numbers:en-de,below=200", "--vocab-size", "300", "--quiet", "--set", "width=32", "--set", "heads=2",
+         "--set", "depth=(1, 1)", "--set", "hidden=64", "--set", "dropout=0.0", "--batch-tokens", "512"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny run, trained once: too short to be good, long enough to be real."""
     out = tmp_path_factory.mktemp("run")
-    assert main([*TRAIN, "--out", str(out), "--steps", "60", "--lr", "5e-3", "--warmup", "20"]) == 0
+    assert main([*TRAIN, "--out", str(out), "--steps", "60", "--lr", "5e-3", "--warmup-steps", "20"]) == 0
     return out
 
 
 def test_a_run_is_whole(folder):
     config = json.loads((folder / "config.json").read_text())
-    assert (config["format_version"], config["task"], config["model"]["name"]) == (1, "translation", "transformer")
-    assert config["settings"]["data"] == "numbers:en-de,below=200" and config["settings"]["digest"]
+    assert (config["format_version"], config["task"], config["model"]["name"]) == (2, "translation", "transformer")
+    assert config["options"]["data"] == "numbers:en-de,below=200" and config["digest"]
     assert {"model.safetensors", "tokenizer.json", "metrics.jsonl", "state"} <= {path.name for path in folder.iterdir()}
     events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = [event["loss"] for event in events if event["event"] == "train"]
@@ -54,7 +54,7 @@ def test_evaluate_has_a_signature_and_lengths(folder, capsys, tmp_path):
     (tmp_path / "t.tsv").write_text("twelve\tzwölf\nthirteen\tdreizehn\n")
     assert main(["evaluate", str(folder), "--data", str(tmp_path / "t.tsv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert 0 <= found["exact"] <= 1 and sum(n for n, _, _ in found["by_length"].values()) == 2
+    assert 0 <= found["exact_match"] <= 1 and sum(row["sentences"] for row in found["rows"]) == 2
 
 
 def test_look_draws_the_alignment(folder, capsys, tmp_path):
@@ -78,11 +78,11 @@ def test_words_are_cut_anew_each_epoch_and_the_same_after_a_resume(tmp_path):
     assert main([*more, "--out", str(tmp_path / "once"), "--steps", "9"]) == 0
     assert main([*more, "--out", str(tmp_path / "twice"), "--steps", "5"]) == 0
     assert main([*more, "--out", str(tmp_path / "twice"), "--steps", "9", "--resume"]) == 0
-    once, twice = (Run.load(tmp_path / name) for name in ("once", "twice"))
+    once, twice = (load_run(tmp_path / name) for name in ("once", "twice"))
     assert all(a.equal(b) for a, b in zip(once.model.parameters(), twice.model.parameters(), strict=True))
-    config = TranslationConfig(data="numbers:en-de,below=200", bpe_dropout=0.3, budget=512)
-    pairs = config.read()
-    tasks = [TranslationTask(pairs, once.tokenizers, config, seed) for seed in (0, 0, 1)]
+    options = TranslationOptions(data="numbers:en-de,below=200", bpe_dropout=0.3, batch_tokens=512)
+    pairs = Translation(options).read()
+    tasks = [TranslationObjective(pairs, once.processor.tokenizers, options, seed) for seed in (0, 0, 1)]
 
     def cut(task, epoch):
         """The pairs of an epoch as tokens, in the order of the corpus; and its batches hold them all."""
@@ -96,14 +96,15 @@ def test_words_are_cut_anew_each_epoch_and_the_same_after_a_resume(tmp_path):
     first = cut(tasks[0], 0)
     assert cut(tasks[0], 1) != first == cut(tasks[1], 0) != cut(tasks[2], 0)
     assert [b.source_BM.tolist() for b in tasks[0].unseen] == [
-        b.source_BM.tolist() for b in TranslationTask(pairs, once.tokenizers, TranslationConfig(data="x", budget=512)).unseen
+        b.source_BM.tolist()
+        for b in TranslationObjective(pairs, once.processor.tokenizers, TranslationOptions(data="x", batch_tokens=512)).unseen
     ]
 
 
-@pytest.mark.parametrize("changes", [{"bpe_dropout": 1.0}, {"bpe_dropout": 0.1, "tokens": "words"}])
+@pytest.mark.parametrize("changes", [{"bpe_dropout": 1.0}, {"bpe_dropout": 0.1, "tokenizer": "word"}])
 def test_dropout_of_what_has_no_merges(changes):
     with pytest.raises(BadConfig, match="bpe_dropout"):
-        TranslationConfig(**changes)
+        TranslationOptions(**changes)
 
 
 @pytest.mark.slow
@@ -120,7 +121,7 @@ def test_two_processes_give_what_one_gives(tmp_path, sharding):
         done = subprocess.run([sys.executable, "-m", "regard", *argv], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("4 steps") == 1
-        weights.append(Run.load(out).model.state_dict())
+        weights.append(load_run(out).model.state_dict())
     for name, one in weights[0].items():
         torch.testing.assert_close(weights[1][name], one, atol=1e-5, rtol=1e-4)
 
@@ -148,12 +149,13 @@ def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):
 def test_the_loss_counts_real_tokens_only():
     """Equal to a plain cross-entropy over every sentence alone."""
     pairs = [("one two", "eins zwei"), ("three", "drei"), ("four five six seven", "vier fünf sechs sieben")]
-    tokenizers = Tokenizers.train(pairs, "words", 100, joint=True, least=1)
-    task = TranslationTask(Parallel(pairs, pairs, []), tokenizers, TranslationConfig(data="x", smoothing=0.1))
+    tokenizers = Tokenizers.train(pairs, "word", 100, joint=True, min_count=1)
+    task = TranslationObjective(Parallel(pairs, pairs, []), tokenizers, TranslationOptions(data="x", label_smoothing=0.1))
     torch.manual_seed(0)
     size = len(tokenizers.source)
     model = build(
-        "transformer", {"source_vocab": size, "target_vocab": size, "width": 16, "heads": 2, "depth": (1, 1), "hidden": 32, "dropout": 0.0}
+        "transformer",
+        {"source_vocab_size": size, "target_vocab_size": size, "width": 16, "heads": 2, "depth": (1, 1), "hidden": 32, "dropout": 0.0},
     )
     (item,) = task.batches(0)
     batch = task.batch(item)
@@ -169,11 +171,11 @@ def test_the_loss_counts_real_tokens_only():
 
 def test_score_by_hand():
     found = score(["a b c d", "x"], ["a b c d", "y"], ["one two three four", "one two three four five six"])
-    assert found.exact == 0.5 and found.by_length["1–5"] == (1, pytest.approx(100.0), 1.0) and found.by_length["6–10"][2] == 0.0
+    assert found.exact_match == 0.5 and found.by_length["1–5"] == (1, pytest.approx(100.0), 1.0) and found.by_length["6–10"][2] == 0.0
 
 
 def test_a_run_loads_what_was_saved(folder):
-    one, two = Run.load(folder), Run.load(folder)
+    one, two = load_run(folder), load_run(folder)
     for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
         assert a.equal(b)
-    assert translations(one.model, one.tokenizers, ["twelve"])[0][0] == translations(two.model, two.tokenizers, ["twelve"])[0][0]
+    assert translations(one, ["twelve"])[0][0] == translations(two, ["twelve"])[0][0]

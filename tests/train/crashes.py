@@ -18,12 +18,12 @@ from tiny import Net, Tiny
 
 from regard.errors import Interrupted
 from regard.train import AdamW, Budget, Constant, Every, TrainConfig, checkpoint, fit, loop
-from regard.train.log import Log, read
+from regard.train.log import Log, read_metrics
 
 CONFIG = TrainConfig(
     budget=Budget(epochs=3),
     optimizer=AdamW(),
-    schedule=Constant(peak=0.01),
+    schedule=Constant(lr=0.01),
     every=Every(log=2, evaluate=5, save=3),
     accumulate=1,
     ema=0.9,
@@ -192,7 +192,7 @@ def sums(out):
 
 
 def lines(out):
-    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in read(out / "metrics.jsonl")]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in read_metrics(out / "metrics.jsonl")]
 
 
 def steps(out):

@@ -14,7 +14,7 @@ import torch
 from regard.errors import BadFile, CannotSave, RegardError
 from regard.train import checkpoint as module
 from regard.train._rng import rng_state, seed_all, set_rng_state
-from regard.train.checkpoint import Checkpoint, load_latest, save, save_weights
+from regard.train.checkpoint import Checkpoint, load_latest, save, save_parameters
 
 
 def made(step):
@@ -156,7 +156,7 @@ def test_a_file_that_may_not_grow(tmp_path):
         with pytest.raises(CannotSave, match="untouched"):
             save(tmp_path, big)
         with pytest.raises(CannotSave):
-            save_weights(tmp_path / "model.safetensors", big.tensors["model"])
+            save_parameters(tmp_path / "model.safetensors", big.tensors["model"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not (tmp_path / "model.safetensors").exists()

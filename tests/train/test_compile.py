@@ -8,7 +8,7 @@ from tiny import Net, Tiny
 
 from regard.train import Budget, fit
 from regard.train import checkpoint as checkpoints
-from regard.train.weights import weights_of
+from regard.train.parameters import parameters_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")]
 
@@ -21,12 +21,12 @@ def test_compiled_is_the_same_run(tmp_path):
     torch._dynamo.utils.counters.clear()
     fit(compiled, Tiny(**f64), config(**short, compile=True), tmp_path / "b", progress=False)
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0  # it did happen
-    for name, x in weights_of(plain).items():
-        torch.testing.assert_close(weights_of(compiled)[name], x, rtol=1e-10, atol=1e-12)
+    for name, x in parameters_of(plain).items():
+        torch.testing.assert_close(parameters_of(compiled)[name], x, rtol=1e-10, atol=1e-12)
     losses = [[line["loss"] for line in lines(tmp_path / name, "train")] for name in "ab"]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     assert type(compiled) is Net and compiled.state_dict().keys() == plain.state_dict().keys()
-    assert load_file(tmp_path / "b" / "model.safetensors").keys() == weights_of(plain).keys()
+    assert load_file(tmp_path / "b" / "model.safetensors").keys() == parameters_of(plain).keys()
     both = [checkpoints.load_latest(tmp_path / name / "state") for name in "ab"]
     assert both[0].tensors["optimizer"].keys() == both[1].tensors["optimizer"].keys()
     fit(Net(dropout=0.0, **f64), Tiny(**f64), config(), tmp_path / "b", resume=True, progress=False)  # on without it

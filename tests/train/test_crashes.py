@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, child):
     process = child(Path(__file__).parent / "crashes.py", tmp_path_factory.mktemp("runs"))
-    out, err = process.communicate(timeout=80)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     return {run["name"]: run for run in map(json.loads, out.splitlines())}
 

@@ -1,6 +1,10 @@
 """Two processes do what one does: same steps, same gradients, same weights; what one cannot take, none takes."""
 
+import logging
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ from together import TOGETHER, run
 
 from regard.errors import BadConfig
 from regard.train import distributed, launch
-from regard.train.log import read
+from regard.train.log import read_metrics
 
 HERE = Path(__file__).parent
 
@@ -38,7 +42,9 @@ def together(tmp_path_factory):
 
 def lines(out, event):
     return [
-        {key: x for key, x in line.items() if key != "tokens_per_second"} for line in read(out / "metrics.jsonl") if line["event"] == event
+        {key: x for key, x in line.items() if key != "tokens_per_second"}
+        for line in read_metrics(out / "metrics.jsonl")
+        if line["event"] == event
     ]
 
 
@@ -97,3 +103,28 @@ def test_too_few_batches_to_share(monkeypatch):
         distributed.parallel(torch.nn.Linear(1, 1), TOGETHER.accumulate)
     with pytest.raises(BadConfig, match="at least 1"):
         launch(0, [])
+
+
+CHILD = """
+import os, signal, sys
+print("ready", flush=True)
+number = signal.sigwait({signal.SIGINT, signal.SIGTERM})
+sys.exit(128 + number)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on_and_the_code_says_which(tmp_path, number):
+    (tmp_path / "child.py").write_text(f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {{2, 15}})\n{CHILD}")
+    command = f"import sys; from regard.train import launch; sys.exit(launch(2, [{str(tmp_path / 'child.py')!r}]))"
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True) as process:
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        process.send_signal(number)
+        assert process.wait(300) == 128 + number
+
+
+def test_what_launching_changes_is_put_back(tmp_path):
+    (tmp_path / "child.py").write_text("import os, sys; sys.exit(3 + int(os.environ['OMP_NUM_THREADS']))")
+    before = dict(os.environ), signal.getsignal(signal.SIGINT), logging.root.manager.disable
+    assert launch(1, [str(tmp_path / "child.py")], threads=2) == 5
+    assert (dict(os.environ), signal.getsignal(signal.SIGINT), logging.root.manager.disable) == before

@@ -6,25 +6,25 @@ from safetensors.torch import load_file
 from test_loop import config, same
 from tiny import Net, Tiny
 
-from regard import kernels
 from regard.data import Parallel, Tokenizers
 from regard.errors import BadConfig, NotSupported
+from regard.machine import Bf16, bf16
 from regard.models import build
-from regard.tasks import TranslationConfig, TranslationTask
+from regard.tasks import TranslationObjective, TranslationOptions
 from regard.train import Budget, fit
 from regard.train.precision import autocast, choose
 
 CPU = torch.device("cpu")
-FAST = kernels.Bf16(True, True, False, "works, at least 2.0× as fast as float32")
-SLOW = kernels.Bf16(True, False, False, "works, but slower than float32: not used (matmul takes 31×)")
-CAPPED = kernels.Bf16(True, True, True, "works only with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, at least 2.0× as fast as float32")
-DEADLY = kernels.Bf16(False, False, False, "crashes (SIGILL): not used")
-here = pytest.mark.skipif(not kernels.bf16().usable or kernels.bf16().needs_cap, reason="a bfloat16 product would end this process")
+FAST = Bf16(True, True, False, "works, at least 2.0× as fast as float32")
+SLOW = Bf16(True, False, False, "works, but slower than float32: not used (matmul takes 31×)")
+CAPPED = Bf16(True, True, True, "works only with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, at least 2.0× as fast as float32")
+DEADLY = Bf16(False, False, False, "crashes (SIGILL): not used")
+here = pytest.mark.skipif(not bf16().usable or bf16().needs_cap, reason="a bfloat16 product would end this process")
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    return lambda found: monkeypatch.setattr(kernels, "bf16", lambda: found)
+    return lambda found: monkeypatch.setattr("regard.machine.bf16", lambda: found)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_asked_for_where_it_is_not_safe(machine):
 
 
 def test_float32_asks_nobody(monkeypatch):
-    monkeypatch.setattr(kernels, "bf16", lambda: pytest.fail("asked"))
+    monkeypatch.setattr("regard.machine.bf16", lambda: pytest.fail("asked"))
     assert choose("float32", CPU) == ("float32", "")
     with torch.autocast("cpu", torch.bfloat16), autocast("float32", CPU):
         assert torch.is_autocast_enabled("cpu")  # what the caller has set stays
@@ -100,12 +100,12 @@ def test_going_on_is_the_same_bits_whatever_the_machine_says_now(tmp_path, machi
 @pytest.mark.parametrize("name", ["transformer", "rnnsearch"])
 def test_translators_learn_in_bfloat16(name):
     pairs = [("one two", "eins zwei"), ("three", "drei"), ("four five six seven", "vier fünf sechs sieben")]
-    tokenizers = Tokenizers.train(pairs, "words", 100, joint=True, least=1)
-    task = TranslationTask(Parallel(pairs, pairs, []), tokenizers, TranslationConfig(data="x"))
+    tokenizers = Tokenizers.train(pairs, "word", 100, joint=True, min_count=1)
+    task = TranslationObjective(Parallel(pairs, pairs, []), tokenizers, TranslationOptions(data="x"))
     size = len(tokenizers.source)
     more = {"heads": 2, "hidden": 32, "depth": (1, 1)} if name == "transformer" else {}
     torch.manual_seed(0)
-    model = build(name, {"source_vocab": size, "target_vocab": size, "width": 16, "dropout": 0.0, **more})
+    model = build(name, {"source_vocab_size": size, "target_vocab_size": size, "width": 16, "dropout": 0.0, **more})
     batch = task.batch(task.batches(0)[0])
     with autocast("bfloat16", CPU):
         short = task.loss(model, batch).total

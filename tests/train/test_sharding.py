@@ -13,7 +13,7 @@ from together import Deep, run, told
 
 from regard.errors import BadConfig
 from regard.train import Adafactor, Budget, Muon, TrainConfig, launch, sharding
-from regard.train.weights import weights_of
+from regard.train.parameters import parameters_of
 
 HERE = Path(__file__).parent
 KINDS = ("plain", "plain:adam", "plain:radam", "plain:lamb", "plain:deep")
@@ -108,7 +108,7 @@ def test_layers_are_put_together_one_at_a_time(group):
     assert [isinstance(layer, FSDPModule) for layer in (*cut.model.layers, cut.model, cut)] == [False, False, True, False, True]
     assert not any(sharding.is_cut(x) for x in deep.parameters()) and all(sharding.is_cut(x) for x in cut.parameters())
     sharding.empty(deep)
-    with sharding.filled(deep, weights_of(cut.model), keep=True):
+    with sharding.filled(deep, parameters_of(cut.model), keep=True):
         assert all(x.equal(y.full_tensor()) for x, y in zip(deep.parameters(), cut.model.parameters(), strict=True))
     assert sum(x.numel() for x in deep.parameters()) == 0
 
@@ -116,7 +116,7 @@ def test_layers_are_put_together_one_at_a_time(group):
 def test_a_single_number_cannot_be_cut(group):
     net = Net()
     net.gain = torch.nn.Parameter(torch.tensor(1.0))
-    with pytest.raises(BadConfig, match="gain is a single number"):
+    with pytest.raises(BadConfig, match="gain is a scalar"):
         sharding.sharded(Tiny(), net)
 
 

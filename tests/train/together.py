@@ -14,7 +14,7 @@ from regard.train import OPTIMIZERS, AdamW, Budget, Constant, Every, TrainConfig
 from regard.train.distributed import joined
 
 TOGETHER = TrainConfig(
-    budget=Budget(epochs=3), optimizer=AdamW(), schedule=Constant(peak=0.01), every=Every(log=1, save=2), accumulate=2, ema=0.9, average=2
+    budget=Budget(epochs=3), optimizer=AdamW(), schedule=Constant(lr=0.01), every=Every(log=1, save=2), accumulate=2, ema=0.9, average=2
 )
 
 

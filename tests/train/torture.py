@@ -11,6 +11,7 @@ import dataclasses
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -24,7 +25,6 @@ import torch.distributed.tensor  # once here instead of in every fork
 from tiny import Net, Tiny
 
 from regard.train import fit
-from regard.train.distributed import _free_port
 
 TWO = dataclasses.replace(crashes.CONFIG, accumulate=2)
 WAYS = {"one process": (1, crashes.CONFIG), "two processes": (2, TWO), "two with shards": (2, dataclasses.replace(TWO, sharding="full"))}
@@ -36,10 +36,16 @@ CLOCK = "at a random moment"
 PATIENCE = 600.0  # seconds until a run that hangs is a failure
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
 def start(way, out, patch=None, victim=0):
     """The processes of one run, which goes on if it was begun; the victim is patched."""
     processes, config = WAYS[way]
-    port, pids = str(_free_port()), []
+    port, pids = free_port(), []
     for rank in range(processes):
         pid = os.fork()
         if pid:

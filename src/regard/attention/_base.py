@@ -1,93 +1,222 @@
 """The contract of a mechanism: attention is a weighted average of values, and these are the weights.
 
-    weights(q, k)      the definition: readable, any machine, slow           rows over queries, columns over keys
-    forward(q, k, v)   the fast way, never forming L × M unless it must
+    weights(q, k)      the definition: readable, runs anywhere, slow        rows are queries, columns are keys
+    forward(q, k, v)   the fast path, which never forms L × M unless it must
 
 **The law: `forward(q, k, v) == weights(q, k) @ v`**, outputs and gradients, in double precision. An approximation returns
 the matrix it really uses, so the law stays exact. It gives the oracle, the picture and the explanation at once.
+
+`weights` and `forward` are final: they check everything once, merge a cache into k and v, and call the hooks a mechanism writes:
+
+    _weights(q, k, call)       required                             the definition
+    _forward(q, k, v, call)    default: average(_weights), in chunks of rows    the fast path
+    _within(pattern, length)   default: the pattern itself          a pattern of its own narrows the caller's
+    _start(batch, pattern)     default: by `facts.state`            a fresh state
+
+Most mechanisms subclass a base class that writes these from something smaller: `ScoreAttention`, `DotProductAttention`,
+`FeatureMapAttention`, `RecurrentAttention`, `PatternAttention`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ClassVar, Literal, ParamSpec, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, final
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import BiasNotSupported, DtypeError, PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import Bias
-from ..patterns import Both, Causal, Full, Pattern, begun, causal, full, placed, since
-from ._state import State
+from ..patterns import Pattern, at_positions, causal, full
+from ._cache import Cache
+from ._recurrent_state import RecurrentState, StepState
+from ._state import State, positions
+from .helpers import average, by_rows, conjuncts, pattern_rows, rule_name
+
+
+class Paper(NamedTuple):
+    """Where something was published."""
+
+    title: str
+    year: int
+    where: str  # arXiv number or venue
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is true of a mechanism. Facts describe, and choose tests; they never steer the code of another class."""
+    """What is true of a mechanism. Facts describe it and choose its tests; a class reads only its own."""
 
     name: str
-    year: int
-    title: str  # of the paper
-    paper: str  # arXiv number or venue
+    paper: Paper
     formula: str
-    time: str  # of one head, in the letters of the legend
-    memory: str  # beside inputs and outputs
-    patterns: Literal["any"] | tuple[str, ...] = "any"  # or rules it knows, and their conjunctions; without "full", each with causal
-    causal: Literal["strict", "mask-only", "none"] = "strict"  # mask-only: statistics of the future leak in
+    time: str  # per head, in the letters of the legend
+    memory: str  # per head, besides inputs and outputs
+    patterns: Literal["any"] | tuple[str, ...] = "any"  # or the rules it supports, and their conjunctions; without "full", each with causal
+    rows: Literal["independent", "sequential", "joint"] = "independent"  # weights depend on: that query, also earlier ones, all queries
     cross: bool | Literal["last"] = True  # queries and keys may be different sequences; "last": the queries are the last of the keys
-    streaming: bool = True
-    fixed_memory: bool = False  # going step by step, k and v are the whole memory each time; the state counts queries only
-    normalised: bool = True  # every row that sees anything sums to one
+    state: type[State] | None = Cache  # what it streams with: a Cache, a RecurrentState, a StepState over fixed keys; None: it cannot
+    normalised: bool = True  # each row with any allowed key sums to one
     positional: bool = False  # the order of the keys matters
-    random: bool = False
-    bias: bool = True  # scores may be added to
-    grouped: bool = True  # fewer key heads than query heads
-    by_length: bool = False  # where it looks depends on how many keys there are, and padding counts
+    bias: bool = True  # it has scores that a bias can be added to
+
+    @property
+    def causal(self) -> Literal["strict", "mask-only", "none"]:
+        """Strict: no influence of the future. Mask-only: weights are masked, but statistics of the future (hashes, clusters) leak in."""
+        if self.patterns != "any" and "causal" not in self.patterns:
+            return "none"
+        return "mask-only" if self.rows == "joint" else "strict"
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that costs a microsecond per call
+class Call:
+    """What a hook receives besides q, k and v; everything covers the given keys, a cache's past included."""
+
+    pattern: Pattern
+    bias: Tensor | Bias | None
+    gates_BMHE: Tensor | None  # `attention.gates` numbers per key token and head
+    queries: int  # in q
+    keys: int
+    device: torch.device
+    state: State | None = None  # a RecurrentState or StepState; a Cache is merged into k and v already
+    cache: Cache | None = None  # the one that was merged
+    rows_L: Tensor | None = None  # which queries of the whole call are in q; None: all of them
+    first: int | None = None  # where the first of all queries is on the key axis; None: aligned at the end
+
+    def mask(self) -> Tensor:
+        """The pattern as booleans, mask_BHLM; B and H are 1 where it is the same for all."""
+        return self.pattern.mask(self.queries, self.keys, self.device)
+
+    def scores_bias(self) -> Tensor | float:
+        """The caller's bias as something to add to scores_BHLM."""
+        return 0.0 if self.bias is None else self.evaluate(self.bias)
+
+    def evaluate(self, bias: Tensor | Bias) -> Tensor:
+        """A bias for these queries and keys, broadcasting to BHLM."""
+        if isinstance(bias, Tensor):
+            return bias
+        return bias.tile(self.query_index(), torch.arange(self.keys, device=self.device), *bias.tensors)
+
+    def row_index(self) -> Tensor:
+        """Which queries of the whole call these are, (L,)."""
+        return torch.arange(self.queries, device=self.device) if self.rows_L is None else self.rows_L
+
+    def query_index(self) -> Tensor:
+        """Where the queries are on the key axis, (L,): the last query at the last key. Negative before the first key."""
+        return self.row_index() + (self.keys - self.queries if self.first is None else self.first)
+
+    def key_positions(self) -> Tensor:
+        """Positions of the keys, (1 or B, M), counted from the beginning of each row."""
+        if self.cache is not None:
+            return self.cache.key_positions()
+        first = self.state.position() if self.state is not None and self.state.grows else 0
+        at = positions(first, self.keys, self.device)
+        return at if at.dim() == 2 else at[None]
+
+    def query_positions(self) -> Tensor:
+        """Positions of the queries, (1 or B, L)."""
+        if not self.keys:
+            return self.query_index()[None]
+        return self.key_positions()[:, -1:] + 1 - self.keys + self.query_index()
+
+    def place(self, pattern: Pattern) -> Pattern:
+        """A pattern on positions as one over the given keys: a rolling cache has dropped some, rows may start late."""
+        return pattern if self.cache is None else self.cache.over(pattern, self.queries)
+
+    def place_bias(self, bias: Bias) -> Bias:
+        """The same for a bias on positions."""
+        return bias if self.cache is None else self.cache.bias_over(bias, self.queries)
+
+    def of_rows(self, rows: Tensor) -> Call:
+        """The call for some of the queries only."""
+        pattern, bias = pattern_rows(self.pattern, rows, self.queries, self.keys), self.bias
+        if isinstance(bias, Tensor) and bias.shape[-2] > 1:
+            bias = bias[..., rows, :]
+        return replace(self, pattern=pattern, bias=bias, queries=len(rows), rows_L=rows, first=self.keys - self.queries)
+
+
+class Observation(NamedTuple):
+    """A call that has just run, for observers of its attention weights."""
+
+    attention: Attention
+    q_BLHK: Tensor
+    k_BMHK: Tensor
+    call: Call
+    pattern: Pattern  # over positions, before a cache dropped or aligned anything
+
+    @property
+    def rows_cheap(self) -> bool:
+        """Whether the weights of one query cost less than those of all."""
+        return self.attention._rows_cheap()
+
+    def weights(self, rows: Tensor) -> Tensor:
+        """weights_BHLM of some queries over all keys, the past included."""
+        return self.attention._weights_of(rows, self.q_BLHK, self.k_BMHK, self.call)
 
 
 class Attention(nn.Module):
-    """A mechanism: how much to look, and where.
+    """A mechanism: how much to attend, and where.
 
-    Shapes: q_BLHK, k_BMHK, v_BMHV → out_BLHV. k and v may have fewer heads than q where `facts.grouped`.
+    Shapes: q_BLHK, k_BMHK, v_BMHV → out_BLHV. k and v may have fewer heads than q (grouped queries).
     Nothing is left on the module between two calls: what must be remembered is in `state`.
 
-    A mechanism that wants more of each token than k and v, a gate or a step size, says how many numbers in `extra` and takes
-    them as a further keyword, `extra_BMHE`, in `weights`, `forward` and `weights_of`; the others know no such keyword.
+    Constructor arguments are keyword arguments with plain values, stored under their own names (`settings` reads them back). What was
+    fixed at construction is declared in `heads`, `head_dim` and `max_length`, and checked here. A mechanism that reads further numbers
+    per key token (a gate, a step size) says how many in `gates`; MultiHead projects them from x as it projects k.
     """
 
     facts: ClassVar[Facts]
-    extra: int = 0  # numbers a head wants of every key token beside k and v; MultiHead projects them from x as it projects k
-    _made_of: tuple[tuple[Any, ...], dict[str, Any]]
+    heads: int | None = None  # number of query heads it is built for; None: any
+    head_dim: int | None = None  # their size; None: any
+    max_length: int | None = None  # maximum number of keys; None: any
+    gates: int = 0  # numbers per key token and head it reads besides k and v
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        self = super().__new__(cls)
-        object.__setattr__(self, "_made_of", (args, options))  # what PyTorch's own would need set up first
-        return self
+    def __init__(self) -> None:
+        super().__init__()
+        self._observers: list[Callable[[Observation], None]] = []
+
+    @classmethod
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
+        """A mechanism for `heads` heads of size `head_dim` and up to `length` keys; most fit any."""
+        return cls()
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was made with, by name: `type(mechanism)(**mechanism.settings)` is one like it, with parameters of its own."""
-        args, options = self._made_of
-        given = inspect.signature(type(self).__init__).bind(self, *args, **options)
-        named = dict(list(given.arguments.items())[1:])
-        for parameter in given.signature.parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                named |= named.pop(parameter.name, {})
-        return named
+        """Constructor arguments that differ from their defaults: `type(attention)(**attention.settings)` is one like it, untrained."""
+        parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
+        values = {p.name: (getattr(self, p.name), p.default) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
-    @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
-        """One that fits `heads` heads of size `width` and up to `length` keys; most fit any."""
-        return cls()
+    @final
+    def weights(
+        self,
+        q_BLHK: Tensor,
+        k_BMHK: Tensor,
+        pattern: Pattern = full,
+        bias: Tensor | Bias | None = None,
+        gates_BMHE: Tensor | None = None,
+        rows: Tensor | None = None,
+        state: State | None = None,
+    ) -> Tensor:
+        """The definition: weights_BHLM, zero where the pattern forbids.
 
-    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
-        """The definition: weights_BHLM, zero where the pattern forbids."""
-        raise NotImplementedError
+        `rows`:  compute these queries only.
+        `state`: a StepState; the weights of the next call over fixed keys. The state does not advance.
+        """
+        self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE)
+        if state is not None and state.grows:
+            raise StateNotSupported(f"each call adds new keys to a {type(state).__name__}; regard.capture shows the weights of its steps")
+        L, M = q_BLHK.shape[1], k_BMHK.shape[1]
+        call = Call(self._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, copy(state))
+        if state is not None:  # by the law, values that are the identity come back as the weights
+            identity_BMHM = torch.eye(M, dtype=k_BMHK.dtype, device=k_BMHK.device)[:, None].expand(*k_BMHK.shape[:3], M)
+            return self._forward(q_BLHK, k_BMHK, identity_BMHM, call).transpose(1, 2)
+        return self._weights(q_BLHK, k_BMHK, call) if rows is None else self._weights_of(rows, q_BLHK, k_BMHK, call)
 
-    def forward(
+    def forward(  # final too, but nn.Module declares it as an attribute
         self,
         q_BLHK: Tensor,
         k_BMHK: Tensor,
@@ -95,115 +224,192 @@ class Attention(nn.Module):
         pattern: Pattern = full,
         bias: Tensor | Bias | None = None,
         state: State | None = None,
+        gates_BMHE: Tensor | None = None,
     ) -> Tensor:
-        """The weighted average out_BLHV. With `state`, over all that came before too, and the state goes on."""
+        """The weighted average out_BLHV. With `state`, over the past too, and the state advances."""
+        self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE)
+        L, M, cache = q_BLHK.shape[1], k_BMHK.shape[1], None
+        within = pattern = self._within(pattern, M if state is None else state.length + M)
+        if isinstance(state, Cache):
+            k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern)
+            bias, M, cache, state = state.bias_over(bias, L), k_BMHK.shape[1], state, None
+        call = Call(pattern, bias, gates_BMHE, L, M, q_BLHK.device, state, cache)
+        out_BLHV = self._forward(q_BLHK, k_BMHK, v_BMHV, call)
+        for observer in self._observers:
+            observer(self._observation(q_BLHK, k_BMHK, call, within))
+        return out_BLHV
+
+    @final
+    def start(self, batch: int, pattern: Pattern = causal) -> State:
+        """A fresh state for streaming self-attention under `pattern`."""
+        if self.facts.state is None:
+            raise StateNotSupported(f"{type(self).__name__} cannot stream: each query needs all keys at once; SoftmaxAttention can")
+        return self._start(batch, self._within(pattern, 1 << 30))
+
+    @final
+    def start_cross(self, batch: int) -> State | None:
+        """A fresh state for queries that come one by one over fixed keys: a StepState, or None if none is needed."""
+        if self.facts.state is StepState:
+            return self.start(batch, full)
+        if self.facts.rows == "independent":
+            return None
+        raise StateNotSupported(f"{type(self).__name__} cannot take queries one by one: each needs the others; SoftmaxAttention can")
+
+    @classmethod
+    def supports(cls, pattern: Pattern) -> bool:
+        """Whether the mechanism supports this pattern."""
+        supported = cls.facts.patterns
+        if supported == "any":
+            return True
+        names = {rule_name(rule) for rule in conjuncts(pattern)}
+        return names <= set(supported) and ("full" in supported or "causal" in names)
+
+    @contextmanager
+    def observe(self, observer: Callable[[Observation], None]) -> Iterator[None]:
+        """Inside the `with`, call `observer` after each forward pass; outputs are unchanged. `regard.capture` is built on it."""
+        self._observers.append(observer)
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+
+    # -- hooks -------------------------------------------------------------------------------------------------------
+
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        """weights_BHLM of the given queries, under `call.pattern`."""
         raise NotImplementedError
 
-    def start(self, batch: int, pattern: Pattern = causal) -> State:
-        """A fresh state for going step by step under `pattern`."""
-        raise StateNotSupported(f"{type(self).__name__} cannot go step by step: every query needs all keys at once; SoftmaxAttention can")
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        """out_BLHV. By default the definition, a chunk of query rows at a time."""
+        if self.facts.rows != "independent":
+            return average(self._weights(q_BLHK, k_BMHK, call), v_BMHV)
 
-    def start_over_memory(self, batch: int) -> State | None:
-        """What to remember while queries come one by one and all keys are there from the beginning: mostly nothing, None."""
-        if not self.facts.streaming and self.rows_apart:
-            return None  # it cannot go on from a past, but here there is none
-        state = self.start(batch, full)
-        return None if state.grows else state
+        def attend_rows(rows: Tensor) -> Tensor:
+            return average(self._weights(q_BLHK[:, rows], k_BMHK, call.of_rows(rows)), v_BMHV)
 
-    def weights_of(
-        self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None
-    ) -> Tensor:
-        """The weights of some queries only. Mechanisms whose rows do not depend on each other save the work of the rest."""
-        return self.weights(q_BLHK, k_BMHK, pattern, bias)[:, :, rows]
+        return by_rows(attend_rows, q_BLHK, v_BMHV, q_BLHK.shape[2] * call.keys)
 
-    @property
-    def rows_apart(self) -> bool:
-        """Whether a query's weights are the same whatever other queries there are: such mechanisms have a `weights_of` of their own."""
-        return type(self).weights_of is not Attention.weights_of
+    def _weights_of(self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        """weights_BHLM of some queries only. Override it (and `_rows_cheap`) where rows are joint, yet cheaper one by one."""
+        if self.facts.rows == "independent":
+            return self._weights(q_BLHK[:, rows], k_BMHK, call.of_rows(rows))
+        return self._weights(q_BLHK, k_BMHK, call)[:, :, rows]
 
-    @property
-    def reads_apart(self) -> bool:
-        """Whether documents packed in one row are each read as if alone under `segments`: it takes any rule, and counts no places."""
-        return self.facts.patterns == "any" and not self.facts.positional
-
-    def within(self, pattern: Pattern) -> Pattern:
-        """Where it looks when it may look where `pattern` says: a mechanism with a pattern of its own narrows it."""
+    def _within(self, pattern: Pattern, length: int) -> Pattern:
+        """The pattern it attends under, given the caller's, for up to `length` keys."""
         return pattern
 
-    def check(
+    def _start(self, batch: int, pattern: Pattern) -> State:
+        """A fresh state; `pattern` is narrowed already."""
+        kind = self.facts.state
+        assert kind is not None
+        return Cache(batch, pattern.reach()) if kind is Cache else kind(batch)
+
+    # -- checks ------------------------------------------------------------------------------------------------------
+
+    def _observation(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call, within: Pattern) -> Observation:
+        state = call.state
+        if isinstance(state, RecurrentState) and state.kept is not None:  # the keys were kept for this
+            k_BMHK, gates_BMHE = state.kept.keys_and_values()
+            call = replace(
+                call,
+                pattern=state.kept.over(call.pattern, call.queries),
+                gates_BMHE=gates_BMHE if gates_BMHE.shape[-1] else None,
+                keys=k_BMHK.shape[1],
+                state=None,
+                cache=state.kept,
+            )
+        return Observation(self, q_BLHK.detach(), k_BMHK.detach(), call, within)
+
+    def _check(
         self,
         q_BLHK: Tensor,
         k_BMHK: Tensor,
         v_BMHV: Tensor | None,
         pattern: Pattern,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
+        bias: Tensor | Bias | None,
+        state: State | None,
+        gates_BMHE: Tensor | None,
     ) -> None:
         """Refuse by name what does not fit together or what this mechanism cannot do."""
-        me, facts = type(self).__name__, self.facts
-        given = (q_BLHK, k_BMHK) if v_BMHV is None else (q_BLHK, k_BMHK, v_BMHV)
-        if any(x.dim() != 4 for x in given):
+        name, facts = type(self).__name__, self.facts
+        inputs = (q_BLHK, k_BMHK) if v_BMHV is None else (q_BLHK, k_BMHK, v_BMHV)
+        if any(x.dim() != 4 for x in inputs):
             raise ShapeError(
-                f"{me} takes (batch, length, heads, size) tensors, got {_shapes(given)}; x.unflatten(-1, (heads, -1)) splits heads"
+                f"{name} takes (batch, length, heads, size) tensors, got {_shapes(inputs)}; x.unflatten(-1, (heads, -1)) splits heads"
             )
         dtype = q_BLHK.dtype
-        if not dtype.is_floating_point or any(x.dtype != dtype for x in given):
-            raise DtypeError(f"{me} takes floating tensors of one type, got {_shapes(given, dtypes=True)}; convert with .to(dtype)")
-        B, L, H, K = q_BLHK.shape
-        b, M, G, k = k_BMHK.shape
-        if b != B or k != K or (v_BMHV is not None and v_BMHV.shape[:3] != (B, M, G)):
-            raise ShapeError(
-                f"{me}: batch, key size and key length must agree, got {_shapes(given)}; q and k share K, k and v share length and heads"
+        if not dtype.is_floating_point or any(x.dtype != dtype for x in inputs):
+            raise DtypeError(
+                f"{name} takes floating-point tensors of one dtype, got {_shapes(inputs, dtypes=True)}; convert with .to(dtype)"
             )
-        if H != G and not (facts.grouped and G and H % G == 0):
-            more = "; the second must divide the first" if facts.grouped else ""
-            raise ShapeError(f"{me}: {H} query heads cannot share {G} key heads, got {_shapes(given)}{more}")
+        B, L, H, K = q_BLHK.shape
+        M, G = k_BMHK.shape[1:3]
+        if k_BMHK.shape[0] != B or k_BMHK.shape[3] != K or (v_BMHV is not None and v_BMHV.shape[:3] != (B, M, G)):
+            raise ShapeError(
+                f"{name}: batch, key size and key length must agree, got {_shapes(inputs)}; q and k share K, k and v share length and heads"
+            )
+        if H != G and not (G and H % G == 0):
+            raise ShapeError(f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first")
+        if self.heads not in (None, H) or self.head_dim not in (None, K):
+            size = "" if self.head_dim is None else f" of size {self.head_dim}"
+            raise ShapeError(
+                f"{name} was made for {'any number of' if self.heads is None else self.heads} heads{size}, got q_BLHK {tuple(q_BLHK.shape)}; "
+                f"{name}.sized(heads={H}, head_dim={K}, length=…) fits"
+            )
         if not isinstance(pattern, Pattern):
             raise PatternNotSupported(
-                f"{me} takes a pattern, not {type(pattern).__name__}; wrap a boolean mask (True = may look) as keep(mask)"
+                f"{name} takes a pattern, not {type(pattern).__name__}; wrap a boolean mask (True = may attend) as keep(mask)"
             )
         if pattern.batch not in (1, B) or pattern.heads not in (1, H):
-            raise ShapeError(f"{me}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {_shapes(given)}")
-        if not self.knows(pattern):
-            raise PatternNotSupported(f"{me} knows {self._known()}, not `{pattern}`; SoftmaxAttention takes any pattern")
-        if not facts.cross and L != M and state is None and not isinstance(pattern, placed):  # it says where the queries stand
+            raise ShapeError(f"{name}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {_shapes(inputs)}")
+        if not self.supports(pattern):
+            raise PatternNotSupported(f"{name} supports {self._supported()}, not `{pattern}`; SoftmaxAttention takes any pattern")
+        if not facts.cross and L != M and state is None and not isinstance(pattern, at_positions):  # it has the query positions
             raise ShapeError(
-                f"{me} looks within one sequence, so it needs as many queries as keys, got {_shapes(given)}; SoftmaxAttention takes both"
+                f"{name} attends within one sequence, so it needs as many queries as keys, got {_shapes(inputs)}; SoftmaxAttention takes both"
             )
-        if state is not None and not facts.streaming:
-            self.start(B)  # raises, and says why
+        if state is not None:
+            self._check_state(state, B)
+        keys = M if state is None or not state.grows else state.length + M
+        if self.max_length is not None and keys > self.max_length:
+            raise ShapeError(
+                f"{name} was made for up to {self.max_length} keys, got {keys}; make it with max_length={keys}, "
+                "or use SoftmaxAttention, which takes any number"
+            )
         if bias is not None and not facts.bias:
-            raise BiasNotSupported(f"{me} has no scores that a bias could be added to; SoftmaxAttention has")
+            raise BiasNotSupported(f"{name} has no scores that a bias could be added to; SoftmaxAttention has")
         if isinstance(bias, Tensor) and state is None:
             self._check_bias(bias, (B, H, L, M))
+        if self.gates or gates_BMHE is not None:
+            self._check_gates(k_BMHK, gates_BMHE)
 
-    def check_extra(self, k_BMHK: Tensor, extra_BMHE: Tensor | None) -> Tensor:
-        """The extra numbers, refused by name where they are missing or do not fit the keys."""
-        wanted, me = (*k_BMHK.shape[:3], self.extra), type(self).__name__
-        if extra_BMHE is None or extra_BMHE.shape != wanted:
-            got = "nothing" if extra_BMHE is None else tuple(extra_BMHE.shape)
-            raise ShapeError(
-                f"{me} wants {self.extra} more of every key token and head: pass extra_BMHE of shape {wanted}, got {got}; "
-                "MultiHead makes it from x"
+    def _check_state(self, state: State, batch: int) -> None:
+        name, kind = type(self).__name__, self.facts.state
+        if kind is None:
+            raise StateNotSupported(f"{name} cannot stream: each query needs all keys at once; SoftmaxAttention can")
+        if not isinstance(state, kind):
+            raise StateNotSupported(
+                f"{name} expects a {kind.__name__}, got a {type(state).__name__}; create it with attention.start(batch, pattern)"
             )
-        if extra_BMHE.dtype != k_BMHK.dtype:
-            raise DtypeError(f"{me}: extra_BMHE is {extra_BMHE.dtype} and k_BMHK {k_BMHK.dtype}; convert with .to(dtype)")
-        return extra_BMHE
+        if state.batch != batch:
+            raise ShapeError(f"{name}: the state has {state.batch} rows, got a batch of {batch}; state.reorder(rows) changes its rows")
 
-    @classmethod
-    def knows(cls, pattern: Pattern) -> bool:
-        """Whether it can look where this pattern says."""
-        known = cls.facts.patterns
-        if known == "any":
-            return True
-        names = {_rule_name(part) for part in factors(pattern)}
-        return names <= set(known) and ("full" in known or "causal" in names)
-
-    def _known(self) -> str:
-        names = self.facts.patterns
-        if "full" in names:
-            return " and ".join(f"`{name}`" for name in names)
-        return "`causal`" + "".join(f" and `causal & {name}`" for name in names if name != "causal")
+    def _check_gates(self, k_BMHK: Tensor, gates_BMHE: Tensor | None) -> None:
+        name, expected = type(self).__name__, (*k_BMHK.shape[:3], self.gates)
+        if not self.gates:
+            raise ShapeError(f"{name} reads no gates, got gates_BMHE; leave it out")
+        if gates_BMHE is None or gates_BMHE.shape != expected:
+            got = "nothing" if gates_BMHE is None else tuple(gates_BMHE.shape)
+            raise ShapeError(
+                f"{name} reads {self.gates} more numbers per key token and head: expected gates_BMHE of shape {expected}, got {got}; "
+                "MultiHead projects them from x"
+            )
+        if gates_BMHE.dtype != k_BMHK.dtype:
+            raise DtypeError(f"{name}: gates_BMHE is {gates_BMHE.dtype} and k_BMHK {k_BMHK.dtype}; convert with .to(dtype)")
 
     def _check_bias(self, bias: Tensor, shape: tuple[int, ...]) -> None:
         try:
@@ -216,95 +422,23 @@ class Attention(nn.Module):
             )
         if not bias.dtype.is_floating_point:
             raise DtypeError(
-                f"{type(self).__name__}: a bias is added to scores, so it is a floating tensor, not {bias.dtype}; a boolean mask is a pattern: keep(mask)"
+                f"{type(self).__name__}: a bias is added to scores, so it must be floating-point, got {bias.dtype}; "
+                "a boolean mask is a pattern: keep(mask)"
             )
 
-    def extra_repr(self) -> str:
-        return ""
+    def _supported(self) -> str:
+        names = self.facts.patterns
+        if "full" in names:
+            return " and ".join(f"`{name}`" for name in names)
+        return "`causal`" + "".join(f" and `causal & {name}`" for name in names if name != "causal")
+
+    def _rows_cheap(self) -> bool:
+        """Whether the weights of one query cost less than those of all."""
+        return self.facts.rows == "independent"
 
 
-def _shapes(given: tuple[Tensor, ...], dtypes: bool = False) -> str:
+def _shapes(inputs: tuple[Tensor, ...], dtypes: bool = False) -> str:
     """q, k and v as an error message shows them."""
     return ", ".join(
-        f"{name} {x.dtype if dtypes else tuple(x.shape)}" for name, x in zip(("q_BLHK", "k_BMHK", "v_BMHV"), given, strict=False)
+        f"{name} {x.dtype if dtypes else tuple(x.shape)}" for name, x in zip(("q_BLHK", "k_BMHK", "v_BMHV"), inputs, strict=False)
     )
-
-
-def factors(pattern: Pattern) -> list[Pattern]:
-    """The rules that must all allow a pair."""
-    if isinstance(pattern, placed):
-        return factors(pattern.rule)
-    if isinstance(pattern, begun):  # a rule that tells keys apart counts from the beginning of each row
-        parts = factors(pattern.rule)
-        return [since(torch.tensor(pattern.first)), *(p if isinstance(p, Full | Causal) else begun(p, pattern.first) for p in parts)]
-    return [*factors(pattern.left), *factors(pattern.right)] if isinstance(pattern, Both) else [pattern]
-
-
-def _rule_name(pattern: Pattern) -> str:
-    if isinstance(pattern, begun):
-        return _rule_name(pattern.rule)
-    return {Full: "full", Causal: "causal"}.get(type(pattern), type(pattern).__name__)
-
-
-def bias_of(bias: Tensor | Bias | None, queries: int, keys: int, device: torch.device) -> Tensor | float:
-    """A bias as something to add to scores_BHLM."""
-    if bias is None:
-        return 0.0
-    return bias if isinstance(bias, Tensor) else bias.whole(queries, keys, device)
-
-
-def pattern_rows(pattern: Pattern, rows: Tensor, queries: int, keys: int) -> Pattern:
-    """The pattern as some of the queries see it."""
-    if isinstance(pattern, Full):
-        return pattern
-    return placed(pattern.fit(queries, keys), rows + (keys - queries), torch.arange(keys, device=rows.device))
-
-
-def bias_rows(bias: Tensor | Bias | None, rows: Tensor, queries: int, keys: int) -> Tensor | None:
-    """The bias of some queries only."""
-    if bias is None:
-        return None
-    if isinstance(bias, Tensor):
-        return bias if bias.shape[-2] == 1 else bias[..., rows, :]
-    return bias.tile(rows + keys - queries, torch.arange(keys, device=rows.device), *bias.tensors)
-
-
-def share_heads(k_BMHK: Tensor, heads: int) -> Tensor:
-    """Fewer key heads than query heads: head h reads head ⌊h·G/H⌋ of G."""
-    return k_BMHK if k_BMHK.shape[2] == heads else k_BMHK.repeat_interleave(heads // k_BMHK.shape[2], 2)
-
-
-def average(weights_BHLM: Tensor, v_BMHV: Tensor) -> Tensor:
-    """The weighted average of values, out_BLHV: what every mechanism computes in the end."""
-    v_BMHV = share_heads(v_BMHV, weights_BHLM.shape[1])
-    return torch.einsum("bhlm,bmhv->blhv", weights_BHLM.to(v_BMHV.dtype), v_BMHV)
-
-
-def softmax_where(scores_BHLM: Tensor, mask_BHLM: Tensor, sink_H: Tensor | None = None) -> Tensor:
-    """Softmax over the allowed keys; a row that may look nowhere is zeros, with finite gradients."""
-    scores_BHLM = scores_BHLM.masked_fill(~mask_BHLM, -torch.inf)
-    top = scores_BHLM.detach().amax(-1, keepdim=True) if scores_BHLM.shape[-1] else scores_BHLM.new_zeros(*scores_BHLM.shape[:-1], 1)
-    sink = None if sink_H is None else sink_H[:, None, None].to(scores_BHLM.dtype)
-    if sink is not None:
-        top = torch.maximum(top, sink.detach())
-    top = top.masked_fill(top == -torch.inf, 0)
-    e = (scores_BHLM - top).exp()
-    z = e.sum(-1, keepdim=True)
-    if sink is not None:
-        z = z + (sink - top).exp()
-    return e / z.masked_fill(z == 0, 1)
-
-
-P = ParamSpec("P")
-
-
-def unmixed(method: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Without autocast inside, whose products would be rounded to half precision: sums of many tokens do not stand that, and choices come out otherwise."""
-
-    @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-        with torch.autocast(first.device.type, enabled=False):
-            return method(*args, **kwargs)
-
-    return call

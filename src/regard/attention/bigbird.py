@@ -1,50 +1,62 @@
-"""BigBird: neighbours, global blocks, and some blocks drawn at random."""
+"""BigBird: neighbouring blocks, global blocks and random blocks."""
 
 from __future__ import annotations
 
 from typing import Self, Unpack
 
+from ..errors import ShapeError
 from ..patterns import Pattern, block_window, random_blocks, token_blocks
-from ._base import Facts
-from ._patterned import Options, Patterned
+from ..patterns.blocks import longer_than
+from ._base import Facts, Paper
+from ._pattern import PatternAttention, SoftmaxOptions
 
 
-class BigBirdAttention(Patterned):
-    r"""Blocks of queries see the blocks beside them, `random` blocks drawn for each head, and the first and the last one, which see all.
+class BigBirdAttention(PatternAttention):
+    r"""Blocks attend to their neighbours, to `random` random blocks per head, and to the first and last, which attend to all.
 
     $$o_i = \sum_{j \in S_i} \mathrm{softmax}_j\big(q_i^\top k_j / \sqrt{K}\big)\, v_j, \qquad
       S_i = \mathrm{window}(i) \cup \mathrm{global}(i) \cup \mathrm{random}(i)$$
 
-    Cost:    time O(L·c·(3 + 2 + n)·K) for blocks of c and n random ones, memory O(L·K).
-    Use it:  to read long documents when no token is known to deserve a global look.
-    Avoid it: for generation: it needs the end of the sequence. Of some 500 tokens or fewer it sees everything.
-    Limits:  within one sequence; not step by step. Which block is the last, and the draw, follow from the number of keys, padding
-             included, so padded to another length a text is seen otherwise. With random blocks the number of heads is fixed.
+    Cost:    time O(L·c·(3 + 2 + n)·K) for blocks of c keys and n random blocks, memory O(L·K).
+    Use it:  to encode long documents when no particular token should be global.
+    Avoid it: for generation: it needs the end of the sequence. Up to about 500 tokens it attends to everything.
+    Limits:  self-attention only; no streaming. The last block and the random blocks depend on the number of keys, padding
+             included, so a text padded to another length gets another pattern. With random blocks the number of heads is fixed.
     Paper:   Zaheer et al. 2020, "Big Bird: transformers for longer sequences", arXiv:2007.14062, section 2 (BigBird-ITC).
-    We differ: random blocks are drawn among all, so now and then one falls on a block that is seen anyway. The draw is the same at
-             every call, from `seed`; give layers different ones. Lengths need not be multiples of the block.
+    We differ: random blocks are drawn from all blocks, so one may coincide with a block that is attended to anyway. The draw is
+             the same at every call; use different `seed`s in different layers. Lengths need not be multiples of the block size.
     """
 
     facts = Facts(
         name="bigbird",
-        year=2020,
-        title="Big Bird: transformers for longer sequences",
-        paper="arXiv:2007.14062",
+        paper=Paper("Big Bird: transformers for longer sequences", 2020, "arXiv:2007.14062"),
         formula="softmax(q·k / √K) v,  j in window, global or random blocks",
         time="L·(5 + n)·c·K",
         memory="L·K",
         cross=False,
-        streaming=False,
+        state=None,
         positional=True,
-        by_length=True,
     )
 
-    def __init__(self, heads: int, *, block: int = 64, random: int = 3, seed: int = 0, **options: Unpack[Options]):
+    def __init__(
+        self,
+        *,
+        heads: int | None = None,
+        block: int = 64,
+        random: int = 3,
+        seed: int = 0,
+        dense: int = 0,
+        **options: Unpack[SoftmaxOptions],
+    ):
+        """Up to `dense` tokens, attention is dense."""
+        if random and heads is None:
+            raise ShapeError(f"BigBirdAttention draws {random} random blocks per head: pass heads=…, or random=0")
         own: Pattern = block_window(block, 1) | token_blocks(block, 0, -1)
         if random:
-            own = own | random_blocks(random, block, seed, heads)
-        super().__init__(own, **options)
+            own = own | random_blocks(random, block, seed, heads or 1)
+        super().__init__(longer_than(dense, own) if dense else own, **options)
+        self.heads, self.block, self.random, self.seed, self.dense = heads, block, random, seed, dense
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
-        return cls(heads, block=max(2, length // 64))  # 64 blocks, as 4,096 tokens have in the paper
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
+        return cls(heads=heads, block=max(2, length // 64))  # 64 blocks, as 4,096 tokens have in the paper

@@ -1,4 +1,4 @@
-"""Linear attention that forgets by choice: each token says how much of each feature stays."""
+"""Gated linear attention: each token sets how much of each feature the state keeps."""
 
 from __future__ import annotations
 
@@ -7,52 +7,50 @@ from typing import Self
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ._base import Facts
-from ._recurrence import PATTERNS, GatedRecurrence, Terms
+from ._base import Facts, Paper
+from ._recurrent import CAUSAL_PATTERNS, RecurrentAttention, Terms
+from ._recurrent_state import RecurrentState
 
 
-class GatedLinearAttention(GatedRecurrence):
-    r"""A gate for every feature of every key decides what the state keeps of all that came before.
+class GatedLinearAttention(RecurrentAttention):
+    r"""A gate per token and key feature decides how much of the past the state keeps.
 
     $$o_i = \sum_{j \le i} \Big(\sum_f \frac{q_{if}\, k_{jf}}{\sqrt K} \prod_{t=j+1}^{i} \alpha_{tf}\Big) v_j, \qquad
       \alpha_t = \sigma(a_t)^{1/16}$$
 
-    Here a_t are the extra numbers, as many as key features.
+    a_t are the gates, one per key feature.
 
-    Cost:    time O(L·(C·log C + K)·V) in chunks of C = 64; memory O(L·(C + K)). A step of decoding costs O(K·V), however long the past.
-    Use it:  for long sequences in which the content says what may be forgotten.
-    Avoid it: for exact recall of many things: they add up in one K × V matrix; `DeltaNet` overwrites.
-    Limits:  `causal`, and which keys are real (`lengths`, `since`); no bias; weights may be negative and do not sum to one. So
-             outputs want a norm a head after them: `layers.GatedHeads`.
+    Cost:    time O(L·(C·log C + K)·V) in chunks of C = 64; memory O(L·(C + K)). A decoding step costs O(K·V) at any length.
+    Use it:  for long sequences whose content determines what may be forgotten.
+    Avoid it: for exact recall of many items: they add up in one K × V matrix; `DeltaNet` overwrites.
+    Limits:  `causal` and key masks (`lengths`, `since`) only; no bias; weights may be negative and do not sum to
+             one, so outputs need a norm per head: `layers.GatedHeads`.
     Paper:   Yang et al. 2023, "Gated linear attention transformers with hardware-efficient training", arXiv:2312.06635, section 4.
-    We differ: MultiHead makes a_t with a whole matrix; the paper goes through 16 numbers to save parameters. The norm and the
-             output gate are GatedHeads. Division by √K is of the authors' code.
+    We differ: MultiHead projects a_t with a full matrix; the paper uses one of rank 16 to save parameters. The norm
+             and the output gate are in GatedHeads. The division by √K follows the authors' code.
     """
 
     facts = Facts(
         name="gated_linear",
-        year=2023,
-        title="Gated linear attention transformers with hardware-efficient training",
-        paper="arXiv:2312.06635",
+        paper=Paper("Gated linear attention transformers with hardware-efficient training", 2023, "arXiv:2312.06635"),
         formula="Σ_f q_f k_f Π α_f v,  α = σ(a)^(1/16)",
         time="L·(C·log C + K)·V",
         memory="L·(C + K)",
-        patterns=PATTERNS,
+        patterns=CAUSAL_PATTERNS,
+        state=RecurrentState,
         normalised=False,
         positional=True,
         bias=False,
     )
 
-    def __init__(self, width: int, temperature: float = 16.0):
+    def __init__(self, *, head_dim: int, temperature: float = 16.0):
         super().__init__()
-        self.extra, self.temperature = width, temperature
+        self.head_dim, self.temperature = head_dim, temperature
+        self.gates = head_dim
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
-        return cls(width)
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
+        return cls(head_dim=head_dim)
 
-    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
-        return Terms(q_BLHK * q_BLHK.shape[-1] ** -0.5, k_BMHK, logsigmoid(extra_BMHE) / self.temperature)
-
-    def extra_repr(self) -> str:
-        return f"{self.extra}, temperature={self.temperature:g}"
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:
+        return Terms(q_BLHK * q_BLHK.shape[-1] ** -0.5, k_BMHK, logsigmoid(gates_BMHE) / self.temperature)

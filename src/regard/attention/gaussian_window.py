@@ -1,4 +1,4 @@
-"""The first soft attention: a mixture of Gaussians that slides over a text while the pen writes it."""
+"""The first soft attention: a mixture of Gaussians that slides over a text while its handwriting is generated."""
 
 from __future__ import annotations
 
@@ -8,104 +8,79 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Bias
-from ..patterns import Pattern, full
-from ._base import Attention, Facts, average, pattern_rows
-from ._scored import by_rows, fits, uniform
-from ._state import Standing, State, standing
+from ._base import Attention, Call, Facts, Paper
+from ._recurrent_state import StepState
+from .helpers import average, by_rows, float32_or_wider, uniform_parameter
 
-LIMIT = 10.0  # of α̂, β̂, κ̂: their exponentials stay within e^±10, so no product of them overflows
+LIMIT = 10.0  # bound of α̂, β̂, κ̂: their exponentials stay within e^±10, so no product of them overflows
 
 
 class GaussianWindow(Attention):
-    r"""The query moves a window of Gaussians along the positions, forward only, and the window weighs the values.
+    r"""The query moves a window of Gaussians forward along the positions, and the window weights the values.
 
     $$o_t = \sum_{u=1}^{M} \sum_n \alpha_t^n \exp\!\big(-\beta_t^n (\kappa_t^n - u)^2\big)\, v_u, \qquad
       \kappa_t = \kappa_{t-1} + e^{\hat\kappa_t},\; \alpha_t = e^{\hat\alpha_t},\; \beta_t = e^{\hat\beta_t},\;
       (\hat\alpha, \hat\beta, \hat\kappa)_t = W q_t + c$$
 
-    Cost:    time O(L·M·N + L·M·V) for N components; memory O(L·N) beside chunks of rows. Keys are only counted.
-    Use it:  to read a text once, in order, while something longer is written: handwriting, speech.
-    Avoid it: where the order of the output is not that of the input, or what is read decides where to look.
-    Limits:  no bias: there are no scores. Heads and size are fixed when it is made. Weights are not normalised. Step by
-             step, all keys and values are given at every call, the queries as they come; the state holds κ. The pattern then
-             places the newest query at the last key, as always: use rules that are the same for all queries, such as
-             `full` and `lengths`.
+    Cost:    time O(L·M·N + L·M·V) for N components; memory O(L·N) plus chunks of rows. The content of the keys is not read.
+    Use it:  to read a text once and in order while generating something longer: handwriting, speech.
+    Avoid it: where the output order differs from the input order, or where content decides what to attend to.
+    Limits:  no bias: there are no scores. Heads and head size are fixed at construction. Weights are not normalised. In a
+             stream, pass all keys and values at every call, and the queries as they come; the state holds κ. The pattern aligns
+             the newest query with the last key, so use rules that are the same for all queries, such as `full` and `lengths`.
     Paper:   Graves 2013, "Generating sequences with recurrent neural networks", arXiv:1308.0850, section 5.1.
-    We differ: α̂, β̂, κ̂ are clamped to ±10, and the sums are done in float32 at least. κ̂ begins near −2: an eighth of a
-             letter a step, where zero would rush through the text; Σα begins near one. Some lecture notes leave the sum
-             κ_{t−1} out; the window may then jump back, and the alignment is lost. u counts from 1, as in the paper.
+    We differ: α̂, β̂, κ̂ are clamped to ±10, and sums are in float32 or wider. κ̂ is initialised near −2, an eighth
+             of a letter per step (zero would rush through the text), and Σα near one. Some lecture notes omit
+             κ_{t−1}; the window may then jump back, and the alignment is lost. u counts from 1, as in the paper.
     """
 
     facts = Facts(
         name="gaussian_window",
-        year=2013,
-        title="Generating sequences with recurrent neural networks",
-        paper="arXiv:1308.0850",
+        paper=Paper("Generating sequences with recurrent neural networks", 2013, "arXiv:1308.0850"),
         formula="Σₙ αₙ exp(−βₙ (κₙ − u)²) v,  κ ← κ + exp κ̂",
         time="L·M·(N + V)",
         memory="L·N",
-        fixed_memory=True,
+        state=StepState,
+        rows="sequential",
         normalised=False,
         positional=True,
         bias=False,
     )
 
-    def __init__(self, *, width: int, heads: int = 1, components: int = 10):
+    def __init__(self, *, head_dim: int, heads: int = 1, components: int = 10):
         super().__init__()
-        self.heads, self.width, self.components = heads, width, components
-        self.w_HKP = uniform(heads, width, 3 * components, fan=width)
-        begin = torch.tensor([-math.log(components), 0.0, -2.0]).repeat_interleave(components)
-        self.c_HP = nn.Parameter(begin.repeat(heads, 1))
+        self.heads, self.head_dim, self.components = heads, head_dim, components
+        self.w_HKP = uniform_parameter(heads, head_dim, 3 * components, fan=head_dim)
+        initial = torch.tensor([-math.log(components), 0.0, -2.0]).repeat_interleave(components)
+        self.c_HP = nn.Parameter(initial.repeat(heads, 1))
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
-        return cls(heads=heads, width=width)
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
+        return cls(heads=heads, head_dim=head_dim)
 
-    def window(self, q_BLHK: Tensor, state: Standing | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Height α, sharpness β and place κ of the components, each (B, L, H, N), from the first step on or from `state`."""
+    def window(self, q_BLHK: Tensor, state: StepState | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Height α, sharpness β and position κ of the components, each (B, L, H, N), continuing from `state` if given."""
         hats_BLHP = (torch.einsum("blhk,hkp->blhp", q_BLHK, self.w_HKP) + self.c_HP).clamp(-LIMIT, LIMIT)
-        precise = torch.promote_types(q_BLHK.dtype, torch.float32)
-        alpha_BLHN, beta_BLHN, step_BLHN = hats_BLHP.to(precise).exp().chunk(3, -1)
+        alpha_BLHN, beta_BLHN, step_BLHN = float32_or_wider(hats_BLHP).exp().chunk(3, -1)
         kappa_BLHN = step_BLHN.cumsum(1)
         if state is not None and state.at is not None:
             kappa_BLHN = kappa_BLHN + state.at[:, None]
         return alpha_BLHN, beta_BLHN, kappa_BLHN
 
-    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
-        self.check(q_BLHK, k_BMHK, None, pattern, bias)
-        fits(self, q_BLHK, self.heads, self.width)
-        L, M, device = q_BLHK.shape[1], k_BMHK.shape[1], q_BLHK.device
-        return _phi(*self.window(q_BLHK), M).to(q_BLHK.dtype) * pattern.mask(L, M, device)
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        return _phi(*self.window(q_BLHK), call.keys).to(q_BLHK.dtype) * call.mask()
 
-    def forward(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        v_BMHV: Tensor,
-        pattern: Pattern = full,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
-    ) -> Tensor:
-        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        fits(self, q_BLHK, self.heads, self.width)
-        (B, L, H), M, device = q_BLHK.shape[:3], k_BMHK.shape[1], q_BLHK.device
-        here = None if state is None else standing(state, B)
-        alpha_BLHN, beta_BLHN, kappa_BLHN = self.window(q_BLHK, here)
-        if here is not None and L:
-            here.move(kappa_BLHN[:, -1], L)
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        assert call.state is None or isinstance(call.state, StepState)
+        alpha_BLHN, beta_BLHN, kappa_BLHN = self.window(q_BLHK, call.state)
+        if call.state is not None and call.queries:
+            call.state.move(kappa_BLHN[:, -1], call.queries)
 
-        def look(rows: Tensor) -> Tensor:
-            phi_BHLM = _phi(alpha_BLHN[:, rows], beta_BLHN[:, rows], kappa_BLHN[:, rows], M).to(q_BLHK.dtype)
-            return average(phi_BHLM * pattern_rows(pattern, rows, L, M).mask(len(rows), M, device), v_BMHV)
+        def attend_rows(rows: Tensor) -> Tensor:
+            phi_BHLM = _phi(alpha_BLHN[:, rows], beta_BLHN[:, rows], kappa_BLHN[:, rows], call.keys).to(q_BLHK.dtype)
+            return average(phi_BHLM * call.of_rows(rows).mask(), v_BMHV)
 
-        return by_rows(look, L, B * H * M * self.components, device)
-
-    def start(self, batch: int, pattern: Pattern = full) -> Standing:
-        return Standing(batch)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, components={self.components}"
+        return by_rows(attend_rows, q_BLHK, v_BMHV, q_BLHK.shape[2] * call.keys * self.components)
 
 
 def _phi(alpha_BLHN: Tensor, beta_BLHN: Tensor, kappa_BLHN: Tensor, keys: int) -> Tensor:

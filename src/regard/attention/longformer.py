@@ -1,4 +1,4 @@
-"""Longformer: a sliding window, and a few tokens that see, and are seen by, all."""
+"""Longformer: a sliding window and a few global tokens."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ from typing import Self, Unpack
 
 from ..errors import ShapeError
 from ..patterns import tokens, window
-from ._base import Facts
-from ._patterned import Options, Patterned
+from ._base import Facts, Paper
+from ._pattern import PatternAttention, SoftmaxOptions
 
 
-class LongformerAttention(Patterned):
-    r"""A window of `radius` keys to either side, and global tokens: they look everywhere, and all look at them.
+class LongformerAttention(PatternAttention):
+    r"""A window of `radius` keys on either side, plus global tokens, which attend to all and are attended to by all.
 
     $$o_i = \sum_{j \in S_i} \mathrm{softmax}_j\big(q_i^\top k_j / \sqrt{K}\big)\, v_j, \qquad
       S_i = \{ j : |i - j| \le r \,\lor\, i \in G \,\lor\, j \in G \}$$
 
     Cost:    time O(L·(r + |G|)·K), memory O(L·K).
-    Use it:  to read long documents: two steps by way of a global token join any two positions. Put it on the class token,
-             or on the words of a question.
-    Avoid it: for generation: under `causal` global tokens do not see what comes after them, only the others them.
-    Limits:  within one sequence. The same tokens in all batch rows, counted from the start; where they differ by row, give
-             SoftmaxAttention `window(r) | keep(mask_B11M) | keep(mask_B1M1)`.
+    Use it:  to encode long documents: any two positions are two steps apart, via a global token. Make the class
+             token global, or the words of a question.
+    Avoid it: for generation: under `causal`, global tokens do not attend to what comes after them.
+    Limits:  self-attention only. The same tokens in all batch rows, counted from the start; where they differ per
+             row, use SoftmaxAttention with `window(r) | keep(mask_B11M) | keep(mask_B1M1)`.
     Paper:   Beltagy, Peters & Cohan 2020, "Longformer: the long-document transformer", arXiv:2004.05150, section 3.1.
-    We differ: global tokens share the projections of the rest; with projections of their own it is a layer, `LongformerHeads`.
-             Windows are counted a side: the paper's 512 is a radius of 256.
+    We differ: global tokens share the projections of the rest; the layer `LongformerHeads` gives them their own.
+             The radius is per side: the paper's window of 512 is a radius of 256.
     """
 
     facts = Facts(
         name="longformer",
-        year=2020,
-        title="Longformer: the long-document transformer",
-        paper="arXiv:2004.05150",
+        paper=Paper("Longformer: the long-document transformer", 2020, "arXiv:2004.05150"),
         formula="softmax(q·k / √K) v,  |i − j| ≤ r or i ∈ G or j ∈ G",
         time="L·(r + G)·K",
         memory="L·K",
@@ -39,16 +37,17 @@ class LongformerAttention(Patterned):
         positional=True,
     )
 
-    def __init__(self, radius: int = 256, at: tuple[int, ...] = (0,), **options: Unpack[Options]):
-        super().__init__(window(radius) | tokens(*from_start(type(self).__name__, at)), **options)
+    def __init__(self, radius: int = 256, at: tuple[int, ...] = (0,), **options: Unpack[SoftmaxOptions]):
+        super().__init__(window(radius) | tokens(*count_from_start(type(self).__name__, at)), **options)
+        self.radius, self.at = radius, at
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
         return cls(max(1, length // 16))
 
 
-def from_start(name: str, at: tuple[int, ...]) -> tuple[int, ...]:
-    """Positions that mean the same whatever the padding, and while a sequence grows."""
+def count_from_start(name: str, at: tuple[int, ...]) -> tuple[int, ...]:
+    """Check that positions count from the start: they then mean the same under any padding and while a sequence grows."""
     if any(position < 0 for position in at):
-        raise ShapeError(f"{name} counts global tokens from the start, got {at}; from the end: SoftmaxAttention with tokens{at}")
+        raise ShapeError(f"{name} counts global tokens from the start, got {at}; otherwise use SoftmaxAttention with tokens{at}")
     return at

@@ -1,87 +1,85 @@
-"""Nyström attention: the matrix of all pairs rebuilt from the pairs with some landmarks."""
+"""Nyström attention: the matrix of all pairs approximated through a few landmarks."""
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import Self
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ShapeError
-from ..kernels import Bias, attend
+from ..kernels import attend
 from ..patterns import Full, Pattern, full, lengths
-from ._base import Attention, Facts, share_heads, softmax_where
-from ._scored import fits, uniform
-from ._state import State
+from ._base import Attention, Call, Facts, Paper
+from .helpers import float32_or_wider, no_autocast, share_heads, softmax_where, uniform_parameter
+
+ScaleOver = Literal["matrix", "batch"]
 
 
 class NystromAttention(Attention):
-    r"""Means of segments stand for all queries and keys; three thin matrices rebuild the large one.
+    r"""Segment means stand for all queries and keys; three thin matrices approximate the large one.
 
     $$o = \mathrm{softmax}(q\tilde k^\top)\; \mathrm{softmax}(\tilde q\tilde k^\top)^{+}\; \mathrm{softmax}(\tilde q k^\top)\, v
-      \;+\; \sum_t c_t\, v_{i+t} \qquad \text{products over } \sqrt{K}$$
+      \;+\; \sum_t c_t\, v_{i+t} \qquad \text{dot products divided by } \sqrt{K}$$
 
     Cost:    time O(L·m·(K + V) + m³) for m landmarks, memory O(L·(m + K)): linear in the length.
-    Use it:  in encoders of some thousand tokens, also to replace the softmax of a trained one.
-    Avoid it: for decoders, and where single tokens matter: a landmark is the mean of L/m neighbours.
-    Limits:  queries and keys of one sequence. No causal order: landmarks are means over all. Up to m tokens it is exact.
-    Weights: the product of the three, plus the band of c: signed, because a pseudo-inverse is; rows need not sum to one.
+    Use it:  in encoders over a few thousand tokens, also to replace the softmax of a trained one.
+    Avoid it: in decoders, and where single tokens matter: a landmark is the mean of L/m neighbours.
+    Limits:  self-attention only. Not causal: landmarks are means over the whole sequence. Exact for up to m tokens.
+    Weights: the product of the three plus the band of c; signed, because a pseudo-inverse is, so rows need not sum to one.
     Paper:   Xiong et al. 2021, "Nyströmformer: a Nyström-based algorithm for approximating self-attention",
-             arXiv:2102.03902, section 3. The pseudo-inverse Z of A: ¼ Z (13 − AZ (15 − AZ (7 − AZ))), 6 times, in float32 at
-             least: in bfloat16 it diverges.
-    We differ: each row of a batch has segments of its own, of its own length, their sizes equal to within one; padding is in
-             none of them. Z begins at Aᵀ/‖A‖₁ of each matrix, not of the batch (the "exact" option of the authors' code), so
-             that a row does not depend on its neighbours. `kernel` = 0 leaves out the convolution.
+             arXiv:2102.03902, section 3. The pseudo-inverse Z of A: ¼ Z (13 − AZ (15 − AZ (7 − AZ))), 6 iterations,
+             in float32 or wider: it diverges in bfloat16.
+    We differ: each batch row has its own segments, for its own length, whose sizes differ by at most one; padding is in none. Z
+             is initialised to Aᵀ/‖A‖₁ per matrix, so that a row does not depend on the rest of the batch; `scale_over="batch"`
+             divides by the largest norm of the batch, as in checkpoints of transformers. `kernel=0` omits the convolution.
     """
 
     facts = Facts(
         name="nystrom",
-        year=2021,
-        title="Nyströmformer: a Nyström-based algorithm for approximating self-attention",
-        paper="arXiv:2102.03902",
+        paper=Paper("Nyströmformer: a Nyström-based algorithm for approximating self-attention", 2021, "arXiv:2102.03902"),
         formula="softmax(q·k̃) softmax(q̃·k̃)⁺ softmax(q̃·k) v + conv(v)",
         time="L·m·(K + V) + m³",
         memory="L·(m + K)",
         patterns=("full", "lengths"),
-        causal="none",
+        rows="joint",
         cross=False,
-        streaming=False,
+        state=None,
         normalised=False,
         positional=True,
         bias=False,
     )
 
-    def __init__(self, *, heads: int | None = None, landmarks: int = 64, kernel: int = 33, iterations: int = 6):
+    def __init__(
+        self, *, heads: int | None = None, landmarks: int = 64, kernel: int = 33, iterations: int = 6, scale_over: ScaleOver = "matrix"
+    ):
         super().__init__()
         if landmarks < 1 or kernel < 0 or (kernel and kernel % 2 == 0) or (kernel > 0) != (heads is not None):
             raise ShapeError(
-                "NystromAttention takes at least one landmark, and a kernel of odd size for as many `heads`, or kernel=0 for none, "
+                "NystromAttention takes at least one landmark, and an odd kernel size with `heads`, or kernel=0 without; "
                 f"got landmarks={landmarks}, kernel={kernel}, heads={heads}"
             )
-        self.heads, self.landmarks, self.kernel, self.iterations = heads, landmarks, kernel, iterations
-        self.c_HT = uniform(heads, kernel, fan=kernel) if heads else None
+        self.heads, self.landmarks, self.kernel = heads, landmarks, kernel
+        self.iterations, self.scale_over = iterations, scale_over
+        self.c_HT = uniform_parameter(heads, kernel, fan=kernel) if heads else None
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
         return cls(heads=heads, landmarks=min(64, max(1, length // 8)))
 
-    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
-        self.check(q_BLHK, k_BMHK, None, pattern, bias)
-        return self._rows(torch.arange(q_BLHK.shape[1], device=q_BLHK.device), q_BLHK, k_BMHK, pattern)
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        return self._weights_of(torch.arange(call.queries, device=call.device), q_BLHK, k_BMHK, call)
 
-    def weights_of(
-        self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None
-    ) -> Tensor:
-        self.check(q_BLHK, k_BMHK, None, pattern, bias)
-        return self._rows(rows, q_BLHK, k_BMHK, pattern)
+    def _rows_cheap(self) -> bool:
+        return True
 
-    def _rows(self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern) -> Tensor:
+    def _weights_of(self, rows: Tensor, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
         dtype, M, device = q_BLHK.dtype, k_BMHK.shape[1], q_BLHK.device
-        q_BLHK, k_BMHK = _precise(q_BLHK), _precise(share_heads(k_BMHK, q_BLHK.shape[2]))
+        q_BLHK, k_BMHK = float32_or_wider(q_BLHK), float32_or_wider(share_heads(k_BMHK, q_BLHK.shape[2]))
         j_M, c_C1 = torch.arange(M, device=device), torch.arange(self.landmarks, device=device)[:, None]
-        kept_BM = pattern.mask(1, M, device)[:, 0, 0]
+        kept_BM = call.pattern.mask(1, M, device)[:, 0, 0]
         mean_BCM, used_B = _segments(kept_BM, self.landmarks, q_BLHK.dtype)
         q_BCHK, k_BCHK = _mean(mean_BCM, q_BLHK), _mean(mean_BCM, k_BMHK)
         row_B1C1, column_B11C = c_C1 < used_B[:, None, None, None], c_C1[:, 0] < used_B[:, None, None, None]
@@ -89,7 +87,7 @@ class NystromAttention(Attention):
         middle_BHCC = softmax_where(_scores(q_BCHK, k_BCHK), row_B1C1 & column_B11C)
         right_BHCM = softmax_where(_scores(q_BCHK, k_BMHK), row_B1C1 & kept_BM[:, None, None])
         rebuilt_BHCM = pseudo_inverse(middle_BHCC, self.iterations, self._scale(norms(middle_BHCC))) @ right_BHCM
-        # as many landmarks as keys: each key is its own, and the inverse undoes the product exactly
+        # as many landmarks as keys: each key is its own landmark, and the result is exact
         alone_B1CM = ((c_C1 == j_M) & kept_BM[:, None])[:, None].to(q_BLHK.dtype)
         rebuilt_BHCM = torch.where((kept_BM.sum(-1) <= self.landmarks)[:, None, None, None], alone_B1CM, rebuilt_BHCM)
         weights_BHLM = left_BHLC @ rebuilt_BHCM
@@ -99,33 +97,22 @@ class NystromAttention(Attention):
             weights_BHLM = weights_BHLM + self.c_HT[:, away_LM.clamp(0, self.kernel - 1)] * inside_BHLM
         return weights_BHLM.to(dtype)
 
-    def forward(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        v_BMHV: Tensor,
-        pattern: Pattern = full,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
-    ) -> Tensor:
-        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        with torch.autocast(q_BLHK.device.type, enabled=False):  # or the pseudo-inverse would be taken in bfloat16 after all
-            return self._average(q_BLHK, k_BMHK, v_BMHV, pattern)
-
-    def _average(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> Tensor:
+    @no_autocast  # the pseudo-inverse diverges in bfloat16
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        pattern = call.pattern
         dtype, (M, H), m = q_BLHK.dtype, q_BLHK.shape[1:3], self.landmarks
-        q_BLHK, k_BMHK, v_BMHV = (_precise(share_heads(x, H)) for x in (q_BLHK, k_BMHK, v_BMHV))
+        q_BLHK, k_BMHK, v_BMHV = (float32_or_wider(share_heads(x, H)) for x in (q_BLHK, k_BMHK, v_BMHV))
         kept_BM = pattern.mask(1, M, q_BLHK.device)[:, 0, 0]
         if not isinstance(pattern, Full):
             k_BMHK, v_BMHV = (x.masked_fill(~kept_BM[..., None, None], 0) for x in (k_BMHK, v_BMHV))
         short_B111 = (kept_BM.sum(-1) <= m)[:, None, None, None]
         if bool(short_B111.all()):  # each key is its own landmark
-            return (attend(q_BLHK, k_BMHK, v_BMHV, pattern) + self._neighbours(v_BMHV)).to(dtype)
+            return (attend(q_BLHK, k_BMHK, v_BMHV, pattern) + self._convolve(v_BMHV)).to(dtype)
         mean_BCM, used_B = _segments(kept_BM, m, q_BLHK.dtype)
         q_BCHK, k_BCHK = _mean(mean_BCM, q_BLHK), _mean(mean_BCM, k_BMHK)
         used_BC = torch.arange(m, device=q_BLHK.device) < used_B[:, None]
         middle_BHCC = softmax_where(_scores(q_BCHK, k_BCHK), used_BC[:, None, :, None] & used_BC[:, None, None])
-        # landmarks that are not used have a row of `right` too, but none of the pseudo-inverse: its columns there are zeros
+        # unused landmarks have a row in `right`, but the pseudo-inverse has zeros in their columns
         right_BCHV = attend(q_BCHK, k_BMHK, v_BMHV, pattern)
         inverse_BHCC = pseudo_inverse(middle_BHCC, self.iterations, self._scale(norms(middle_BHCC)))
         values_BCHV = torch.einsum("bhcd,bdhv->bchv", inverse_BHCC, right_BCHV)
@@ -133,37 +120,22 @@ class NystromAttention(Attention):
         if short_B111.any():
             over = lengths(used_B)
             values_BCHV = torch.where(short_B111, F.pad(v_BMHV[:, :m], (0, 0, 0, 0, 0, max(m - M, 0))), values_BCHV)
-        return (attend(q_BLHK, k_BCHK, values_BCHV, over) + self._neighbours(v_BMHV)).to(dtype)
+        return (attend(q_BLHK, k_BCHK, values_BCHV, over) + self._convolve(v_BMHV)).to(dtype)
 
-    def _neighbours(self, v_BMHV: Tensor) -> Tensor | float:
-        """The convolution of the values."""
+    def _convolve(self, v_BMHV: Tensor) -> Tensor | float:
+        """The depthwise convolution of the values."""
         if self.c_HT is None:
             return 0.0
-        c_H1T1 = _precise(self.c_HT)[:, None, :, None]
+        c_H1T1 = float32_or_wider(self.c_HT)[:, None, :, None]
         return F.conv2d(v_BMHV.transpose(1, 2), c_H1T1, padding=(self.kernel // 2, 0), groups=v_BMHV.shape[2]).transpose(1, 2)
 
     def _scale(self, norm_BH11: Tensor) -> Tensor:
-        """What the inverse begins at Aᵀ over: ‖A‖₁ of each matrix by itself."""
-        return norm_BH11
-
-    def check(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        v_BMHV: Tensor | None,
-        pattern: Pattern,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
-    ) -> None:
-        super().check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        fits(self, q_BLHK, self.heads, None)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, landmarks={self.landmarks}, kernel={self.kernel}, iterations={self.iterations}"
+        """The divisor of Aᵀ, the initial pseudo-inverse."""
+        return norm_BH11 if self.scale_over == "matrix" else norm_BH11.amax((0, 1), keepdim=True)
 
 
 def _segments(kept_BM: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """mean_BCM, which takes the means of each row's segments, and how many segments each row has."""
+    """mean_BCM, the matrix that averages each row's segments, and the number of segments per row."""
     n_B1, p_M = kept_BM.sum(-1, keepdim=True), torch.arange(kept_BM.shape[1], device=kept_BM.device)
     used_B1 = n_B1.clamp(max=landmarks)
     segment_BM = p_M * used_B1 // n_B1.clamp(min=1)
@@ -172,14 +144,14 @@ def _segments(kept_BM: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tens
 
 
 def norms(a_BHCC: Tensor) -> Tensor:
-    """‖A‖₁ of matrices of nothing negative, norm_BH11."""
+    """‖A‖₁ of non-negative matrices, norm_BH11."""
     return a_BHCC.sum(-2).amax(-1)[..., None, None]
 
 
 def pseudo_inverse(a_BHCC: Tensor, iterations: int, norm_BH11: Tensor | None = None) -> Tensor:
-    """Of matrices whose rows sum to one (or are zeros, and stay so), by an iteration of third order that begins at Aᵀ / (‖A‖₁ ‖A‖∞).
+    """Invert matrices whose rows sum to one (or are zero, and stay so) by a third-order iteration from Aᵀ / (‖A‖₁ ‖A‖∞).
 
-    ‖A‖∞ is one; in place of ‖A‖₁ anything larger will do, and takes longer.
+    ‖A‖∞ is one; anything larger than ‖A‖₁ converges too, more slowly.
     """
     norm_BH11 = norms(a_BHCC) if norm_BH11 is None else norm_BH11
     z_BHCC = a_BHCC.mT / norm_BH11.masked_fill(norm_BH11 == 0, 1)
@@ -195,8 +167,4 @@ def _scores(q_BLHK: Tensor, k_BMHK: Tensor) -> Tensor:
 
 
 def _mean(mean_BCM: Tensor, x_BMHK: Tensor) -> Tensor:
-    return (mean_BCM @ x_BMHK.flatten(2)).unflatten(-1, x_BMHK.shape[2:])  # type: ignore[no-any-return]
-
-
-def _precise(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return (mean_BCM @ x_BMHK.flatten(2)).unflatten(-1, x_BMHK.shape[2:])

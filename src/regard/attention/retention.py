@@ -1,4 +1,4 @@
-"""Attention that forgets at a fixed pace: products of queries and keys, decayed by distance."""
+"""Retention: dot products of queries and keys that decay with distance."""
 
 from __future__ import annotations
 
@@ -7,56 +7,52 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import BadConfig, ShapeError
-from ._base import Facts
-from ._recurrence import PATTERNS, Recurrence, Terms
+from ..errors import BadConfig
+from ._base import Facts, Paper
+from ._recurrent import CAUSAL_PATTERNS, RecurrentAttention, Terms
+from ._recurrent_state import RecurrentState
 
 
-class Retention(Recurrence):
-    r"""Each head forgets at a pace of its own, from some 30 tokens upwards, and nothing is divided by.
+class Retention(RecurrentAttention):
+    r"""Each head forgets at its own fixed rate, over some 30 tokens or more, and nothing is normalised.
 
     $$o_i = \sum_{j \le i} \gamma_h^{\,i-j}\; \frac{q_i^\top k_j}{\sqrt K}\; v_j, \qquad \gamma_h = 1 - 2^{-5-h}, \quad h = 0, 1, \dots$$
 
-    Cost:    time O(L·(C + K)·V) in chunks of C = 64; memory O(L·(C + K)). A step of decoding costs O(K·V), however long the past.
-    Use it:  for language where recent words matter most, trained in parallel and decoded in constant time and memory.
-    Avoid it: where one far token must be recalled: what decays is gone, and the pace does not depend on what is said.
-    Limits:  `causal`, and which keys are real (`lengths`, `since`); no bias; weights may be negative and do not sum to one. So
-             outputs want a norm a head after them: `layers.GatedHeads`.
-    Paper:   Sun et al. 2023, "Retentive network", arXiv:2307.08621, eq. 5-8.
-    We differ: the rotation of q and k (xPos) is a position, given to MultiHead; the norm and the gate after it are GatedHeads. The
-             paper's normalisation of scores is left out: the norm a head undoes it. Padding does not count as distance.
-    Beyond it: `decay` sets γ a head; with γ = exp(−2^(−8h/H)) it is Lightning attention (Qin et al. 2024, arXiv:2401.04658).
+    Cost:    time O(L·(C + K)·V) in chunks of C = 64; memory O(L·(C + K)). A decoding step costs O(K·V) at any length.
+    Use it:  for language, where recent words matter most; trains in parallel and decodes in constant time and memory.
+    Avoid it: where a distant token must be recalled: what has decayed is gone, and the rate does not depend on content.
+    Limits:  `causal` and key masks (`lengths`, `since`) only; no bias; weights may be negative and do not sum to
+             one, so outputs need a norm per head: `layers.GatedHeads`.
+    Paper:   Sun et al. 2023, "Retentive network", arXiv:2307.08621, eq. 5–8.
+    We differ: the rotation of q and k (xPos) is a positional encoding of MultiHead; the norm and the gate after it are GatedHeads.
+             The paper's normalisation of scores is omitted: the norm per head undoes it. Padding does not count as distance.
+    Beyond it: `decay` sets γ per head; γ = exp(−2^(−8h/H)) gives Lightning attention (Qin et al. 2024, arXiv:2401.04658).
     """
 
     facts = Facts(
         name="retention",
-        year=2023,
-        title="Retentive network: a successor to transformer for large language models",
-        paper="arXiv:2307.08621",
+        paper=Paper("Retentive network: a successor to transformer for large language models", 2023, "arXiv:2307.08621"),
         formula="γ^(i−j) q·k / √K v",
         time="L·(C + K)·V",
         memory="L·(C + K)",
-        patterns=PATTERNS,
+        patterns=CAUSAL_PATTERNS,
+        state=RecurrentState,
         normalised=False,
         positional=True,
         bias=False,
     )
 
-    def __init__(self, decay: Sequence[float] | None = None):
+    def __init__(self, *, decay: Sequence[float] | None = None):
         super().__init__()
         if decay is not None and not all(0 < gamma <= 1 for gamma in decay):
-            raise BadConfig(f"decay={decay}: what is left after a token is above 0 and at most 1, a number a head")
+            raise BadConfig(f"decay={decay}: expected one number per head, above 0 and at most 1")
         self.decay = None if decay is None else tuple(decay)
+        self.heads = None if decay is None else len(decay)
 
-    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, extra_BMHE: Tensor) -> Terms:
+    def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:
         B, M, H, K = k_BMHK.shape
         if self.decay is None:
             log_H = torch.log1p(-torch.exp2(-5.0 - torch.arange(H, dtype=q_BLHK.dtype, device=q_BLHK.device)))
-        elif len(self.decay) == H:
-            log_H = torch.tensor(self.decay, dtype=q_BLHK.dtype, device=q_BLHK.device).log()
         else:
-            raise ShapeError(f"Retention was made with the decays of {len(self.decay)} heads, and is given {H}")
+            log_H = torch.tensor(self.decay, dtype=q_BLHK.dtype, device=q_BLHK.device).log()
         return Terms(q_BLHK * K**-0.5, k_BMHK, log_H.expand(B, M, H))
-
-    def extra_repr(self) -> str:
-        return "" if self.decay is None else f"decay={self.decay}"

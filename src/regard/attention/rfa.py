@@ -1,4 +1,4 @@
-"""Random feature attention: sines and cosines of random projections estimate a Gaussian kernel; and its gated form."""
+"""Random feature attention: sines and cosines of random projections estimate a Gaussian kernel; plain and gated."""
 
 from __future__ import annotations
 
@@ -9,161 +9,122 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize
 
-from ..kernels import Bias
-from ..patterns import Pattern, full
-from ._base import Facts, pattern_rows, share_heads, unmixed
-from ._kernel import PATTERNS, Kernel, generator_of, hide, keys_seen, precise
-from ._state import State, running
+from ._base import Call, Facts, Paper
+from ._feature_map import KEY_PATTERNS, FeatureMapAttention, recurrent
+from ._recurrent_state import RecurrentState
+from .helpers import float32_or_wider, hide_keys, keys_allowed, no_autocast, seeded_generator, share_heads
 
-LEAST = 1e-2  # of the estimated denominator: sines and cosines may estimate a sum of positive terms as zero or less
+LEAST = 1e-2  # lower bound of the estimated denominator: sines and cosines may estimate a sum of positive terms as zero or less
 
 
-class RandomFeatureAttention(Kernel):
-    r"""Queries and keys of length one are compared by the Gaussian of their distance, estimated from random waves.
+class RandomFeatureAttention(FeatureMapAttention):
+    r"""The Gaussian kernel of unit-norm queries and keys, estimated with random Fourier features.
 
     $$o_i = \frac{\sum_j \big(\phi(q_i)^\top \phi(k_j)\big)\, v_j}{\max\big(\sum_j \phi(q_i)^\top \phi(k_j),\; 10^{-2}\big)}, \qquad
       \phi(x) = \tfrac{1}{\sqrt{F}} \big[\sin(w_1^\top \hat x), \dots, \sin(w_F^\top \hat x), \cos(w_1^\top \hat x), \dots, \cos(w_F^\top \hat x)\big]$$
 
-    with x̂ = x/‖x‖ and w = σ ∘ w̃, w̃ drawn once from a standard normal, σ learned. φ(q)·φ(k) has the mean
+    with x̂ = x/‖x‖ and w = σ ∘ w̃, w̃ drawn once from a standard normal, σ learned. φ(q)·φ(k) has mean
     exp(−‖σ∘(q̂ − k̂)‖²/2), which for unit vectors and one σ is exp(σ² q̂·k̂) up to a constant.
 
     Cost:    time O((L + M)·F·(K + V)), causal O(L·(C + F)·V) in chunks of C = 64; memory O(L·(C + F)). A step costs O(F·V).
     Use it:  where softmax attention over unit vectors would do, and sequences are long or decoding must be fast.
-    Avoid it: for sharp attention: a large σ needs many features, and single weights may come out negative.
-    Limits:  no bias: there are no scores. Heads and size are fixed when it is made. Rows sum to one only where the estimated
-             denominator is above 10⁻²; less is taken as that, as in the authors' code. Patterns as LinearAttention's.
-    Paper:   Peng et al. 2021, "Random feature attention", arXiv:2103.02143, eq. 4-6. Features: Rahimi & Recht 2007.
-    We differ: the authors draw from a pool of 200 sets of w̃ at every step of training; here they stay until `redraw(seed)`.
+    Avoid it: for sharp attention: a large σ needs many features, and single weights may turn out negative.
+    Limits:  no bias: there are no scores. Heads and head size are fixed at construction. Rows sum to one only where the estimated
+             denominator exceeds 10⁻², to which it is clamped, as in the authors' code. Patterns as for LinearAttention.
+    Paper:   Peng et al. 2021, "Random feature attention", arXiv:2103.02143, eq. 4–6. Features: Rahimi & Recht 2007.
+    We differ: the authors draw from a pool of 200 sets of w̃ at every training step; here w̃ is fixed until `redraw(seed)`.
     """
 
     facts = Facts(
         name="rfa",
-        year=2021,
-        title="Random feature attention",
-        paper="arXiv:2103.02143",
+        paper=Paper("Random feature attention", 2021, "arXiv:2103.02143"),
         formula="φ(q)·φ(k) / Σ φ(q)·φ(k) v,  φ = [sin wx̂; cos wx̂]",
         time="(L + M)·F·V",
         memory="L·(C + F)",
-        patterns=PATTERNS,
+        patterns=KEY_PATTERNS,
+        state=RecurrentState,
         normalised=False,
         bias=False,
     )
 
-    def __init__(self, *, width: int, heads: int = 1, features: int = 64, seed: int | None = None):
+    def __init__(self, *, head_dim: int, heads: int = 1, num_features: int = 64, seed: int | None = None):
         super().__init__()
-        self.heads: int = heads
-        self.width: int = width
-        self.sigma_HK = nn.Parameter(torch.ones(heads, width))
+        self.heads, self.head_dim, self.num_features, self.seed = heads, head_dim, num_features, seed
+        self.sigma_HK = nn.Parameter(torch.ones(heads, head_dim))
         self.w_HFK: Tensor
-        self.register_buffer("w_HFK", torch.empty(heads, features, width))
+        self.register_buffer("w_HFK", torch.empty(heads, num_features, head_dim))
         self.redraw(seed)
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
-        return cls(heads=heads, width=width)
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
+        return cls(heads=heads, head_dim=head_dim)
 
     def redraw(self, seed: int | None = None) -> None:
-        """Other waves, from `seed` or else from PyTorch's generator. States that are under way belong to the old ones."""
-        self.w_HFK.copy_(torch.randn(self.w_HFK.shape, generator=generator_of(seed)))
+        """Draw new features, from `seed` or else from PyTorch's global generator. Existing states belong to the old ones."""
+        self.w_HFK.copy_(torch.randn(self.w_HFK.shape, generator=seeded_generator(seed)))
 
-    def features(self, x_BLHK: Tensor) -> Tensor:
+    def features(self, x_BLHK: Tensor, positions_BL: Tensor) -> Tensor:
         w_HFK = self.w_HFK * self.sigma_HK.unsqueeze(1)
-        phase_BLHF = torch.einsum("blhk,hfk->blhf", normalize(precise(x_BLHK), dim=-1), precise(w_HFK))
+        phase_BLHF = torch.einsum("blhk,hfk->blhf", normalize(float32_or_wider(x_BLHK), dim=-1), float32_or_wider(w_HFK))
         return torch.cat([phase_BLHF.sin(), phase_BLHF.cos()], -1) / math.sqrt(phase_BLHF.shape[-1])
 
-    def divide(self, over: Tensor, under: Tensor) -> Tensor:
-        return over / under.clamp(min=LEAST)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, features={self.w_HFK.shape[1]}"
+    def divide(self, numerator: Tensor, denominator: Tensor) -> Tensor:
+        return numerator / denominator.clamp(min=LEAST)
 
 
 class GatedRandomFeatureAttention(RandomFeatureAttention):
-    r"""Random feature attention that forgets: a gate a token says how much of the past stays.
+    r"""Random feature attention with a forget gate per token.
 
     $$S_t = g_t S_{t-1} + (1 - g_t)\, \phi(k_t)\, v_t^\top, \quad z_t = g_t z_{t-1} + (1 - g_t)\, \phi(k_t), \quad
       o_t = \frac{S_t^\top \phi(q_t)}{\max\big(\phi(q_t)^\top z_t,\; 10^{-2}\big)}, \qquad g_t = \mathrm{sigmoid}(w_g^\top x_t + b_g)$$
 
-    Cost:    as RandomFeatureAttention, causal; one more number a token and head.
-    Use it:  for language models, where what is near counts more and old topics should fade.
-    Avoid it: where something far back must be kept word for word: what is forgotten once is gone.
-    Limits:  `causal` only, alone or with `lengths` or `since`. It wants one extra number a token and head, the logit of g, which
-             `MultiHead` makes from x. Gates near one make the first denominators small, and below 10⁻² they are taken as that.
+    Cost:    as RandomFeatureAttention, causal; one more number per token and head.
+    Use it:  for language models, where recent tokens matter more and old topics should fade.
+    Avoid it: where distant content must be kept verbatim: what is forgotten is gone.
+    Limits:  `causal` only, alone or with `lengths` or `since`. It takes one gate per token and head, the logit of g, which
+             `MultiHead` projects from x. Gates near one make the first denominators small, and they are clamped to 10⁻².
     Paper:   Peng et al. 2021, "Random feature attention", arXiv:2103.02143, eq. 7 (RFA-Gate).
-    We differ: as RandomFeatureAttention. Keys that may not be seen leave the past as it is, g = 1.
+    We differ: as RandomFeatureAttention. Masked keys leave the past as it is, g = 1.
     """
 
     facts = Facts(
         name="rfa_gate",
-        year=2021,
-        title="Random feature attention",
-        paper="arXiv:2103.02143",
+        paper=Paper("Random feature attention", 2021, "arXiv:2103.02143"),
         formula="S ← g S + (1 − g) φ(k) vᵀ,  Sᵀφ(q) / z·φ(q)",
         time="L·F·V",
         memory="L·(C + F)",
-        patterns=tuple(name for name in PATTERNS if name != "full"),
+        patterns=tuple(name for name in KEY_PATTERNS if name != "full"),
+        state=RecurrentState,
         normalised=False,
         positional=True,
         bias=False,
     )
 
-    extra = 1
+    gates = 1
 
-    def weights(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        pattern: Pattern = full,
-        bias: Tensor | Bias | None = None,
-        *,
-        extra_BMHE: Tensor | None = None,
-    ) -> Tensor:
-        rows = torch.arange(q_BLHK.shape[1], device=q_BLHK.device)
-        return self.weights_of(rows, q_BLHK, k_BMHK, pattern, bias, extra_BMHE=extra_BMHE)
-
-    def weights_of(
-        self,
-        rows: Tensor,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        pattern: Pattern = full,
-        bias: Tensor | Bias | None = None,
-        *,
-        extra_BMHE: Tensor | None = None,
-    ) -> Tensor:
-        self.check(q_BLHK, k_BMHK, None, pattern, bias)
-        (L, H), M = q_BLHK.shape[1:3], k_BMHK.shape[1]
-        mask_BHLM = pattern_rows(pattern, rows, L, M).mask(len(rows), M, q_BLHK.device)
-        k_BMHF, log_g_BMH = self._gated(k_BMHK, extra_BMHE, H, keys_seen(pattern, k_BMHK))
-        products_BHLM = torch.einsum("blhf,bmhf->bhlm", self.features(q_BLHK[:, rows]), k_BMHF)
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        k_BMHF, log_g_BMH = self._gated_keys(k_BMHK, call, q_BLHK.shape[2])
+        products_BHLM = torch.einsum("blhf,bmhf->bhlm", self.features(q_BLHK, call.query_positions()), k_BMHF)
         run_BHM = log_g_BMH.cumsum(1).transpose(1, 2)
-        here_BHL = run_BHM[..., (rows + M - L).clamp(min=0)]  # the last query stands at the last key
-        kept_BHLM = (here_BHL.unsqueeze(-1) - run_BHM.unsqueeze(-2)).masked_fill(~mask_BHLM, -torch.inf).exp()
+        run_BHL = run_BHM[..., call.query_index().clamp(min=0)]
+        kept_BHLM = (run_BHL.unsqueeze(-1) - run_BHM.unsqueeze(-2)).masked_fill(~call.mask(), -torch.inf).exp()
         products_BHLM = products_BHLM * kept_BHLM
         return self.divide(products_BHLM, products_BHLM.sum(-1, keepdim=True)).to(q_BLHK.dtype)
 
-    @unmixed
-    def forward(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        v_BMHV: Tensor,
-        pattern: Pattern = full,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
-        *,
-        extra_BMHE: Tensor | None = None,
-    ) -> Tensor:
-        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        past = None if state is None else running(state)
-        k_BMHF, log_g_BMH = self._gated(k_BMHK, extra_BMHE, q_BLHK.shape[2], keys_seen(pattern, k_BMHK, past))
-        out_BLHV, after = self.average(self.features(q_BLHK), k_BMHF, v_BMHV, True, past, log_g_BMH)
+    @no_autocast
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        past = recurrent(call)
+        k_BMHF, log_g_BMH = self._gated_keys(k_BMHK, call, q_BLHK.shape[2])
+        out_BLHV, after = self.average(self.features(q_BLHK, call.query_positions()), k_BMHF, v_BMHV, True, past, log_g_BMH)
         if past is not None:
-            past.move(k_BMHK, extra_BMHE, kv=after)
+            past.move(k_BMHK, call.gates_BMHE, kv=after)
         return out_BLHV
 
-    def _gated(self, k_BMHK: Tensor, extra_BMHE: Tensor | None, heads: int, seen_BM: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Features of the keys times 1 − g, and log g; zero both where a key may not be seen."""
-        logit_BMH1 = share_heads(precise(self.check_extra(k_BMHK, extra_BMHE)), heads)
-        k_BMHF = self.features(share_heads(k_BMHK, heads)) * torch.sigmoid(-logit_BMH1)
-        return hide(k_BMHF, seen_BM), hide(logsigmoid(logit_BMH1), seen_BM).squeeze(-1)
+    def _gated_keys(self, k_BMHK: Tensor, call: Call, heads: int) -> tuple[Tensor, Tensor]:
+        """Features of the keys times 1 − g, and log g; both zero where a key is not allowed."""
+        assert call.gates_BMHE is not None
+        at_BM = call.key_positions()
+        allowed_BM = keys_allowed(call.pattern, at_BM)
+        logit_BMH1 = share_heads(float32_or_wider(call.gates_BMHE), heads)
+        k_BMHF = self.features(share_heads(k_BMHK, heads), at_BM) * torch.sigmoid(-logit_BMH1)
+        return hide_keys(k_BMHF, allowed_BM), hide_keys(logsigmoid(logit_BMH1), allowed_BM).squeeze(-1)

@@ -1,4 +1,4 @@
-"""Routing Transformer's attention: queries and keys are sent to learned centroids, and look at each other there."""
+"""Routing attention: queries and keys are assigned to learned centroids and attend within clusters."""
 
 from __future__ import annotations
 
@@ -9,75 +9,72 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadConfig
-from ..kernels import Bias, Hidden, many
+from ..kernels import HiddenPairs, attend_many_small
 from ..patterns import Causal, Full, Pattern, full
-from ._base import Attention, Facts, share_heads, softmax_where, unmixed
-from ._places import allowed, real, take
-from ._scored import fits
-from ._state import State
+from ._base import Attention, Call, Facts, Paper
+from ._gather import allowed_pairs, take_rows
+from .helpers import float32_or_wider, no_autocast, real_lengths, share_heads, softmax_where
 
 
 class RoutingAttention(Attention):
-    r"""Each centroid draws the w queries and the w keys nearest to it; within this cluster attention is exact.
+    r"""Each centroid selects the w queries and the w keys nearest to it; within this cluster attention is exact.
 
     $$o_i = \frac{1}{n_i} \sum_{c \ni i} \sum_{j \in c} \mathrm{softmax}_j\big(q_i^\top k_j / \sqrt{K}\big)\, v_j, \qquad
       i \in c \iff \mathrm{LN}(q_i)^\top \mu_c \text{ is among the } w \text{ largest}$$
 
-    and keys alike. $n_i$ is the number of clusters in which i sees anything.
+    and likewise for keys. $n_i$ is the number of clusters in which i may attend to any key.
 
-    Cost:    time O(L·C·(K + log L) + C·w²·K) for C clusters of w; memory O(C·w·K) and some
-             clusters' scores, in training too: they are computed again on the way back. With C = w = √L: time L^1.5.
-    Use it:  for long sequences with topics: what belongs together is far apart. Half of the heads local, as in the paper.
-    Avoid it: where every token must get an answer: one that no centroid draws (an eighth of random ones with C·w = L) gets zeros.
-    Limits:  heads and key size are fixed when it is made. Membership looks at the whole sequence: causal as a mask only.
-             Padding belongs to no cluster. No bias, no steps. Which cluster a vector belongs to has no gradient.
-             Centroids learn by `update`, which training calls; `forward` changes nothing.
+    Cost:    time O(L·C·(K + log L) + C·w²·K) for C clusters of w; memory O(C·w·K) plus the scores of a few
+             clusters, in training too: they are recomputed in the backward pass. With C = w = √L: time L^1.5.
+    Use it:  for long sequences with topics, where related tokens are far apart. Half of the heads local, as in the paper.
+    Avoid it: where every token must get an output: one that no centroid selects (an eighth of random ones with C·w = L) gets zeros.
+    Limits:  heads and head size are fixed at construction. Membership depends on the whole sequence: causal as a
+             mask only. Padding belongs to no cluster. No bias, no streaming. Membership has no gradient. Centroids
+             learn by `update`, which training calls; `forward` changes nothing.
     Paper:   Roy, Saffar, Vaswani & Grangier 2020, "Efficient content-based sparse attention with routing transformers",
              arXiv:2003.05997, section 4.
-    We differ: q and k need not be one vector; where they are, rule out looking at oneself with `~window(0)`. A centroid
-             moves towards the mean of what is nearest to it (the paper adds sums). Among equals the earlier position wins.
+    We differ: q and k need not be the same vector; where they are, exclude attending to oneself with `~window(0)`. A centroid
+             moves towards the mean of the vectors nearest to it (the paper adds sums). Ties go to the earlier position.
 
-        def learn(attention, given, out):                             # a hook that training registers, and removes
+        def learn(attention, inputs, out):                            # a forward hook that training registers and removes
             if torch.is_grad_enabled():
-                q, k, _, pattern = given[:4]
+                q, k, _, pattern = inputs[:4]
                 attention.update(*attention.tally(q, k, pattern))     # sums and counts may be added over processes first
         attention.register_forward_hook(learn)
     """
 
     facts = Facts(
         name="routing",
-        year=2020,
-        title="Efficient content-based sparse attention with routing transformers",
-        paper="arXiv:2003.05997",
+        paper=Paper("Efficient content-based sparse attention with routing transformers", 2020, "arXiv:2003.05997"),
         formula="softmax(q·k / √K) v,  within clusters of q and k",
         time="L·C·K + C·w²·K",
         memory="C·w·K",
-        causal="mask-only",
+        rows="joint",
         cross=False,
-        streaming=False,
+        state=None,
         normalised=False,
         bias=False,
     )
 
     centroid_HCK: Tensor
 
-    def __init__(self, *, width: int, heads: int = 1, clusters: int = 16, size: int = 64, decay: float = 0.999):
+    def __init__(self, *, head_dim: int, heads: int = 1, clusters: int = 16, size: int = 64, decay: float = 0.999):
         super().__init__()
         if clusters < 1 or size < 1 or not 0 <= decay <= 1:
             raise BadConfig(
                 f"RoutingAttention takes at least one cluster of at least one position, and a decay from 0 to 1; "
                 f"got clusters={clusters}, size={size}, decay={decay}"
             )
-        self.heads, self.width, self.clusters, self.size, self.decay = heads, width, clusters, size, decay
-        self.register_buffer("centroid_HCK", torch.randn(heads, clusters, width))
+        self.heads, self.head_dim, self.clusters, self.size, self.decay = heads, head_dim, clusters, size, decay
+        self.register_buffer("centroid_HCK", torch.randn(heads, clusters, head_dim))
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
         clusters = max(1, round(length**0.5))
-        return cls(heads=heads, width=width, clusters=clusters, size=-(-length // clusters))
+        return cls(heads=heads, head_dim=head_dim, clusters=clusters, size=-(-length // clusters))
 
     def members(self, x_BLHK: Tensor, pattern: Pattern = full) -> Tensor:
-        """Whether each query (or key) is in each cluster, in_BHCL: for definitions and for counting those in none."""
+        """Whether each query (or key) is in each cluster, in_BHCL: for the definition, and to count those in none."""
         near_BHCL, at_L = self._nearness(x_BLHK, pattern), torch.arange(x_BLHK.shape[1], device=x_BLHK.device)
         inside = []
         for near_BHL in near_BHCL.unbind(2):
@@ -85,37 +82,27 @@ class RoutingAttention(Attention):
             inside.append(((other > mine) | (other == mine) & (at_L < at_L[:, None])).sum(-1) < self.size)
         return torch.stack(inside, 2) & (near_BHCL > -torch.inf)
 
-    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
-        self._check(q_BLHK, k_BMHK, None, pattern, bias)
-        L, H, K = q_BLHK.shape[1:]
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        pattern, (H, K) = call.pattern, q_BLHK.shape[2:]
         k_BMHK = share_heads(k_BMHK, H)
         scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) * K**-0.5
-        mask_BHLM = pattern.mask(L, L, q_BLHK.device)
+        mask_BHLM = call.mask()
         sums_BHLM, count_BHL1 = torch.zeros_like(scores_BHLM), torch.zeros_like(scores_BHLM[..., :1])
         for q_BHL, k_BHM in zip(self.members(q_BLHK, pattern).unbind(2), self.members(k_BMHK, pattern).unbind(2), strict=True):
-            seen_BHLM = mask_BHLM & q_BHL.unsqueeze(-1) & k_BHM.unsqueeze(-2)
-            sums_BHLM = sums_BHLM + softmax_where(scores_BHLM, seen_BHLM)
-            count_BHL1 = count_BHL1 + seen_BHLM.any(-1, keepdim=True)
+            allowed_BHLM = mask_BHLM & q_BHL.unsqueeze(-1) & k_BHM.unsqueeze(-2)
+            sums_BHLM = sums_BHLM + softmax_where(scores_BHLM, allowed_BHLM)
+            count_BHL1 = count_BHL1 + allowed_BHLM.any(-1, keepdim=True)
         return sums_BHLM / count_BHL1.clamp(min=1)
 
-    def forward(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        v_BMHV: Tensor,
-        pattern: Pattern = full,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
-    ) -> Tensor:
-        self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        (B, L, H, K), V = q_BLHK.shape, v_BMHV.shape[-1]
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        (B, L, H, K), V, pattern = q_BLHK.shape, v_BMHV.shape[-1], call.pattern
         k_BMHK, v_BMHV = share_heads(k_BMHK, H), share_heads(v_BMHV, H)
-        i_BHCW, j_BHCW = self._drawn(q_BLHK, pattern), self._drawn(k_BMHK, pattern)
-        q_NWK, k_NWK, v_NWV = (take(x, at).flatten(0, 2) for x, at in ((q_BLHK, i_BHCW), (k_BMHK, j_BHCW), (v_BMHV, j_BHCW)))
+        i_BHCW, j_BHCW = self._select(q_BLHK, pattern), self._select(k_BMHK, pattern)
+        q_NWK, k_NWK, v_NWV = (take_rows(x, at).flatten(0, 2) for x, at in ((q_BLHK, i_BHCW), (k_BMHK, j_BHCW), (v_BMHV, j_BHCW)))
         first_BH11 = torch.arange(B * H, device=q_BLHK.device).view(B, H, 1, 1) * L
         i_NW, j_NW = ((first_BH11 + at).flatten(0, 2) for at in (i_BHCW, j_BHCW))
         precise = torch.promote_types(q_BLHK.dtype, torch.float32)
-        out_NWV, some_NW = many(q_NWK, k_NWK, v_NWV, self._hidden(i_NW, j_NW, pattern, H, L, precise), K**-0.5)
+        out_NWV, some_NW = attend_many_small(q_NWK, k_NWK, v_NWV, self._hidden(i_NW, j_NW, pattern, H, L, precise), K**-0.5)
 
         to_X = i_NW.flatten()
         out_XV = out_NWV.new_zeros(B * H * L, V, dtype=precise).scatter_add(
@@ -124,28 +111,28 @@ class RoutingAttention(Attention):
         count_X = out_XV.new_zeros(B * H * L).scatter_add(0, to_X, some_NW.flatten().to(precise))
         return (out_XV / count_X.clamp(min=1)[:, None]).to(v_BMHV.dtype).view(B, H, L, V).transpose(1, 2)
 
-    def _hidden(self, i_NW: Tensor, j_NW: Tensor, pattern: Pattern, heads: int, length: int, dtype: torch.dtype) -> Hidden | None:
-        """Which pairs of some clusters do not count: 0 or less than zero; None if all of them do."""
+    def _hidden(self, i_NW: Tensor, j_NW: Tensor, pattern: Pattern, heads: int, length: int, dtype: torch.dtype) -> HiddenPairs | None:
+        """The mask over the pairs of some clusters: 0 if allowed, negative if not; None if all are allowed."""
         if isinstance(pattern, Full):
             return None
         if isinstance(pattern, Causal):
             at_i, at_j = ((x % length).to(dtype) for x in (i_NW, j_NW))
             return lambda part: (at_i[part].unsqueeze(-1) - at_j[part].unsqueeze(-2)).clamp_max_(0)
-        fit, real_B = pattern.fit(length, length), real(pattern, length, i_NW.device)
+        fit, real_B = pattern.fit(length, length), real_lengths(pattern, length, i_NW.device)
 
         def hidden(part: slice) -> Tensor:
             i, j = i_NW[part].unsqueeze(-1), j_NW[part].unsqueeze(-2)
             padding = i % length >= real_B[i // (heads * length) if len(real_B) > 1 else i * 0]  # belongs to no cluster
-            return (allowed(fit, i, j, heads, length) & ~padding).to(dtype) - 1
+            return (allowed_pairs(fit, i, j, heads, length) & ~padding).to(dtype) - 1
 
         return hidden
 
     @torch.no_grad()
     def tally(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full) -> tuple[Tensor, Tensor]:
-        """The sum and the number of the queries and keys nearest to each centroid: sum_HCK, count_HC. Padding is left out."""
-        self._check(q_BLHK, k_BMHK, None, pattern)
+        """Sum and number of the queries and keys nearest to each centroid: sum_HCK, count_HC. Padding is excluded."""
+        self._check(q_BLHK, k_BMHK, None, pattern, None, None, None)
         H = q_BLHK.shape[2]
-        shorter_HC1 = self._centroids().square().sum(-1, keepdim=True) / 2  # nearest in distance, not in product
+        shorter_HC1 = self._centroids().square().sum(-1, keepdim=True) / 2  # nearest by distance, not by dot product
         sum_HCK, count_HC = torch.zeros_like(self._centroids()), torch.zeros_like(shorter_HC1[..., 0])
         for x_BLHK in (q_BLHK, share_heads(k_BMHK, H)):
             near_BHCL = self._nearness(x_BLHK, pattern)
@@ -157,45 +144,30 @@ class RoutingAttention(Attention):
 
     @torch.no_grad()
     def update(self, sum_HCK: Tensor, count_HC: Tensor, decay: float | None = None) -> None:
-        """Move each centroid that drew anything towards its mean: μ ← λμ + (1 − λ)·mean. With `decay=0`, a step of k-means."""
+        """Move each centroid that has members towards their mean: μ ← λμ + (1 − λ)·mean. `decay=0` is a step of k-means."""
         keep = self.decay if decay is None else decay
         moved_HCK = keep * self._centroids() + (1 - keep) * sum_HCK / count_HC.clamp(min=1).unsqueeze(-1)
         self.centroid_HCK.copy_(torch.where(count_HC.unsqueeze(-1) > 0, moved_HCK, self._centroids()))
 
-    def _check(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        v_BMHV: Tensor | None,
-        pattern: Pattern,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
-    ) -> None:
-        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        fits(self, q_BLHK, self.heads, self.width)
-
     def _centroids(self) -> Tensor:
-        return self.centroid_HCK.to(torch.promote_types(self.centroid_HCK.dtype, torch.float32))
+        return float32_or_wider(self.centroid_HCK)
 
-    @unmixed
+    @no_autocast
     def _nearness(self, x_BLHK: Tensor, pattern: Pattern) -> Tensor:
-        """near_BHCL, the product of normed vectors and centroids; −inf for padding."""
+        """near_BHCL, dot products of layer-normed vectors and centroids; −inf for padding."""
         L, x_BLHK = x_BLHK.shape[1], _normed(x_BLHK.detach())
         near_BHCL = torch.einsum("blhk,hck->bhcl", x_BLHK, self._centroids().to(x_BLHK.dtype))
-        padding_BL = torch.arange(L, device=x_BLHK.device) >= real(pattern, L, x_BLHK.device)[:, None]
+        padding_BL = torch.arange(L, device=x_BLHK.device) >= real_lengths(pattern, L, x_BLHK.device)[:, None]
         return near_BHCL.masked_fill(padding_BL[:, None, None], -torch.inf)
 
-    def _drawn(self, x_BLHK: Tensor, pattern: Pattern) -> Tensor:
-        """The positions each cluster draws, at_BHCW, in their order; padding only where there is nothing else."""
+    def _select(self, x_BLHK: Tensor, pattern: Pattern) -> Tensor:
+        """The positions each cluster selects, at_BHCW, in order; padding only where there is nothing else."""
         near_BHCL, size = self._nearness(x_BLHK, pattern), min(self.size, x_BLHK.shape[1])
         least = near_BHCL.topk(size, sorted=False).values.amin(-1, keepdim=True)
         above, level = near_BHCL > least, near_BHCL == least
-        drawn_BHCL = above | level & (level.cumsum(-1) <= size - above.sum(-1, keepdim=True))  # the first of equals
-        return drawn_BHCL.nonzero()[:, -1].view(*near_BHCL.shape[:-1], size)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, clusters={self.clusters}, size={self.size}"
+        selected_BHCL = above | level & (level.cumsum(-1) <= size - above.sum(-1, keepdim=True))  # ties: the earlier position
+        return selected_BHCL.nonzero()[:, -1].view(*near_BHCL.shape[:-1], size)
 
 
 def _normed(x_BLHK: Tensor) -> Tensor:
-    return F.layer_norm(x_BLHK.to(torch.promote_types(x_BLHK.dtype, torch.float32)), x_BLHK.shape[-1:])
+    return F.layer_norm(float32_or_wider(x_BLHK), x_BLHK.shape[-1:])

@@ -1,4 +1,4 @@
-"""Sparse Sinkhorn attention: blocks of keys are softly sorted, and each block of queries looks at its own and the one it is given."""
+"""Sparse Sinkhorn attention: key blocks are softly sorted; each query block attends to its own and the one sorted to it."""
 
 from __future__ import annotations
 
@@ -10,49 +10,46 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..errors import BadConfig
-from ..kernels import Bias, _tile, attend
-from ..kernels._autocast import uncast
-from ..patterns import Causal, Pattern, causal, full
-from ._base import Attention, Facts, factors, share_heads, softmax_where
-from ._places import real
-from ._state import State
+from ..kernels import attend, attend_tile, attend_tile_backward
+from ..patterns import Pattern, causal, full
+from ._base import Attention, Call, Facts, Paper
+from .helpers import float32_or_wider, is_causal, no_autocast, real_lengths, share_heads, softmax_where
 
-LOW = -1e9  # the logarithm of nothing, finite so that gradients are
-LEAST = 1e-9  # a moved place of which less than this share holds a key counts as empty: its gradient divides by the share
+LOW = -1e9  # the logarithm of zero, finite so that gradients are
+LEAST = 1e-9  # a sorted position with a smaller share of keys counts as empty: its gradient divides by the share
 
 
 class SinkhornAttention(Attention):
-    r"""A matrix S that is nearly a permutation moves blocks of keys and values; queries look at their own block and the moved one.
+    r"""A near-permutation matrix S sorts blocks of keys and values; queries attend to their own block and the sorted one.
 
     $$o_i = \sum_{j \in u} p_{ij} v_j + \sum_{t} p'_{it} v'_{ut}, \qquad (p_i, p'_i) = \mathrm{softmax}\big([q_i^\top k_j;\; q_i^\top k'_{ut}]
       / \sqrt{K}\big), \qquad k'_{ut} = \sum_v S_{uv} k_{vt}, \; v' \text{ alike}$$
 
-    for i in block u; $k_{vt}$ is key t of block v. S comes from the products of the blocks' mean queries and mean keys,
-    $(\bar q_u^\top \bar k_v / \sqrt{K} + \epsilon) / \tau$, by making columns and rows sum to one in turn.
+    for i in block u; $k_{vt}$ is key t of block v. S comes from the dot products of the blocks' mean queries and mean keys,
+    $(\bar q_u^\top \bar k_v / \sqrt{K} + \epsilon) / \tau$, by Sinkhorn iterations: columns and rows are made to sum to one in turn.
 
     Cost:    time O(L·c·K + (L/c)·L·K) for blocks of c, memory O(L·c + (L/c)²).
-    Use it:  where a block's counterpart is another whole block: copies, translations, tables.
-    Avoid it: where single far tokens matter: a moved block is a mixture, and all its keys move together.
-    Limits:  `full`, `causal`, `lengths` and both of these. No bias, no steps. Under `causal` a block is given earlier blocks only;
-             its mean query is that of all positions up to its first one, and columns are summed over the blocks so far:
-             nothing of the future enters. Where a mixture holds no key (padding, the end of the last block), the rest of it
-             counts by its share of S. `noise=1` adds Gumbel noise ε while training, drawn from `generator`, or from PyTorch's own.
+    Use it:  where a block corresponds to another whole block: copies, translations, tables.
+    Avoid it: where single distant tokens matter: a sorted block is a mixture, and all its keys move together.
+    Limits:  `full`, `causal`, `lengths` and `causal & lengths`. No bias, no streaming. Under `causal` only earlier blocks are
+             sorted to a block; its mean query is over all positions up to its first, and columns are summed over the blocks so
+             far: nothing of the future enters. Where a mixture lacks a key (padding, the end of the last block), the rest of it
+             counts by its share of S. `noise=1` adds Gumbel noise ε in training, drawn from `generator` or PyTorch's global one.
     Paper:   Tay, Bahri, Yang, Metzler & Juan 2020, "Sparse Sinkhorn attention", arXiv:2002.11296, sections 3.1–3.3.
-    We differ: the paper scores blocks by a small network with one output a block, which fixes the length; products of means,
-             as in the public implementations, do not. Rows come last, so that they sum to one exactly.
+    We differ: the paper scores blocks by a small network with one output per block, which fixes the length; dot products
+             of means, as in public implementations, do not. Rows are normalised last, so that they sum to one exactly.
     """
 
     facts = Facts(
         name="sinkhorn",
-        year=2020,
-        title="Sparse Sinkhorn attention",
-        paper="arXiv:2002.11296",
+        paper=Paper("Sparse Sinkhorn attention", 2020, "arXiv:2002.11296"),
         formula="softmax(q·[k; S k] / √K) [v; S v],  S = sinkhorn(q̄·k̄)",
         time="L·c·K + L²·K/c",
         memory="L·c + (L/c)²",
         patterns=("full", "causal", "lengths"),
+        rows="sequential",
         cross=False,
-        streaming=False,
+        state=None,
         positional=True,
         bias=False,
     )
@@ -67,139 +64,126 @@ class SinkhornAttention(Attention):
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        sensible(self, block=block, iterations=iterations, temperature=temperature)
+        check_settings(self, block=block, iterations=iterations, temperature=temperature)
         self.block, self.iterations, self.temperature, self.noise, self.generator = block, iterations, temperature, noise, generator
 
     @classmethod
-    def sized(cls, *, heads: int, width: int, length: int) -> Self:
+    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
         return cls(block=min(64, max(4, length // 16)))
 
     def sort(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full) -> Tensor:
-        """S, sort_BHUV: the share of block v in what block u is given. Rows sum to one, or to zero where nothing may be given."""
+        """S, sort_BHUV: the share of block v in sorted block u. Rows sum to one, or to zero where no block is allowed."""
         L, H, K = q_BLHK.shape[1:]
-        q_BLHK, k_BMHK = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q_BLHK, share_heads(k_BMHK, H)))
-        filled_BUC = filled(pattern, L, self.block, q_BLHK.device)
+        q_BLHK, k_BMHK = (float32_or_wider(x) for x in (q_BLHK, share_heads(k_BMHK, H)))
+        filled_BUC = filled_slots(pattern, L, self.block, q_BLHK.device)
         real_B1U = filled_BUC.any(-1).unsqueeze(1)
-        if _causal(pattern):
+        if is_causal(pattern):
             so_far = torch.arange(1, L + 1, device=q_BLHK.device).view(L, 1, 1)
             mean_BUHK = (q_BLHK.cumsum(1) / so_far)[:, :: self.block]
             U = mean_BUHK.shape[1]
             earlier_UV = torch.ones(U, U, dtype=torch.bool, device=q_BLHK.device).tril(-1)
-            given_BHUV, counted_BHU1 = real_B1U.unsqueeze(-2) & earlier_UV, None
+            allowed_BHUV, count_BHU1 = real_B1U.unsqueeze(-2) & earlier_UV, None
         else:
-            mean_BUHK = means(q_BLHK, filled_BUC)
-            given_BHUV, counted_BHU1 = real_B1U.unsqueeze(-2), real_B1U.unsqueeze(-1).to(q_BLHK.dtype)
-        scores_BHUV = torch.einsum("buhk,bvhk->bhuv", mean_BUHK, means(k_BMHK, filled_BUC)) * K**-0.5
+            mean_BUHK = block_means(q_BLHK, filled_BUC)
+            allowed_BHUV, count_BHU1 = real_B1U.unsqueeze(-2), real_B1U.unsqueeze(-1).to(q_BLHK.dtype)
+        scores_BHUV = torch.einsum("buhk,bvhk->bhuv", mean_BUHK, block_means(k_BMHK, filled_BUC)) * K**-0.5
         scores_BHUV = (scores_BHUV + gumbel(self, scores_BHUV, self.noise, self.generator)) / self.temperature
-        return balanced(scores_BHUV, given_BHUV, counted_BHU1, self.iterations)
+        return sinkhorn_normalise(scores_BHUV, allowed_BHUV, count_BHU1, self.iterations)
 
-    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Tensor:
-        self.check(q_BLHK, k_BMHK, None, pattern, bias)
-        L, H, K = q_BLHK.shape[1:]
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        pattern, (L, H, K) = call.pattern, q_BLHK.shape[1:]
         k_BMHK, at_L = share_heads(k_BMHK, H), torch.arange(L, device=q_BLHK.device)
-        mixed_BHPM, share_BHP = mixture(self.sort(q_BLHK, k_BMHK, pattern).to(q_BLHK.dtype), pattern, L, self.block)
+        mixed_BHPM, share_BHP = sort_matrix(self.sort(q_BLHK, k_BMHK, pattern).to(q_BLHK.dtype), pattern, L, self.block)
         own_LM = at_L[:, None] // self.block == at_L // self.block
-        given_LP = at_L[:, None] // self.block == torch.arange(share_BHP.shape[-1], device=q_BLHK.device) // self.block
-        moved_BPHK = torch.einsum("bhpm,bmhk->bphk", mixed_BHPM, k_BMHK)
-        scores_BHLX = torch.einsum("blhk,bxhk->bhlx", q_BLHK, torch.cat([k_BMHK, moved_BPHK], 1)) * K**-0.5
-        scores_BHLX = scores_BHLX + F.pad(logarithm(share_BHP), (L, 0)).unsqueeze(-2)
-        own_BHLM = (pattern.mask(L, L, q_BLHK.device) & own_LM).expand(*scores_BHLX.shape[:3], L)
-        seen_BHLX = torch.cat([own_BHLM, given_LP & (share_BHP > 0).unsqueeze(-2)], -1)
-        weights_BHLX = softmax_where(scores_BHLX, seen_BHLX)
+        matched_LP = at_L[:, None] // self.block == torch.arange(share_BHP.shape[-1], device=q_BLHK.device) // self.block
+        sorted_BPHK = torch.einsum("bhpm,bmhk->bphk", mixed_BHPM, k_BMHK)
+        scores_BHLX = torch.einsum("blhk,bxhk->bhlx", q_BLHK, torch.cat([k_BMHK, sorted_BPHK], 1)) * K**-0.5
+        scores_BHLX = scores_BHLX + F.pad(safe_log(share_BHP), (L, 0)).unsqueeze(-2)
+        own_BHLM = (call.mask() & own_LM).expand(*scores_BHLX.shape[:3], L)
+        allowed_BHLX = torch.cat([own_BHLM, matched_LP & (share_BHP > 0).unsqueeze(-2)], -1)
+        weights_BHLX = softmax_where(scores_BHLX, allowed_BHLX)
         return weights_BHLX[..., :L] + weights_BHLX[..., L:] @ mixed_BHPM
 
-    def forward(
-        self,
-        q_BLHK: Tensor,
-        k_BMHK: Tensor,
-        v_BMHV: Tensor,
-        pattern: Pattern = full,
-        bias: Tensor | Bias | None = None,
-        state: State | None = None,
-    ) -> Tensor:
-        self.check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
-        L, H, K = q_BLHK.shape[1:]
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        pattern, (L, H, K) = call.pattern, q_BLHK.shape[1:]
         k_BMHK, v_BMHV = share_heads(k_BMHK, H), share_heads(v_BMHV, H)
-        filled_BUC = filled(pattern, L, self.block, q_BLHK.device)
+        filled_BUC = filled_slots(pattern, L, self.block, q_BLHK.device)
         sort_BHUV = self.sort(q_BLHK, k_BMHK, pattern)
         if self.block < L and bool(filled_BUC.all()):
-            return self._whole(q_BLHK, k_BMHK, v_BMHV, sort_BHUV, causal if _causal(pattern) else full)
+            return self._unpadded(q_BLHK, k_BMHK, v_BMHV, sort_BHUV, causal if is_causal(pattern) else full)
         own_BHUCC = filled_BUC[:, None, :, None]
-        if _causal(pattern):
+        if is_causal(pattern):
             own_BHUCC = own_BHUCC & torch.ones(self.block, self.block, dtype=torch.bool, device=q_BLHK.device).tril()
-        q_BHUCK, k_BHUCK, v_BHUCV = (blocks(x, self.block) for x in (q_BLHK, k_BMHK, v_BMHV))
-        share_BHUC, moved_BHUCK, moved_BHUCV = moved(sort_BHUV, filled_BUC, k_BHUCK, v_BHUCV)
-        scores_BHUCS = q_BHUCK @ torch.cat([k_BHUCK, moved_BHUCK], -2).transpose(-1, -2) * K**-0.5
-        scores_BHUCS = scores_BHUCS.to(share_BHUC.dtype) + F.pad(logarithm(share_BHUC), (self.block, 0)).unsqueeze(-2)
-        given_BHUCC = (share_BHUC > 0).unsqueeze(-2).expand(*scores_BHUCS.shape[:-1], self.block)
-        weights_BHUCS = softmax_where(scores_BHUCS, torch.cat([own_BHUCC.expand_as(given_BHUCC), given_BHUCC], -1))
-        out_BHUCV = weights_BHUCS.to(v_BMHV.dtype) @ torch.cat([v_BHUCV, moved_BHUCV], -2)
+        q_BHUCK, k_BHUCK, v_BHUCV = (to_blocks(x, self.block) for x in (q_BLHK, k_BMHK, v_BMHV))
+        share_BHUC, sorted_BHUCK, sorted_BHUCV = sort_blocks(sort_BHUV, filled_BUC, k_BHUCK, v_BHUCV)
+        scores_BHUCS = q_BHUCK @ torch.cat([k_BHUCK, sorted_BHUCK], -2).transpose(-1, -2) * K**-0.5
+        scores_BHUCS = scores_BHUCS.to(share_BHUC.dtype) + F.pad(safe_log(share_BHUC), (self.block, 0)).unsqueeze(-2)
+        sorted_BHUCC = (share_BHUC > 0).unsqueeze(-2).expand(*scores_BHUCS.shape[:-1], self.block)
+        weights_BHUCS = softmax_where(scores_BHUCS, torch.cat([own_BHUCC.expand_as(sorted_BHUCC), sorted_BHUCC], -1))
+        out_BHUCV = weights_BHUCS.to(v_BMHV.dtype) @ torch.cat([v_BHUCV, sorted_BHUCV], -2)
         return out_BHUCV.flatten(2, 3)[:, :, :L].transpose(1, 2)
 
-    def _whole(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, sort_BHUV: Tensor, pattern: Pattern) -> Tensor:
-        """Without padding every share is one, and blocks are batch rows of exact attention: no scores are kept."""
+    def _unpadded(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, sort_BHUV: Tensor, pattern: Pattern) -> Tensor:
+        """Without padding every share is one, and blocks are batch rows of exact attention: no scores are stored."""
         q_BUCHK, k_BUCHK, v_BUCHV = (x.unflatten(1, (-1, self.block)) for x in (q_BLHK, k_BMHK, v_BMHV))
         if pattern is full:
-            return Moved.apply(q_BUCHK, k_BUCHK, v_BUCHV, sort_BHUV, None).flatten(1, 2)  # type: ignore[no-any-return, no-untyped-call]
-        first_BLHV = attend(q_BUCHK[:, 0], k_BUCHK[:, 0], v_BUCHV[:, 0], pattern)  # it is given nothing
+            return SortedBlocks.apply(q_BUCHK, k_BUCHK, v_BUCHV, sort_BHUV, None).flatten(1, 2)  # type: ignore[no-untyped-call]
+        first_BLHV = attend(q_BUCHK[:, 0], k_BUCHK[:, 0], v_BUCHV[:, 0], pattern)  # nothing is sorted to it
         later_CS = pattern.mask(self.block, 2 * self.block, q_BLHK.device)[0, 0]  # own keys last: there `causal` is aligned
-        out_BUCHV = Moved.apply(q_BUCHK[:, 1:], k_BUCHK, v_BUCHV, sort_BHUV[:, :, 1:], later_CS)  # type: ignore[no-untyped-call]
+        out_BUCHV = SortedBlocks.apply(q_BUCHK[:, 1:], k_BUCHK, v_BUCHV, sort_BHUV[:, :, 1:], later_CS)  # type: ignore[no-untyped-call]
         return torch.cat([first_BLHV, out_BUCHV.flatten(1, 2)], 1)
 
-    def extra_repr(self) -> str:
-        return f"block={self.block}, iterations={self.iterations}, temperature={self.temperature}, noise={self.noise}"
 
+class SortedBlocks(torch.autograd.Function):
+    """Each of the last U blocks of queries attends to its sorted block, a mixture of all V, and to its own.
 
-class Moved(torch.autograd.Function):
-    """Each of the last U blocks of queries looks at the block it is given, a mixture of all V, and at its own.
-
-    Head by head, and the mixtures are made again on the way back: those of all heads are never there together (4,096 tokens, 8 heads of 64,
-    with projections, forward + backward: 119 MiB where keeping them took 177).
+    Heads are processed one by one, and mixtures recomputed in the backward pass, so those of all heads never coexist (4,096 tokens, 8 heads
+    of 64, with projections, forward + backward: 119 MiB instead of 177).
     """
 
     @staticmethod
-    @uncast
-    def forward(ctx: Any, q_BUCHK: Tensor, k_BVCHK: Tensor, v_BVCHV: Tensor, sort_BHUV: Tensor, seen_CS: Tensor | None) -> Tensor:
+    @no_autocast
+    def forward(ctx: Any, q_BUCHK: Tensor, k_BVCHK: Tensor, v_BVCHV: Tensor, sort_BHUV: Tensor, mask_CS: Tensor | None) -> Tensor:
         (B, U, C, H, K), V, dtype = q_BUCHK.shape, v_BVCHV.shape[-1], torch.promote_types(q_BUCHK.dtype, torch.float32)
         out_BUCHV, lse_HN1C = q_BUCHK.new_empty(B, U, C, H, V), q_BUCHK.new_empty(H, B * U, 1, C, dtype=dtype)
-        ctx.added = None if seen_CS is None else torch.zeros_like(seen_CS, dtype=dtype).masked_fill_(~seen_CS, -torch.inf)[None, None]
+        ctx.added = None if mask_CS is None else torch.zeros_like(mask_CS, dtype=dtype).masked_fill_(~mask_CS, -torch.inf)[None, None]
         for h in range(H):
-            k_N1SK, v_N1SV = (_beside(x, sort_BHUV, h, dtype) for x in (k_BVCHK, v_BVCHV))
-            out_N1CV, lse_HN1C[h] = _tile.forward(_head(q_BUCHK, h, dtype), k_N1SK, v_N1SV, K**-0.5, ctx.added)
+            k_N1SK, v_N1SV = (_sorted_and_own(x, sort_BHUV, h, dtype) for x in (k_BVCHK, v_BVCHV))
+            out_N1CV, lse_HN1C[h] = attend_tile(_head(q_BUCHK, h, dtype), k_N1SK, v_N1SV, K**-0.5, ctx.added)
             out_BUCHV[:, :, :, h] = out_N1CV.view(B, U, C, V)
         ctx.save_for_backward(q_BUCHK, k_BVCHK, v_BVCHV, sort_BHUV, out_BUCHV, lse_HN1C)
         return out_BUCHV
 
     @staticmethod
     @once_differentiable
-    @uncast
+    @no_autocast
     def backward(ctx: Any, do_BUCHV: Tensor) -> tuple[Tensor | None, ...]:
         q_BUCHK, k_BVCHK, v_BVCHV, sort_BHUV, out_BUCHV, lse_HN1C = ctx.saved_tensors
         (B, U, C, H, K), dtype = q_BUCHK.shape, lse_HN1C.dtype
         dq_BUCHK, dk_BVCHK, dv_BVCHV = (torch.empty_like(x) for x in (q_BUCHK, k_BVCHK, v_BVCHV))
         dsort_BHUV = torch.zeros_like(sort_BHUV, dtype=dtype)
         for h in range(H):
-            k_N1SK, v_N1SV = (_beside(x, sort_BHUV, h, dtype) for x in (k_BVCHK, v_BVCHV))
+            k_N1SK, v_N1SV = (_sorted_and_own(x, sort_BHUV, h, dtype) for x in (k_BVCHK, v_BVCHV))
             q_N1CK, do_N1CV, out_N1CV = (_head(x, h, dtype) for x in (q_BUCHK, do_BUCHV, out_BUCHV))
-            dq_N1CK, dk_N1SK, dv_N1SV = _tile.backward(do_N1CV, q_N1CK, k_N1SK, v_N1SV, out_N1CV, lse_HN1C[h], K**-0.5, ctx.added)
+            dq_N1CK, dk_N1SK, dv_N1SV = attend_tile_backward(do_N1CV, q_N1CK, k_N1SK, v_N1SV, out_N1CV, lse_HN1C[h], K**-0.5, ctx.added)
             dq_BUCHK[:, :, :, h] = dq_N1CK.view(B, U, C, K)
             for x_BVCHK, d_BVCHK, d_N1SK in ((k_BVCHK, dk_BVCHK, dk_N1SK), (v_BVCHV, dv_BVCHV, dv_N1SV)):
-                moved_BUX, own_BUX = d_N1SK.view(B, U, 2, -1).unbind(2)
-                d_BVX = torch.bmm(sort_BHUV[:, h].mT.to(dtype), moved_BUX)
+                sorted_BUX, own_BUX = d_N1SK.view(B, U, 2, -1).unbind(2)
+                d_BVX = torch.bmm(sort_BHUV[:, h].mT.to(dtype), sorted_BUX)
                 d_BVX[:, -U:] += own_BUX
                 d_BVCHK[:, :, :, h] = d_BVX.view_as(d_BVCHK[:, :, :, h])
-                dsort_BHUV[:, h].baddbmm_(moved_BUX, x_BVCHK[:, :, :, h].to(dtype).flatten(2).mT)
+                dsort_BHUV[:, h].baddbmm_(sorted_BUX, x_BVCHK[:, :, :, h].to(dtype).flatten(2).mT)
         return dq_BUCHK, dk_BVCHK, dv_BVCHV, dsort_BHUV.to(sort_BHUV.dtype), None
 
 
 def _head(x_BUCHK: Tensor, h: int, dtype: torch.dtype) -> Tensor:
-    """Blocks of one head as a batch of heads of their own, x_N1CK, with features side by side."""
+    """The blocks of one head as a batch, x_N1CK, with contiguous features."""
     x_BUCK = x_BUCHK[:, :, :, h].to(dtype)
     return (x_BUCK if x_BUCK.stride(-1) == 1 else x_BUCK.contiguous()).flatten(0, 1).unsqueeze(1)
 
 
-def _beside(x_BVCHK: Tensor, sort_BHUV: Tensor, h: int, dtype: torch.dtype) -> Tensor:
-    """What each of the last U blocks is given, and behind it its own, x_N1SK, S = 2C."""
+def _sorted_and_own(x_BVCHK: Tensor, sort_BHUV: Tensor, h: int, dtype: torch.dtype) -> Tensor:
+    """The sorted block of each of the last U blocks, followed by its own, x_N1SK, S = 2C."""
     x_BVCK, sort_BUV = x_BVCHK[:, :, :, h].to(dtype), sort_BHUV[:, h].to(dtype)
     (B, U, V), (C, K) = sort_BUV.shape, x_BVCK.shape[-2:]
     both_BU2CK = x_BVCK.new_empty(B, U, 2, C, K)
@@ -208,10 +192,10 @@ def _beside(x_BVCHK: Tensor, sort_BHUV: Tensor, h: int, dtype: torch.dtype) -> T
     return both_BU2CK.view(B * U, 1, 2 * C, K)
 
 
-# -- what sorting blocks takes; SortCut has the same parts -------------------------------------------------------------
+# -- sorting blocks, here and in SortCut -------------------------------------------------------------
 
 
-def sensible(mechanism: Attention, *, block: int, iterations: int, temperature: float) -> None:
+def check_settings(mechanism: Attention, *, block: int, iterations: int, temperature: float) -> None:
     if block < 1 or iterations < 0 or temperature <= 0:
         raise BadConfig(
             f"{type(mechanism).__name__} takes blocks of at least 1, at least 0 iterations and a temperature above 0; "
@@ -219,29 +203,29 @@ def sensible(mechanism: Attention, *, block: int, iterations: int, temperature: 
         )
 
 
-def filled(pattern: Pattern, keys: int, block: int, device: torch.device) -> Tensor:
-    """Which places of which blocks hold a key: filled_BUC. Padding and the end of the last block do not."""
-    places = torch.arange(-(-keys // block) * block, device=device).view(-1, block)
-    return places < real(pattern, keys, device).view(-1, 1, 1)
+def filled_slots(pattern: Pattern, keys: int, block: int, device: torch.device) -> Tensor:
+    """Which positions of each block hold a key: filled_BUC. Padding and the end of the last block do not."""
+    positions = torch.arange(-(-keys // block) * block, device=device).view(-1, block)
+    return positions < real_lengths(pattern, keys, device).view(-1, 1, 1)
 
 
-def blocks(x_BLHK: Tensor, block: int) -> Tensor:
-    """x_BHUCK, zeros at the end of the last block."""
+def to_blocks(x_BLHK: Tensor, block: int) -> Tensor:
+    """x_BHUCK, zero-padded at the end of the last block."""
     x_BLHK = F.pad(x_BLHK, (0, 0, 0, 0, 0, -x_BLHK.shape[1] % block))
-    return x_BLHK.unflatten(1, (x_BLHK.shape[1] // block, block)).permute(0, 3, 1, 2, 4)  # type: ignore[no-any-return]
+    return x_BLHK.unflatten(1, (x_BLHK.shape[1] // block, block)).permute(0, 3, 1, 2, 4)
 
 
-def means(x_BLHK: Tensor, filled_BUC: Tensor) -> Tensor:
+def block_means(x_BLHK: Tensor, filled_BUC: Tensor) -> Tensor:
     """The mean of each block, mean_BUHK; zeros where it is empty."""
     if x_BLHK.shape[1] == filled_BUC.shape[1:].numel() and bool(filled_BUC.all()):
-        return x_BLHK.unflatten(1, filled_BUC.shape[1:]).mean(2)  # type: ignore[no-any-return]
+        return x_BLHK.unflatten(1, filled_BUC.shape[1:]).mean(2)
     filled_BUC = filled_BUC.to(x_BLHK.dtype)
-    sum_BUHK = (blocks(x_BLHK, filled_BUC.shape[-1]) * filled_BUC[:, None, ..., None]).sum(3).transpose(1, 2)
+    sum_BUHK = (to_blocks(x_BLHK, filled_BUC.shape[-1]) * filled_BUC[:, None, ..., None]).sum(3).transpose(1, 2)
     return sum_BUHK / filled_BUC.sum(-1).clamp(min=1)[..., None, None]
 
 
 def gumbel(mechanism: Attention, like: Tensor, size: float, generator: torch.Generator | None) -> Tensor | float:
-    """Noise while training."""
+    """Gumbel noise in training, else 0."""
     if not (size and mechanism.training):
         return 0.0
     device = like.device if generator is None else generator.device
@@ -249,30 +233,30 @@ def gumbel(mechanism: Attention, like: Tensor, size: float, generator: torch.Gen
     return (-size * (-draw.log()).clamp(min=1e-300).log()).to(like)
 
 
-def balanced(scores_BHUV: Tensor, given_BHUV: Tensor, counted_BHU1: Tensor | None, iterations: int) -> Tensor:
-    """Columns and rows made to sum to one in turn, rows last; zeros where not `given`.
+def sinkhorn_normalise(scores_BHUV: Tensor, allowed_BHUV: Tensor, count_BHU1: Tensor | None, iterations: int) -> Tensor:
+    """Make columns and rows sum to one in turn, rows last; zeros where not `allowed`.
 
-    Row u counts `counted` times in its columns; None is the causal form: columns are summed over the rows so far.
+    Row u counts `count` times in its columns; None is the causal form: columns are summed over the rows so far.
     """
-    if counted_BHU1 is not None and bool((counted_BHU1 == 1).all()) and bool(given_BHUV.all()):
+    if count_BHU1 is not None and bool((count_BHU1 == 1).all()) and bool(allowed_BHUV.all()):
         for _ in range(iterations):
             scores_BHUV = scores_BHUV.log_softmax(-2).log_softmax(-1)
         return scores_BHUV.softmax(-1)
-    scores_BHUV = scores_BHUV.masked_fill(~given_BHUV, LOW)
+    scores_BHUV = scores_BHUV.masked_fill(~allowed_BHUV, LOW)
     for _ in range(iterations):
-        if counted_BHU1 is None:
+        if count_BHU1 is None:
             columns = scores_BHUV.logcumsumexp(-2)
         else:
-            columns = (scores_BHUV + logarithm(counted_BHU1)).masked_fill(counted_BHU1 == 0, LOW).logsumexp(-2, keepdim=True)
-        scores_BHUV = (scores_BHUV - columns).masked_fill(~given_BHUV, LOW)
-        scores_BHUV = (scores_BHUV - scores_BHUV.logsumexp(-1, keepdim=True)).masked_fill(~given_BHUV, LOW)
-    return softmax_where(scores_BHUV, given_BHUV)
+            columns = (scores_BHUV + safe_log(count_BHU1)).masked_fill(count_BHU1 == 0, LOW).logsumexp(-2, keepdim=True)
+        scores_BHUV = (scores_BHUV - columns).masked_fill(~allowed_BHUV, LOW)
+        scores_BHUV = (scores_BHUV - scores_BHUV.logsumexp(-1, keepdim=True)).masked_fill(~allowed_BHUV, LOW)
+    return softmax_where(scores_BHUV, allowed_BHUV)
 
 
-def moved(sort_BHUV: Tensor, filled_BVC: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-    """The share of each moved place that holds anything, share_BHUC, and the mixtures of those that do, x_BHUCK of each part."""
+def sort_blocks(sort_BHUV: Tensor, filled_BVC: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+    """The share of keys at each sorted position, share_BHUC, and the mixtures of those keys, x_BHUCK per part."""
     keep_BVC = filled_BVC.to(sort_BHUV.dtype)
-    share_BHUC = _or_none(torch.einsum("bhuv,bvc->bhuc", sort_BHUV, keep_BVC.expand(len(sort_BHUV), -1, -1)))
+    share_BHUC = _drop_tiny(torch.einsum("bhuv,bvc->bhuc", sort_BHUV, keep_BVC.expand(len(sort_BHUV), -1, -1)))
     whole = share_BHUC.masked_fill(share_BHUC == 0, 1).unsqueeze(-1)
     mixed = []
     for x_BHVCK in parts:
@@ -282,24 +266,20 @@ def moved(sort_BHUV: Tensor, filled_BVC: Tensor, *parts: Tensor) -> tuple[Tensor
     return share_BHUC, *mixed
 
 
-def mixture(sort_BHUV: Tensor, pattern: Pattern, keys: int, block: int) -> tuple[Tensor, Tensor]:
-    """What every moved place is made of, by definition: mixed_BHPM, rows of one (or zeros), and the share that S had left for it."""
-    place_P, j = (torch.arange(n, device=sort_BHUV.device) for n in (sort_BHUV.shape[-2] * block, keys))
-    same_PM = place_P[:, None] % block == j % block
-    real_BM = j < real(pattern, keys, j.device)[:, None]
-    mixed_BHPM = sort_BHUV[:, :, place_P // block][..., j // block] * same_PM * real_BM[:, None, None]
-    share_BHP = _or_none(mixed_BHPM.sum(-1))
+def sort_matrix(sort_BHUV: Tensor, pattern: Pattern, keys: int, block: int) -> tuple[Tensor, Tensor]:
+    """The definition of each sorted position: mixed_BHPM, whose rows sum to one (or zero), and the share of S behind it."""
+    position_P, j = (torch.arange(n, device=sort_BHUV.device) for n in (sort_BHUV.shape[-2] * block, keys))
+    same_PM = position_P[:, None] % block == j % block
+    real_BM = j < real_lengths(pattern, keys, j.device)[:, None]
+    mixed_BHPM = sort_BHUV[:, :, position_P // block][..., j // block] * same_PM * real_BM[:, None, None]
+    share_BHP = _drop_tiny(mixed_BHPM.sum(-1))
     return mixed_BHPM / share_BHP.masked_fill(share_BHP == 0, 1).unsqueeze(-1), share_BHP
 
 
-def logarithm(x: Tensor) -> Tensor:
-    """log x, and zero for zero, with a gradient of zero: what is masked afterwards."""
+def safe_log(x: Tensor) -> Tensor:
+    """log x, but zero with a zero gradient at x = 0, to be masked afterwards."""
     return x.masked_fill(x == 0, 1).log()
 
 
-def _or_none(share: Tensor) -> Tensor:
+def _drop_tiny(share: Tensor) -> Tensor:
     return share.masked_fill(share < LEAST, 0)
-
-
-def _causal(pattern: Pattern) -> bool:
-    return any(isinstance(part, Causal) for part in factors(pattern))

@@ -1,4 +1,9 @@
-"""A child process that does one thing at a time and may die of it: asked and answered in JSON over pipes."""
+"""A child process that makes one call at a time and may die of it: JSON over pipes.
+
+Not `multiprocessing`: its spawned processes import the caller's `__main__` again (a script or notebook without the usual guard would run
+twice), read their environment variables from the parent's own, which PyTorch must see before it is imported, and leave their standard error
+on the terminal, where here its last line becomes the reason.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +21,27 @@ from typing import Any, Self
 
 from ..errors import ChildFailed
 
-STARTING = 300.0  # seconds; two are enough on an idle machine, and a busy one deserves patience
+START_TIMEOUT = 300.0  # seconds; two are enough on an idle machine
 
 
 class Child:
-    """A fresh Python that calls functions by their address, "package.module:function", with plain values both ways.
+    """A fresh Python process that calls functions by their address, "package.module:function", with JSON values both ways.
 
         with Child(threads=1, memory=2048) as child:
-            child.ask("statistics:mean", 1.0, data=[1, 2])  # → 1.5
+            child.call("statistics:mean", timeout=1.0, data=[1, 2])  # → 1.5
 
-    Whatever goes wrong is a `ChildFailed` with a `kind`: refused, memory, failed (the child lives on), died, time (it is gone; the
-    next question starts another). It sees the modules that this process sees. `memory` is in MiB, beyond what it takes to start.
+    Every failure is a `ChildFailed` with a `kind`: refused, memory, failed (the child lives on), died, time (it is gone; the next call
+    starts another). It imports the modules that this process can import. `memory` is in MiB, beyond what it takes to start.
     """
 
     def __init__(self, threads: int = 1, memory: float | None = None, env: Mapping[str, str] | None = None):
         self.threads, self.memory = threads, memory
-        one = str(threads)
-        self.env = {**os.environ, "OMP_NUM_THREADS": one, "MKL_NUM_THREADS": one, **(env or {})}
+        self.env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **(env or {})}
         self.env["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))  # "" is the current folder
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        """Begin to start, without waiting for it: several may start at once."""
+        """Start the process without waiting until it is ready: several may start at once."""
         self.close()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the child; a pipe that nobody reads would block it
         self._answers: queue.Queue[str | None] = queue.Queue()
@@ -56,26 +60,26 @@ class Child:
         return self
 
     def wait(self) -> None:
-        """Until it is ready, started now if it was not."""
+        """Wait until the process is ready; start it if it is not running."""
         if self._process is None:
             self.start()
         if not self._ready:
-            self._answer(STARTING)
+            self._answer(START_TIMEOUT)
             self._ready = True
 
-    def ask(self, call: str, limit: float, **given: Any) -> Any:
-        """What the function gives, within `limit` seconds."""
+    def call(self, function: str, timeout: float, **arguments: Any) -> Any:
+        """The function's result; after `timeout` seconds the process is killed."""
         self.wait()
         assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it died in between; no answer will come, and the reason is known then
-            print(json.dumps({"call": call, "given": given}), file=self._process.stdin, flush=True)
-        answer = self._answer(limit)
-        if "failed" in answer:
-            raise ChildFailed(answer["failed"], answer["says"])
-        return answer["gave"]
+        with contextlib.suppress(OSError):  # the process has died: no answer will come, and `_answer` finds the reason
+            print(json.dumps({"call": function, "arguments": arguments}), file=self._process.stdin, flush=True)
+        answer = self._answer(timeout)
+        if "error" in answer:
+            raise ChildFailed(answer["error"], answer["message"])
+        return answer["result"]
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """Kill the process, if there is one."""
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -93,29 +97,30 @@ class Child:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _answer(self, limit: float) -> dict[str, Any]:
+    def _answer(self, timeout: float) -> dict[str, Any]:
         assert self._process is not None
         try:
-            line = self._answers.get(timeout=limit)
+            line = self._answers.get(timeout=timeout)
         except queue.Empty:
             self.close()
-            raise ChildFailed("time", f"took longer than the {limit:.3g} s it is allowed") from None
+            raise ChildFailed("time", f"took longer than the {timeout:.3g} s it is allowed") from None
         if line is None:
-            said = self._last_words(self._process.wait())
+            reason = self._cause_of_death(self._process.wait())
             self.close()
-            raise ChildFailed("died", said)
+            raise ChildFailed("died", reason)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _last_words(self, code: int) -> str:
+    def _cause_of_death(self, code: int) -> str:
+        """The signal or exit code, and the last line of standard error."""
         self._errors.seek(0)
         lines = self._errors.read().decode("utf-8", errors="replace").strip().splitlines()
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            how = f"the process was ended by {name}" + (" (by the system, perhaps for want of memory)" if name == "SIGKILL" else "")
+            cause = f"the process was killed by {name}" + (" (perhaps by the system, out of memory)" if name == "SIGKILL" else "")
         else:
-            how = f"the process ended with code {code}"
-        return f"{how}: {lines[-1]}" if lines else how
+            cause = f"the process ended with code {code}"
+        return f"{cause}: {lines[-1]}" if lines else cause
 
 
 def _read(stream: Any, answers: queue.Queue[str | None]) -> None:

@@ -1,7 +1,7 @@
-"""What a child is asked: one mechanism at one length, once through. Three questions: forward, forward + backward, one step of decoding.
+"""The job of a child process: measure one mechanism at one length once, forward, forward + backward, or one decoding step.
 
-Each makes the mechanism and its inputs anew from the seed, so all mechanisms get the same q, k and v. Memory and distance are looked at
-on the first visit only.
+Each job builds the mechanism and its inputs from the seed, so all mechanisms get the same q, k and v. Memory and distance are measured on
+the first visit only.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from torch import Tensor
 
 from .. import patterns
 from ..attention import Attention, SoftmaxAttention, State
-from ..attention._base import average
+from ..attention.helpers import average
 from ..errors import NotSupported, ShapeError
+from ..kernels import accumulation_dtype
 from ..layers import MultiHead
-from .child import find, peak
+from .child import resolve
+from .measure import peak_memory
 
 LEAST = 0.05  # seconds; calls that are shorter are repeated until so much is measured
 STEPS = 16  # of decoding, at the end of the sequence; the first two are not counted
@@ -62,7 +64,7 @@ def step(first: bool, **size: Any) -> dict[str, float | None]:
     subject.module.eval()
     length, steps = subject.length, min(STEPS, subject.length // 2)
     if not steps:
-        raise ShapeError(f"a step of decoding goes on from a past, and a length of {length} has none; take 2 or more")
+        raise ShapeError(f"a step of decoding continues a past, and a length of {length} has none; take 2 or more")
     seconds = []
     with torch.no_grad():
         state = subject.module.start(subject.batch, patterns.causal)
@@ -84,10 +86,10 @@ class Subject:
     ):
         torch.manual_seed(seed)
         self.length, self.batch, self.heads, self.seed = length, batch, heads, seed
-        self.head_width = width // heads
+        self.head_dim = width // heads
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.pattern = patterns.causal if causal else patterns.full
-        self.attention: Attention = find(mechanism).sized(heads=heads, width=self.head_width, length=length).to(self.dtype)
+        self.attention: Attention = resolve(mechanism).sized(heads=heads, head_dim=self.head_dim, length=length).to(self.dtype)
         self.module: Any = MultiHead(width, heads, self.attention).to(self.dtype) if projections else self.attention
         self.projections = projections
         self.inputs = [self._drawn(batch, length, width)] if projections else self.heads_of()
@@ -95,24 +97,24 @@ class Subject:
     def heads_of(self) -> list[Tensor]:
         """q, k, v, and what else the mechanism wants of each key: the same for every mechanism."""
         size = self.batch, self.length, self.heads
-        extra = [self._drawn(*size, self.attention.extra, number=3)] if self.attention.extra else []
-        return [self._drawn(*size, self.head_width, number=n) for n in range(3)] + extra
+        gates = [self._drawn(*size, self.attention.gates, number=3)] if self.attention.gates else []
+        return [self._drawn(*size, self.head_dim, number=n) for n in range(3)] + gates
 
     def __call__(self, part: slice = slice(None), state: State | None = None) -> Tensor:
         if self.projections:
             x_BLD = self.inputs[0][:, part]
-            return self.module(x_BLD, pattern=self.pattern, state=state)  # type: ignore[no-any-return]
+            return self.module(x_BLD, pattern=self.pattern, state=state)
         stays = state is not None and not state.grows  # all keys at every step
-        q, k, v, *extra = (x if stays and n else x[:, part] for n, x in enumerate(self.inputs))
-        return _attended(self.attention, q, k, v, extra, patterns.full if stays else self.pattern, state)
+        q, k, v, *gates = (x if stays and n else x[:, part] for n, x in enumerate(self.inputs))
+        return _attend(self.attention, q, k, v, gates, patterns.full if stays else self.pattern, state)
 
     def distance(self) -> float | None:
         """‖o − o*‖ / ‖o*‖ over some queries, o* being exact attention's output on the same q, k, v; 0 within rounding; None if not finite."""
-        q, k, v, *extra = self.heads_of()
+        q, k, v, *gates = self.heads_of()
         rows = torch.linspace(0, self.length - 1, min(ROWS, self.length)).long()
-        out = _attended(self.attention, q, k, v, extra, self.pattern)[:, rows].double()
-        fine = torch.promote_types(self.dtype, torch.float32)
-        weights_BHLM = SoftmaxAttention().weights_of(rows, q.to(fine), k.to(fine), self.pattern)
+        out = _attend(self.attention, q, k, v, gates, self.pattern)[:, rows].double()
+        fine = accumulation_dtype(self.dtype)
+        weights_BHLM = SoftmaxAttention().weights(q.to(fine), k.to(fine), self.pattern, rows=rows)
         exact = average(weights_BHLM, v.to(fine)).double()
         far = ((out - exact).norm() / exact.norm()).item()
         return None if not math.isfinite(far) else 0.0 if far < 4 * torch.finfo(self.dtype).eps else far
@@ -121,18 +123,17 @@ class Subject:
         return torch.randn(shape, generator=torch.Generator().manual_seed(self.seed + number)).to(self.dtype)
 
 
-def _attended(
-    attention: Attention, q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], pattern: patterns.Pattern, state: State | None = None
+def _attend(
+    attention: Attention, q: Tensor, k: Tensor, v: Tensor, gates: list[Tensor], pattern: patterns.Pattern, state: State | None = None
 ) -> Tensor:
-    more = {"extra_BMHE": extra[0]} if extra else {}
-    return attention(q, k, v, pattern, None, state, **more)  # type: ignore[no-any-return]
+    return attention(q, k, v, pattern, None, state, gates[0] if gates else None)
 
 
 def _measured(call: Callable[[], object], first: bool) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     if first:
         _wake()
-        found["mib"] = peak(call)
+        found["mib"] = peak_memory(call)
     begun, seconds = time.perf_counter(), list[float]()
     while not seconds or (time.perf_counter() - begun < LEAST and len(seconds) < 1000):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: begin with bytes, and join, again and again, the two neighbours that most often stand together.
+"""Byte-pair encoding: start from bytes, and repeatedly merge the most frequent pair of neighbours.
 
 The `tokenizers` library trains and applies it; dropout is written here, because the library's own cannot be seeded.
 
@@ -20,7 +20,7 @@ Merge = tuple[str, str]
 
 
 def _printable() -> list[str]:
-    """One printable character a byte, as byte-level BPE writes them: those that print stand for themselves, the rest from 256 on."""
+    """One printable character per byte, as in byte-level BPE: printable bytes are themselves, the rest are numbered from 256."""
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(b if b in plain else next(others)) for b in range(256)]
@@ -28,7 +28,7 @@ def _printable() -> list[str]:
 
 BYTES = _printable()
 BYTE_OF = {character: byte for byte, character in enumerate(BYTES)}
-_words = pre_tokenizers.ByteLevel(add_prefix_space=False)  # no merge goes across its words; a space belongs to the word after it
+_words = pre_tokenizers.ByteLevel(add_prefix_space=False)  # merges stay within its words; a space belongs to the word after it
 
 
 def applied(ids: Mapping[str, int], merges: Sequence[Merge]) -> tokenizers.Tokenizer:
@@ -42,9 +42,8 @@ def trained(lines: Iterable[str], size: int, least: int) -> tuple[list[str], lis
     """At most `size` tokens, the 256 bytes first, and the merges in the order they are applied."""
     native = tokenizers.Tokenizer(models.BPE())
     native.pre_tokenizer = _words
-    native.train_from_iterator(
-        lines, trainers.BpeTrainer(vocab_size=size, min_frequency=least, initial_alphabet=BYTES, show_progress=False)
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=least, initial_alphabet=BYTES, show_progress=False)
+    native.train_from_iterator(lines, trainer)
     found = native.get_vocab(with_added_tokens=False)
     merges = json.loads(native.to_str())["model"]["merges"]
     # older versions of the library write a merge as "a b", newer ones as ["a", "b"]
@@ -52,13 +51,13 @@ def trained(lines: Iterable[str], size: int, least: int) -> tuple[list[str], lis
 
 
 def with_dropout(text: str, ranks: Mapping[Merge, int], dropout: float, generator: random.Random) -> list[str]:
-    """The tokens when at each step each possible merge is left out with probability `dropout`."""
+    """The tokens when at each step each possible merge is skipped with probability `dropout`."""
     tokens, never = [], len(ranks)
     for word, _ in _words.pre_tokenize_str(text):
         symbols = list(word)
         pairs = [ranks.get(pair, never) for pair in pairwise(symbols)]  # at each gap the rank of its merge
         while pairs:
-            # the first by rank that is not left out: the others need not be asked
+            # the first by rank that is not skipped: the others need not be drawn
             left = pairs
             while (rank := min(left)) < never and generator.random() < dropout:
                 left = left.copy()

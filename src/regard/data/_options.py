@@ -16,13 +16,13 @@ def options(text: str, known: dict[str, int]) -> tuple[str, dict[str, int]]:
         try:
             chosen[name] = int(value)
         except ValueError:
-            raise NotSupported(f"{part!r}: {name} is a whole number, as in {name}={known[name]}") from None
+            raise NotSupported(f"{part!r}: expected an integer, as in {name}={known[name]}") from None
     return head, chosen
 
 
 def between(name: str, value: int, low: int, high: int) -> int:
     if not low <= value <= high:
-        raise NotSupported(f"{name}={value}: it goes from {low:,} to {high:,}")
+        raise NotSupported(f"{name}={value}: expected {low:,} to {high:,}")
     return value
 
 

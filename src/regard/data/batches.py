@@ -1,12 +1,12 @@
-"""Batches of pairs with little padding: sentences of like length go together, as many as a budget of tokens holds.
+"""Batches of pairs with little padding: sentences of similar length go together, up to `batch_tokens` tokens per batch.
 
-    1. put the pairs in a random order, then sort by source length, each length made up to `noise` longer or shorter;
-    2. cut that into strips, and sort each strip by target length, up and down in turn, so that both lengths are alike;
-    3. fill batches along the way while rows × (longest sentence of either side) ≤ budget;
+    1. put the pairs in a random order, then sort by source length, each length changed by up to ± `noise`;
+    2. cut that into strips, and sort each strip by target length, up and down in turn, so that both lengths are similar;
+    3. fill batches in that order while rows × (longest sentence of either side) ≤ batch_tokens;
     4. shuffle the batches.
 
 All of it depends on (seed, epoch) alone: not on the number of processes, nor on what was read before. Batch number i of an
-epoch is the same everywhere; with n processes, process r takes batches r, r + n, r + 2n …. A run goes on from (epoch, i), also
+epoch is the same everywhere; with n processes, process r takes batches r, r + n, r + 2n …. A run resumes from (epoch, i), also
 with another number of processes.
 """
 
@@ -26,23 +26,19 @@ from .corpus import Corpus, Numbers
 
 @dataclass
 class PairBatch:
-    """Sentences and their translations. Lengths tell what is real; the rest is PAD."""
+    """Sentences and their translations. Lengths say which positions are real; the rest is PAD."""
 
     source_BM: Tensor
     source_n_B: Tensor  # tokens of each source, EOS included
     target_BL: Tensor  # BOS … EOS
     target_n_B: Tensor  # tokens to predict, EOS included: one fewer than there are
-    index_B: Tensor | None = None  # which pairs of the corpus these are
+    index_B: Tensor | None = None  # their numbers in the corpus
 
     def __len__(self) -> int:
         return len(self.source_BM)
 
     def to(self, device: torch.device | str) -> PairBatch:
-        moved = {name: x.to(device, non_blocking=True) for name, x in vars(self).items() if x is not None}
-        return replace(self, **moved)
-
-    def pin_memory(self) -> PairBatch:
-        return replace(self, **{name: x.pin_memory() for name, x in vars(self).items() if x is not None})
+        return replace(self, **{name: x.to(device, non_blocking=True) for name, x in vars(self).items() if x is not None})
 
 
 def collate(corpus: Corpus, index: Numbers) -> PairBatch:
@@ -56,22 +52,24 @@ class Batches:
     """The batches of every epoch. Of a corpus, or of a function epoch → corpus (with BPE-dropout each epoch has its own).
 
     `shuffle=False` is for evaluation: no noise, batches from the longest to the shortest, every epoch the same. A pair longer
-    than the budget raises (`long="stop"`) or makes a batch by itself (`long="alone"`).
+    than `batch_tokens` raises (`long="stop"`) or makes a batch by itself (`long="alone"`).
     """
 
     def __init__(
         self,
         corpus: Corpus | Callable[[int], Corpus],
-        budget: int = 4096,
+        batch_tokens: int = 4096,
         *,
         seed: int = 0,
         noise: float = 0.05,
         shuffle: bool = True,
         long: Literal["stop", "alone"] = "stop",
     ):
-        if budget < 1 or noise < 0 or long not in ("stop", "alone"):
-            raise NotSupported(f'budget={budget}, noise={noise}, long={long!r}; expected a budget ≥ 1, noise ≥ 0, long "stop" or "alone"')
-        self._corpus, self.budget, self.seed, self.noise, self.shuffle, self.long = corpus, budget, seed, noise, shuffle, long
+        if batch_tokens < 1 or noise < 0 or long not in ("stop", "alone"):
+            raise NotSupported(
+                f'batch_tokens={batch_tokens}, noise={noise}, long={long!r}; expected batch_tokens ≥ 1, noise ≥ 0, long "stop" or "alone"'
+            )
+        self._corpus, self.batch_tokens, self.seed, self.noise, self.shuffle, self.long = corpus, batch_tokens, seed, noise, shuffle, long
         self._planned: tuple[int, Corpus, list[Numbers]] | None = None
 
     def plan(self, epoch: int) -> list[Numbers]:
@@ -79,17 +77,13 @@ class Batches:
         return self._made(epoch)[1]
 
     def corpus(self, epoch: int) -> Corpus:
-        """The pairs that the numbers in the epoch's plan mean."""
+        """The corpus that the epoch's plan indexes."""
         return self._made(epoch)[0]
-
-    def count(self, epoch: int) -> int:
-        """How many batches the epoch has."""
-        return len(self.plan(epoch))
 
     def epoch(self, epoch: int, first: int = 0, rank: int = 0, world: int = 1, even: bool = True) -> Iterator[PairBatch]:
         """Batches first + rank, first + rank + world, … of the epoch, for process `rank` of `world`.
 
-        With `even` every process gets equally many: up to world − 1 batches at the end are left out, others each epoch.
+        With `even` every process gets equally many: up to world − 1 batches at the end are dropped, different ones each epoch.
         Evaluation wants all: even=False.
         """
         if not 0 <= rank < world:
@@ -97,7 +91,7 @@ class Batches:
         corpus, planned = self._made(epoch)
         if not 0 <= first <= len(planned):
             raise ShapeError(
-                f"epoch {epoch} has {len(planned)} batches and cannot go on from number {first}; is it the same data and budget?"
+                f"epoch {epoch} has {len(planned)} batches and cannot go on from number {first}; are data and batch_tokens the same as before?"
             )
         left = len(planned) - first
         last = first + (left - left % world if even else left)
@@ -119,17 +113,17 @@ class Batches:
     def _plan(self, corpus: Corpus, epoch: int) -> list[Numbers]:
         source, target = corpus.source.lengths, corpus.target.lengths - 1
         longest = np.maximum(source, target)
-        if self.long == "stop" and len(corpus) and longest.max() > self.budget:
+        if self.long == "stop" and len(corpus) and longest.max() > self.batch_tokens:
             worst = int(longest.argmax())
             raise NotSupported(
-                f"pair {worst} has {longest[worst]} tokens on its longer side, more than the budget of {self.budget} for a batch; "
-                'raise the budget, shorten the pair, or give it a batch of its own with long="alone"'
+                f"pair {worst} has {longest[worst]} tokens on its longer side, more than batch_tokens={self.batch_tokens}; "
+                'raise batch_tokens, shorten the pair, or give it a batch of its own with long="alone"'
             )
         generator = np.random.default_rng([self.seed, epoch] if self.shuffle else 0)
         order = generator.permutation(len(corpus))
         order = order[np.argsort(self._noisy(source[order], generator), kind="stable")]
         # as many strips as there will be batches in each: square tiles of the plane of both lengths
-        strips = max(1, round(float(longest.sum() / self.budget) ** 0.5))
+        strips = max(1, round(float(longest.sum() / self.batch_tokens) ** 0.5))
         turned = []
         for number, strip in enumerate(np.array_split(order, strips)):
             by_target = strip[np.argsort(self._noisy(target[strip], generator), kind="stable")]
@@ -146,8 +140,8 @@ class Batches:
         batches, at = [], 0
         while at < len(order):
             # no more rows fit than if all were as short as this one
-            ahead = np.maximum.accumulate(longest[order[at : at + max(1, self.budget // int(longest[order[at]]))]])
-            rows = max(1, int(np.count_nonzero(ahead * np.arange(1, len(ahead) + 1) <= self.budget)))
+            ahead = np.maximum.accumulate(longest[order[at : at + max(1, self.batch_tokens // int(longest[order[at]]))]])
+            rows = max(1, int(np.count_nonzero(ahead * np.arange(1, len(ahead) + 1) <= self.batch_tokens)))
             batches.append(order[at : at + rows])
             at += rows
         return batches

@@ -1,11 +1,11 @@
-"""Text as token ids on disk, made once: two or four bytes a token, mapped into memory, so that a corpus may be larger than it.
+"""Token ids cached on disk: two or four bytes per token, memory-mapped, so that a corpus may be larger than memory.
 
-    FOLDER/NAME/manifest.json                of which text (hash), by which tokenizer (hash), how many tokens, documents and bytes
-    FOLDER/NAME/{train,valid,test}.ids       BOS, a document's tokens, EOS; the next document (as `Frame` of the tokenizer says)
+    FOLDER/NAME/manifest.json                hashes of text and tokenizer; numbers of tokens, documents and bytes
+    FOLDER/NAME/{train,valid,test}.ids       BOS, a document's tokens, EOS; the next document (as `SpecialTokens` of the tokenizer says)
     FOLDER/NAME/{train,valid,test}.starts    where each document begins
 
 NAME is a hash of text, tokenizer and parts: another text has another folder, and what is there is never changed. It is written under a
-passing name and moved in one step; of several processes one writes, and the others wait. Files whose names, sizes and times are those in
+temporary name and renamed atomically; of several processes one writes, and the others wait. Files whose names, sizes and times match
 the manifest are not read again.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CannotSave
-from .frames import Frame
+from .special_tokens import SpecialTokens
 from .splits import Part
 from .text import PARTS, Piece, Texts, hash_of
 from .tokens import Tokenizer
@@ -34,13 +34,13 @@ AT_ONCE = 1 << 22  # characters that are encoded together
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Documents as ids, end to end; document i is `ids[starts[i] : starts[i + 1]]`, from BOS to EOS (a text cut by place lacks EOS)."""
+class TokenizedText:
+    """Documents as ids, end to end; document i is `ids[starts[i] : starts[i + 1]]`, from BOS to EOS (a text split by position lacks EOS)."""
 
     ids: npt.NDArray[Any]
     starts: npt.NDArray[np.int64]
     bytes: int  # of the text in UTF-8
-    unknown: int = 0  # tokens that stand for something the vocabulary lacks
+    unknown: int = 0  # number of unknown tokens
 
     @property
     def documents(self) -> int:
@@ -54,9 +54,9 @@ class Tokens:
         return len(self.ids)
 
     @classmethod
-    def of(cls, texts: list[str], tokenizer: Tokenizer) -> Tokens:
-        """Documents that are at hand."""
-        frame = Frame.of(tokenizer)
+    def of(cls, texts: list[str], tokenizer: Tokenizer) -> TokenizedText:
+        """Tokenize documents in memory."""
+        frame = SpecialTokens.of(tokenizer)
         rows = [[frame.begin, *ids, frame.end] for ids in tokenizer.encode_all(texts)]
         ids = np.array([i for row in rows for i in row], dtype=_dtype(tokenizer))
         starts = np.cumsum([0, *map(len, rows)])[:-1].astype(np.int64)
@@ -64,24 +64,24 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Tokens to train on, to choose by and to report on; a part may have no documents."""
+class TokenizedSplits:
+    """Tokens for training, validation and test; a part may have no documents."""
 
-    train: Tokens
-    valid: Tokens
-    test: Tokens
+    train: TokenizedText
+    valid: TokenizedText
+    test: TokenizedText
     digest: str  # of the text
-    skipped: str  # what was left out of it, in words; or nothing
+    skipped: str  # what was skipped, as a message; or ""
 
 
-def encoded(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> Encoded:
-    """The three parts of the texts as tokens: from `folder` if they are there, else made and put there."""
+def tokenize_texts(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> TokenizedSplits:
+    """The three parts of the texts as tokens: from the cache in `folder`, else tokenized and cached there."""
     folder = Path(folder)
     key = {"tokenizer": hash_of(json.dumps(tokenizer.to_json())), "options": texts.options}
     signature = texts.signature
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for place in sorted(folder.glob("[!w]*/manifest.json")):  # none that is being written: it will be moved
+        for place in sorted(folder.glob("[!w]*/manifest.json")):  # not those being written: they will be renamed
             manifest = _manifest(place)
             if manifest and manifest["key"] == key and manifest["files"] == signature:
                 return _opened(place.parent, manifest)
@@ -98,7 +98,7 @@ def encoded(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> Encoded:
                 _put(final / "manifest.json", manifest)
         return _opened(final, manifest)
     except OSError as wrong:
-        raise CannotSave(f"cannot keep tokens in {folder}: {wrong.strerror or wrong}; choose another place for them") from wrong
+        raise CannotSave(f"cannot write the token cache {folder}: {wrong.strerror or wrong}; choose another folder") from wrong
 
 
 def _make(texts: Texts, tokenizer: Tokenizer, final: Path, manifest: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ class _Writer:
     """The two files of one part."""
 
     def __init__(self, folder: Path, part: Part, tokenizer: Tokenizer):
-        self.dtype, self.frame = _dtype(tokenizer), Frame.of(tokenizer)
+        self.dtype, self.frame = _dtype(tokenizer), SpecialTokens.of(tokenizer)
         self.ids: BinaryIO = (folder / f"{part}.ids").open("wb")
         self.starts: BinaryIO = (folder / f"{part}.starts").open("wb")
         self.about = {"tokens": 0, "documents": 0, "bytes": 0, "unknown": 0, "dtype": self.dtype.__name__}
@@ -167,7 +167,7 @@ def _dtype(tokenizer: Tokenizer) -> type[np.uint16] | type[np.uint32]:
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
-    """What it says, if it is one and the files beside it are as long as it says."""
+    """The manifest, if it is valid and the files beside it have the sizes it lists; else None."""
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if (manifest["format"], manifest["format_version"]) != (FORMAT, VERSION):
@@ -182,14 +182,14 @@ def _manifest(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _opened(folder: Path, manifest: dict[str, Any]) -> Encoded:
-    def tokens(part: Part) -> Tokens:
+def _opened(folder: Path, manifest: dict[str, Any]) -> TokenizedSplits:
+    def tokens(part: Part) -> TokenizedText:
         about = manifest["parts"][part]
         empty = not about["tokens"]  # an empty file cannot be mapped
         ids = np.zeros(0, dtype=about["dtype"]) if empty else np.memmap(folder / f"{part}.ids", dtype=about["dtype"], mode="r")
-        return Tokens(ids, np.fromfile(folder / f"{part}.starts", dtype=np.int64), about["bytes"], about["unknown"])
+        return TokenizedText(ids, np.fromfile(folder / f"{part}.starts", dtype=np.int64), about["bytes"], about["unknown"])
 
-    return Encoded(tokens("train"), tokens("valid"), tokens("test"), manifest["digest"], manifest["skipped"])
+    return TokenizedSplits(tokens("train"), tokens("valid"), tokens("test"), manifest["digest"], manifest["skipped"])
 
 
 @contextmanager

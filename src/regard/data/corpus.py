@@ -1,4 +1,4 @@
-"""Sentences as token ids, kept end to end in one array: four bytes a token, and where each sentence begins."""
+"""Sentences as token ids in one array, four bytes per token, with the offset of each sentence."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Ragged:
         return np.diff(self.offsets)
 
     def padded(self, rows: Numbers) -> tuple[Tensor, Tensor]:
-        """The chosen rows as one tensor (rows, longest), filled up with PAD, and their lengths."""
+        """The chosen rows as one tensor (rows, longest), padded with PAD, and their lengths."""
         starts, counts = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
         columns = np.arange(int(counts.max(initial=0)))
         inside = columns < counts[:, None]
-        # past a row's end any place that exists will do: `inside` hides it
-        places = np.minimum(starts[:, None] + columns, max(len(self.values) - 1, 0))
-        table = np.where(inside, self.values[places], PAD) if columns.size else np.zeros((len(rows), 0))
+        # beyond a row's end any valid index will do: `inside` masks it
+        indices = np.minimum(starts[:, None] + columns, max(len(self.values) - 1, 0))
+        table = np.where(inside, self.values[indices], PAD) if columns.size else np.zeros((len(rows), 0))
         return torch.from_numpy(table.astype(np.int64)), torch.from_numpy(counts)
 
 
@@ -78,7 +78,7 @@ class Corpus:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers, dropout: float = 0.0, seed: int = 0) -> Corpus:
-        """Encode the pairs. With BPE-dropout, another seed each epoch cuts the words another way: `seed=1000 * seed + epoch`."""
+        """Encode the pairs. With BPE-dropout, use another seed each epoch: `seed=1000 * seed + epoch`."""
         return cls(
             _encoded([s for s, _ in pairs], tokenizers.source, False, dropout, 2 * seed),
             _encoded([t for _, t in pairs], tokenizers.target, True, dropout, 2 * seed + 1),
@@ -86,7 +86,7 @@ class Corpus:
 
 
 def _encoded(texts: list[str], tokenizer: Tokenizer, begin: bool, dropout: float, seed: int, chunk: int = 1 << 14) -> Ragged:
-    # by chunks, so that lists of Python numbers never hold a whole corpus
+    # in chunks, so that lists of Python integers never hold a whole corpus
     parts = []
     for at in range(0, len(texts), chunk):
         some = tokenizer.encode_all(texts[at : at + chunk], dropout, (seed << 24) + at // chunk)

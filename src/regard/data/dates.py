@@ -1,4 +1,4 @@
-"""Dates written in two locales: the order of day, month and year changes, so a translator has to look in different places.
+"""Dates written in two locales: the order of day, month and year changes, so a translator has to reorder.
 
     dates:en-fr                  Tuesday, September 27, 1994 → mardi 27 septembre 1994
     dates:en-iso,count=5000      9/27/94 → 1994-09-27
@@ -48,6 +48,6 @@ def _writer(name: str) -> Callable[[datetime.date, str], str]:
     try:
         locale = Locale.parse(name)
     except (UnknownLocaleError, ValueError):
-        near = difflib.get_close_matches(name, sorted(locale_identifiers()), cutoff=0.4)  # there are a thousand: name a few
+        near = difflib.get_close_matches(name, sorted(locale_identifiers()), cutoff=0.4)  # there are a thousand
         raise UnknownName("locale", name, near or ["iso", "en", "fr", "de", "ja"]) from None
     return lambda day, form: " ".join(format_date(day, form, locale).split())

@@ -1,4 +1,4 @@
-"""Lines of a text file, one at a time, in bounded memory; a line that cannot be used comes as a Fault that says why."""
+"""Lines of a text file, one at a time, in bounded memory; a malformed line is yielded as a Fault with the reason."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import json
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 from ..errors import BadFile, MissingFile, NotSupported
 
 LONGEST = 1 << 16  # bytes of a line, unless the caller says otherwise
 Policy = Literal["stop", "skip"]
-OBJECTS = (".jsonl", ".ndjson", ".json")  # suffixes of files that hold an object a line
+OBJECTS = (".jsonl", ".ndjson", ".json")  # suffixes of JSON lines files
+Item = TypeVar("Item")
 _PACKED = (".gz", ".xz")
 
 
@@ -26,28 +27,39 @@ class Fault:
     """Why one line, pair or document cannot be used."""
 
     where: str  # file and line
-    what: str  # the same words for the same fault: they are counted
+    what: str  # the same text for the same fault: they are counted
     detail: str = ""
-    remedy: str = "mend the line"
+    remedy: str = "correct the line"
 
     def __str__(self) -> str:
-        return f'{self.where}: {self.what}{f" ({self.detail})" if self.detail else ""}; {self.remedy}, or leave it out with bad="skip"'
+        return f'{self.where}: {self.what}{f" ({self.detail})" if self.detail else ""}; {self.remedy}, or skip it with on_error="skip"'
 
 
 @dataclass
 class Skipped:
-    """What was left out under bad="skip": how often for which reason, and the first few cases in full."""
+    """What was skipped under on_error="skip": counts by reason, and the first few cases in full."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: list[str] = field(default_factory=list)
     unit: str = "pair"
+    on_error: Policy = "stop"
 
-    def take(self, fault: Fault, bad: Policy) -> None:
+    def __post_init__(self) -> None:
+        if self.on_error not in get_args(Policy):
+            raise NotSupported(f'on_error={self.on_error!r}; "stop" raises at the first bad {self.unit}, "skip" counts and omits them')
+
+    def sound(self, found: Iterable[Item | Fault]) -> Iterator[Item]:
+        """What is no fault; faults are taken."""
+        for one in found:
+            if isinstance(one, Fault):
+                self.take(one)
+            else:
+                yield one
+
+    def take(self, fault: Fault) -> None:
         """Under "stop" the fault is raised; under "skip" it is counted."""
-        if bad == "stop":
+        if self.on_error == "stop":
             raise BadFile(str(fault))
-        if bad != "skip":
-            raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad {self.unit}, "skip" leaves bad ones out and counts them')
         self.counts[fault.what] += 1
         if len(self.first) < 5:
             self.first.append(f"{fault.where}: {fault.what}{f' ({fault.detail})' if fault.detail else ''}")
@@ -68,10 +80,10 @@ def plain_suffix(path: Path) -> str:
 
 
 def lines(path: str | Path, longest: int = LONGEST) -> Iterator[str | Fault]:
-    """Each line without its end (LF or CRLF); .gz and .xz are unpacked on the way.
+    """Each line without its end (LF or CRLF); .gz and .xz are decompressed.
 
-    A line of more than `longest` bytes is passed over piece by piece, never held. Faults of a line are yielded in its
-    place, so that lines of two files stay side by side; faults of the file (missing, a folder, a damaged archive) raise.
+    A line of more than `longest` bytes is skipped piece by piece, never held in memory. Faults of a line are yielded in its
+    place, so that lines of two files stay aligned; faults of the file (missing, a folder, a damaged archive) raise.
     """
     empty = "write the sentence, or delete the line in both languages"
     for where, line, _ in every_line(path, longest):
@@ -79,7 +91,7 @@ def lines(path: str | Path, longest: int = LONGEST) -> Iterator[str | Fault]:
 
 
 def every_line(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, str | Fault, bool]]:
-    """(file and line number, the line as `lines` gives it but maybe empty, whether a line end followed)."""
+    """(file and line number, the line as in `lines` but possibly empty, whether a line end followed)."""
     path, number = Path(path), 0
     if not path.exists():
         raise MissingFile(f"{path}: no such file; check the name, and where it is looked for: {path.resolve().parent}")
@@ -99,15 +111,13 @@ def every_line(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, 
                 else:
                     yield where, _text(body.removeprefix(b"\xef\xbb\xbf") if first else body, where), ended
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as wrong:
-        raise BadFile(
-            f"{path}, after line {number:,}: the {path.suffix} archive is damaged or cut short ({wrong}); fetch it again"
-        ) from wrong
+        raise BadFile(f"{path}, after line {number:,}: the {path.suffix} archive is damaged or cut short ({wrong}); refetch it") from wrong
     except OSError as wrong:
         raise BadFile(f"{path}, after line {number:,}: cannot be read ({wrong}); check its permissions and the disk") from wrong
 
 
 def objects(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, Any]]:
-    """(file and line number, what the line of JSON describes, or a Fault)."""
+    """(file and line number, the parsed line of JSON, or a Fault)."""
     for number, line in enumerate(lines(path, longest), 1):
         where = f"{path}, line {number:,}"
         if isinstance(line, Fault):
@@ -116,11 +126,11 @@ def objects(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, Any
         try:
             yield where, json.loads(line)
         except (ValueError, RecursionError) as wrong:
-            yield where, Fault(where, "not JSON", str(wrong)[:100], "write one object a line")
+            yield where, Fault(where, "not JSON", str(wrong)[:100], "write one object per line")
 
 
 def reach(described: Any, name: str) -> Any:
-    """A field by its name, or None; a name with dots reaches into objects."""
+    """A field by its name, or None; dots name nested fields."""
     if isinstance(described, dict) and name in described:
         return described[name]
     first, dot, rest = name.partition(".")
@@ -128,13 +138,13 @@ def reach(described: Any, name: str) -> Any:
 
 
 def no_text(where: str, name: str, described: Any, remedy: str) -> Fault:
-    """The field is not there, or is no text."""
+    """The fault of a field that is missing or no text."""
     has = ", ".join(map(repr, described))[:200] if isinstance(described, dict) else type(described).__name__
     return Fault(where, f"no text in field {name!r}", f"found {has}", remedy)
 
 
 def unwritable(where: str, text: str) -> Fault | None:
-    """What JSON can spell and a text file cannot: NUL, halves of surrogate pairs."""
+    """The fault of text that JSON can represent and a text file cannot: NUL, lone surrogates."""
     if "\0" in text:
         return Fault(where, "NUL byte")
     try:

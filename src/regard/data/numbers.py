@@ -7,7 +7,7 @@
 
 Words come from `num2words`. Known faults of it lie above: German 101,001 becomes "einhunderteinstausendeins", a million gets
 spaces and a capital. So numbers stay below 100,000, where German was checked against a second writing of the rules. For
-other languages its word is taken as it is: right for exercise, no authority on grammar (Amharic ends at 1,099 and says so;
+other languages its output is used unchanged: good enough for practice, no authority on grammar (Amharic ends at 1,099 and says so;
 Azerbaijani writes 91,260 like 90,260).
 
 A number belongs to training, validation or test by the hash of its digits, whatever the list; a list holds numbers of one
@@ -68,9 +68,7 @@ def _spell(language: str) -> Callable[[int], str]:
             try:
                 written[n] = " ".join(CONVERTER_CLASSES[language].to_cardinal(n).split())
             except Exception as wrong:  # whatever a language's rules stumble over
-                raise NotSupported(
-                    f"num2words cannot write {n} in {language!r} ({wrong!r}); take another language or a smaller below"
-                ) from wrong
+                raise NotSupported(f"num2words cannot write {n} in {language!r} ({wrong!r}); change the language or below") from wrong
         return written[n]
 
     return spell

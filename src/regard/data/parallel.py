@@ -1,29 +1,29 @@
-"""Pairs of sentences, source and target: from the user's files, or from what is on the machine already.
+"""Pairs of sentences, source and target: from the user's files, or from embedded sources.
 
-    read(("train.en", "train.de"))             two files, line by line; also as one string "train.en train.de"
-    read("pairs.tsv")                          columns 1 and 2 (.tsv, .tab, .txt); fields=("en", "de") names them by a header line
-    read("pairs.jsonl", fields=("en", "de"))   an object a line; "translation.en" reaches inside
-    read("numbers:en-de")                      embedded sources: numbers, dates, gettext, copy, reverse
+    read_pairs(("train.en", "train.de"))             two files, line by line; also as one string "train.en train.de"
+    read_pairs("pairs.tsv")                          columns 1 and 2 (.tsv, .tab, .txt); fields=("en", "de") names them by a header line
+    read_pairs("pairs.jsonl", fields=("en", "de"))   an object per line; "translation.en" is a nested field
+    read_pairs("numbers:en-de")                      embedded sources: numbers, dates, gettext, copy, reverse
 
-Every file may end in .gz or .xz. `valid` and `test` name sets of the same kinds; a part that is not named is cut from the
-training pairs by a hash of the source sentence, so that copies of a sentence never stand on both sides.
+Every file may end in .gz or .xz. `valid` and `test` name files or sources in the same forms; a part that is not named is split from the
+training pairs by a hash of the source sentence, so that copies of a sentence are never on both sides.
 
-Bad pairs: an empty line, a NUL byte, bytes that are no UTF-8, a line above `longest` bytes, a missing column or field, text
-that is not JSON. `bad="stop"` raises at the first, with file and line; `bad="skip"` leaves the pair out, and `Parallel.skipped`
-tells how many for which reason. Faults of a whole file always raise: missing, empty, a damaged archive, unequal numbers of lines.
+Malformed pairs: an empty line, a NUL byte, invalid UTF-8, a line above `longest` bytes, a missing column or field, text
+that is not JSON. `on_error="stop"` raises at the first, with file and line; `on_error="skip"` skips the pair, and `Parallel.skipped`
+counts them by reason. Errors of a whole file always raise: missing, empty, a damaged archive, unequal numbers of lines.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
-from . import catalogues, dates, numbers, synthetic
+from . import dates, gettext, numbers, synthetic
 from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, lines, no_text, objects, plain_suffix, reach, unwritable
 from .splits import SHARES, Pair, Row, part_of, split
 
@@ -31,7 +31,7 @@ Spec = str | Path | Sequence[str | Path]
 SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "numbers": numbers.rows,
     "dates": dates.rows,
-    "gettext": catalogues.rows,
+    "gettext": gettext.rows,
     "copy": synthetic.rows,
     "reverse": partial(synthetic.rows, step=-1),
 }
@@ -40,7 +40,7 @@ _TABLES = (".tsv", ".tab", ".txt")
 
 @dataclass(frozen=True)
 class Parallel:
-    """Pairs to train on, to choose by, and to report on; and what was left out on the way."""
+    """Pairs for training, validation and test, and what was skipped."""
 
     train: list[Pair]
     valid: list[Pair]
@@ -49,7 +49,7 @@ class Parallel:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of all pairs, to keep beside a result: equal data, equal digest."""
+        """A hash of all pairs: equal data, equal digest."""
         whole = hashlib.blake2b(digest_size=8)
         for part in (self.train, self.valid, self.test):
             for source, target in part:
@@ -59,7 +59,7 @@ class Parallel:
 
     @property
     def leaked(self) -> int:
-        """How many pairs of valid and test have a source that is trained on too: 0 unless the user's own splits overlap."""
+        """Number of pairs of valid and test whose source is in train too: 0 unless the user's own splits overlap."""
         seen = {source for source, _ in self.train}
         return sum(source in seen for source, _ in (*self.valid, *self.test))
 
@@ -67,29 +67,27 @@ class Parallel:
         return f"{len(self.train):,} pairs to train on, {len(self.valid):,} for validation, {len(self.test):,} for test"
 
 
-def read(
+def read_pairs(
     spec: Spec,
     *,
     valid: Spec | None = None,
     test: Spec | None = None,
     fields: tuple[str, str] | None = None,
-    bad: Policy = "stop",
+    on_error: Policy = "stop",
     longest: int = LONGEST,
     shares: tuple[float, float] = SHARES,
 ) -> Parallel:
-    """The pairs `spec` names, in three parts. `shares` are those of validation and test where they are not named."""
+    """The pairs of `spec`, in three parts. `shares` are those of validation and test where they are not named."""
     shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
-    skipped, part = Skipped(), part_of(shares)
-    if bad not in ("stop", "skip"):
-        raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad pair, "skip" leaves bad pairs out and counts them')
-    made = split(_rows(spec, part, fields, bad, longest, skipped), shares)
+    skipped, part = Skipped(on_error=on_error), part_of(shares)
+    made = split(_rows(spec, part, fields, longest, skipped), shares)
     for name, other in (("valid", valid), ("test", test)):
         if other is not None:
-            made[name] = [(s, t) for _, s, t in _rows(other, part, fields, bad, longest, skipped)]  # type: ignore[index]
+            made[name] = [(s, t) for _, s, t in _rows(other, part, fields, longest, skipped)]  # type: ignore[index]
     return Parallel(made["train"], made["valid"], made["test"], skipped)
 
 
-def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None, bad: Policy, longest: int, skipped: Skipped) -> list[Row]:
+def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None, longest: int, skipped: Skipped) -> list[Row]:
     files = _files(spec)
     if isinstance(files, str):
         name, _, rest = files.partition(":")
@@ -105,7 +103,7 @@ def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None
             f"{files[0]}: one file of pairs ends in {', '.join((*_TABLES, *OBJECTS))} (or such a name with .gz, .xz); "
             "for plain text name two files, source and target"
         )
-    rows = list(_sound(found, bad, skipped))
+    rows = [(source, source, target) for source, target in skipped.sound(found)]
     if not rows:
         raise BadFile(f"{' and '.join(map(str, files))}: no pair of sentences in it{f'; {skipped}' if len(skipped) else ''}")
     return rows
@@ -136,14 +134,6 @@ def _files(spec: Spec) -> str | list[Path]:
     return files
 
 
-def _sound(found: Iterable[Pair | Fault], bad: Policy, skipped: Skipped) -> Iterator[Row]:
-    for pair in found:
-        if isinstance(pair, Fault):
-            skipped.take(pair, bad)
-        else:
-            yield pair[0], *pair
-
-
 def _two_files(source: Path, target: Path, longest: int) -> Iterator[Pair | Fault]:
     counts = [0, 0]
     for s, t in zip_longest(lines(source, longest), lines(target, longest)):
@@ -151,12 +141,8 @@ def _two_files(source: Path, target: Path, longest: int) -> Iterator[Pair | Faul
         counts[1] += t is not None
         if s is None or t is None:
             continue  # read to the end, to say how many
-        if isinstance(s, Fault):
-            yield s
-        elif isinstance(t, Fault):
-            yield t
-        else:
-            yield s.strip(), t.strip()
+        fault = s if isinstance(s, Fault) else t
+        yield fault if isinstance(fault, Fault) else (str(s).strip(), str(t).strip())
     if counts[0] != counts[1]:
         short, (few, many) = (target if counts[0] > counts[1] else source), sorted(counts)
         raise BadFile(
@@ -202,7 +188,7 @@ def _objects(path: Path, fields: tuple[str, str], longest: int) -> Iterator[Pair
 
 
 def _pair_of(where: str, source: str, target: str) -> Pair | Fault:
-    """What JSON can spell and a text file cannot; and empty text."""
+    """Check for empty text, and for what JSON can represent and a text file cannot."""
     for text in (source, target):
         if not text:
             return Fault(where, "empty field")

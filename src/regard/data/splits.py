@@ -1,6 +1,6 @@
-"""Which pairs are for training, which to choose by and which to report on: decided by what they say, not by where they stand.
+"""Training, validation and test splits by content, not by position.
 
-A pair's part follows from a hash of its key (the source sentence; the number; the date). So pairs of one key never stand on
+The part of a pair follows from a hash of its key (the source sentence; the number; the date). So pairs of one key are never on
 both sides of a split, and pairs added later leave the others where they were.
 """
 
@@ -27,7 +27,7 @@ def part_of(shares: tuple[float, float]) -> Callable[[str], Part]:
     """The part a key belongs to, for shares (valid, test)."""
     valid, test = shares
     if valid < 0 or test < 0 or valid + test >= 1:
-        raise NotSupported(f"shares {shares}: the parts for validation and test are shares from 0 up that leave something to train on")
+        raise NotSupported(f"shares {shares}: expected shares of validation and test from 0 up, whose sum is below 1")
 
     def part(key: str) -> Part:
         at = place(key)
@@ -39,8 +39,8 @@ def part_of(shares: tuple[float, float]) -> Callable[[str], Part]:
 def split(rows: Iterable[Row], shares: tuple[float, float] = SHARES) -> dict[Part, list[Pair]]:
     """The pairs of each part, in the order given.
 
-    Few pairs may leave a part empty that was asked for; it then gets the training key that comes next in the order of hashes,
-    as long as there are keys to spare.
+    If few pairs leave a requested part empty, it gets the next training key in the order of hashes, as long as there are
+    keys to spare.
     """
     rows, part = list(rows), part_of(shares)
     parts = {key: part(key) for key, _, _ in rows}

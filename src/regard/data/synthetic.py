@@ -1,9 +1,9 @@
-"""Random digits to copy or to turn round: the smallest task that shows where a translator looks.
+"""Random digits to copy or to reverse: the smallest task that shows what a translator attends to.
 
     copy:10-16                  3 1 4 1 5 … → 3 1 4 1 5 …, ten to sixteen digits
     reverse:10-16,count=5000    3 1 4 → 4 1 3
 
-Copying runs along the diagonal, reversing across it: attention that supposes the order of the source can do the first only.
+Copying runs along the diagonal, reversing across it: attention that assumes the order of the source can do the first only.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-r"""Documents of running text: from the user's files, or from what is on the machine already.
+r"""Documents of plain text: from the user's files, or from embedded sources.
 
-    Texts("python-docs")                     CPython's own documentation, a document a topic
-    Texts("book.txt")                        a document a file; separator="<|endoftext|>" ends one at each such line, "" at blank lines
-    Texts("pages.jsonl", field="body.text")  an object a line, a document each (.jsonl, .ndjson, .json)
+    Texts("python-docs")                     CPython's own documentation, a document per topic
+    Texts("book.txt")                        a document per file; separator="<|endoftext|>" ends one at each such line, "" at blank lines
+    Texts("pages.jsonl", field="body.text")  an object and document per line (.jsonl, .ndjson, .json)
     Texts("folder", suffixes=(".md",))       all files below it with these suffixes, in the order of their names
     Texts(["a.txt", "b.jsonl", "folder"])    one after the other
 
-Every file may end in .gz or .xz. Nothing is held whole: text comes in pieces, cut at line ends where no token spans (`\S\n\S`) if there
-are any, so that pieces become the tokens that the whole would.
+Every file may end in .gz or .xz. No file is held in memory: text comes in pieces, split at line ends that no token spans (`\S\n\S`) if there
+are any, so that pieces give the tokens that the whole would.
 
-Parts: `valid` and `test` name texts of the same kinds. A part that is not named is cut off: of `FEW` documents and more, some documents, by
-a hash of how they begin, so that copies never stand on both sides; of fewer, the end of the text.
+Parts: `valid` and `test` name texts in the same forms. A part that is not named is split off: of `FEW` documents and more, some documents, by
+a hash of how they begin, so that copies are never on both sides; of fewer, the end of the text.
 
-Bad lines: a NUL byte, bytes that are no UTF-8, more than `longest` bytes; in JSON lines also text that is not JSON and a missing field.
-`bad="stop"` raises at the first, with file and line; `bad="skip"` leaves the line out, and `skipped` tells how many for which reason.
-Documents of nothing but white space are passed over. Faults of a whole file always raise: missing, a damaged archive.
+Malformed lines: a NUL byte, invalid UTF-8, more than `longest` bytes; in JSON lines also text that is not JSON and a missing field.
+`on_error="stop"` raises at the first, with file and line; `on_error="skip"` skips the line, and `skipped` counts them by reason.
+Documents of white space only are skipped. Errors of a whole file always raise: missing, a damaged archive.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from .lines import OBJECTS, Fault, Policy, Skipped, every_line, no_text, objects
 from .splits import SHARES, Part, part_of
 
 Spec = str | Path | Sequence[str | Path]
-SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson")  # what is read of a folder unless told otherwise
+SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson")  # files of a folder that are read by default
 EMBEDDED = ("python-docs",)
 LONGEST = 1 << 24  # bytes of a line: a document of JSON lines is one
 PIECE = 1 << 18  # characters of a piece, about
-FEW = 20  # documents: below this, parts are cut by place
+FEW = 20  # documents: below this, parts are split by position
 PARTS: tuple[Part, ...] = ("train", "valid", "test")
 
 
 class Piece(NamedTuple):
-    """A stretch of text, and whether a document begins and ends with it."""
+    """A piece of text, and whether it starts and ends a document."""
 
     part: Part
     begins: bool
@@ -54,15 +54,15 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """What one reading of everything has found."""
+    """The result of reading everything once."""
 
-    digest: str  # a fingerprint of all text and where documents end
+    digest: str  # a hash of all text and document boundaries
     place_D: npt.NDArray[np.float64]  # of each document of the first source: its hash as a number from 0 to 1
     characters_D: npt.NDArray[np.int64]
 
 
 class Texts:
-    """Documents in three parts, read from where they lie as often as they are wanted."""
+    """Documents in three parts, read from their files each time they are used."""
 
     def __init__(
         self,
@@ -73,25 +73,23 @@ class Texts:
         field: str = "text",
         separator: str | None = None,
         suffixes: Sequence[str] = SUFFIXES,
-        bad: Policy = "stop",
+        on_error: Policy = "stop",
         longest: int = LONGEST,
         shares: tuple[float, float] = SHARES,
     ):
-        if bad not in ("stop", "skip"):
-            raise NotSupported(f'bad={bad!r}; "stop" raises at the first bad line, "skip" leaves bad lines out and counts them')
-        self.field, self.separator, self.bad, self.longest = field, separator, bad, longest
+        self.field, self.separator, self.on_error, self.longest = field, separator, on_error, longest
         self.shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
-        part_of(self.shares)  # refuses what makes no sense
+        part_of(self.shares)  # checks them
         named: dict[Part, Spec | None] = {"train": spec, "valid": valid, "test": test}
         self.files = {part: _files(given, tuple(suffixes)) for part, given in named.items() if given is not None}
-        self.skipped = Skipped(unit="line")
+        self.skipped = Skipped(unit="line", on_error=on_error)
 
     def pieces(self) -> Iterator[Piece]:
-        """All text, part by part within each source. A text cut by place begins anew after the cut, and has not ended before it."""
+        """All text, part by part within each source. A text split by position starts a new document after the split, without ending the one before."""
         survey = self.survey
         edges, parts = self._cuts(survey.characters_D), self._chosen(survey.place_D)
         number, at = -1, 0
-        for begins, ends, text in self._read("train", Skipped()):
+        for begins, ends, text in self._read("train", Skipped(on_error=self.on_error)):
             number += begins
             if parts is not None:
                 yield Piece(PARTS[parts[number]], begins, ends, text)
@@ -103,11 +101,11 @@ class Texts:
                 text, at, begins = text[len(cut) :], at + len(cut), False
                 yield Piece(PARTS[place], anew, ends and not text, cut)
         for part in list(self.files)[1:]:
-            for begins, ends, text in self._read(part, Skipped()):
+            for begins, ends, text in self._read(part, Skipped(on_error=self.on_error)):
                 yield Piece(part, begins, ends, text)
 
     def train(self) -> Iterator[str]:
-        """The text to learn from, piece by piece: what a vocabulary is made of."""
+        """The training text, piece by piece, as `Tokenizer.train` takes it."""
         return (piece.text for piece in self.pieces() if piece.part == "train")
 
     @cached_property
@@ -131,37 +129,29 @@ class Texts:
 
     @property
     def options(self) -> dict[str, object]:
-        """What, besides the files, decides which text is where."""
-        shown: dict[str, object] = {"field": self.field, "separator": self.separator, "bad": self.bad, "longest": self.longest}
+        """What, besides the files, decides how the text is split."""
+        shown: dict[str, object] = {"field": self.field, "separator": self.separator, "on_error": self.on_error, "longest": self.longest}
         return shown | {"shares": list(self.shares), "named": list(self.files)}
 
     @property
     def signature(self) -> list[list[object]]:
-        """Names, sizes and times of the files: while they are the same, so is the text."""
-        found: list[list[object]] = []
-        for part, files in self.files.items():
-            for path in files:
-                if isinstance(path, str):
-                    found.append([part, path, len(_embedded()), hash_of("\0".join(_embedded()))])
-                else:
-                    about = path.stat()
-                    found.append([part, str(path.resolve()), about.st_size, about.st_mtime_ns])
-        return found
+        """Names, sizes and times of the files: while they are the same, the text is."""
+        return [[part, *_signature(path)] for part, files in self.files.items() for path in files]
 
     def _cuts(self, characters_D: npt.NDArray[np.int64]) -> list[int]:
-        """Where in the whole text validation begins, and test."""
+        """Offsets in the whole text where validation and test start."""
         total, (valid, test) = int(characters_D.sum()), self.shares
         return [int(total * (1 - valid - test)), int(total * (1 - test))]
 
     def _chosen(self, place_D: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | None:
-        """The part of each document; None where parts are cut by place."""
+        """The part of each document; None where parts are split by position."""
         valid, test = self.shares
         if valid == test == 0:
             return np.zeros(len(place_D), dtype=np.int64)
         if len(place_D) < FEW:
             return None
         chosen = np.where(place_D < test, 2, np.where(place_D < test + valid, 1, 0))
-        for number, share in ((2, test), (1, valid)):  # few documents may leave a part empty; it gets the next by hash
+        for number, share in ((2, test), (1, valid)):  # a part left empty gets the next document by hash
             spare = np.unique(place_D[chosen == 0])
             if share > 0 and not (chosen == number).any() and len(spare) > 1:
                 chosen[place_D == spare[0]] = number
@@ -193,7 +183,7 @@ class Texts:
                     if text.strip():
                         yield True, text
                 elif text.what != "empty line":
-                    skipped.take(text, self.bad)
+                    skipped.take(text)
         else:
             yield from self._plain(path, skipped)
 
@@ -201,7 +191,7 @@ class Texts:
         begins, blank, kept, size = True, True, list[str](), 0
         for _, line, ended in every_line(path, self.longest):
             if isinstance(line, Fault):
-                skipped.take(line, self.bad)
+                skipped.take(line)
                 continue
             if self.separator is not None and line.strip() == self.separator:
                 if not blank:
@@ -228,6 +218,12 @@ def hash_of(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def _signature(path: Path | str) -> list[object]:
+    if isinstance(path, str):
+        return [path, len(_embedded()), hash_of("\0".join(_embedded()))]
+    return [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns]
+
+
 def _embedded() -> list[str]:
     """The topics of `help()`, as this Python has them."""
     from pydoc_data.topics import topics  # type: ignore[import-untyped,unused-ignore]
@@ -236,7 +232,7 @@ def _embedded() -> list[str]:
 
 
 def _files(spec: Spec, suffixes: tuple[str, ...]) -> list[Path | str]:
-    """Files in order, and names of embedded texts as they are."""
+    """Files in order, and names of embedded texts unchanged."""
     if isinstance(spec, str) and spec not in EMBEDDED and not Path(spec).exists() and all(Path(one).exists() for one in spec.split()):
         spec = spec.split()
     found: list[Path | str] = []

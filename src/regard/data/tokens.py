@@ -1,13 +1,13 @@
-"""Text becomes numbers and comes back: sub-words, words, characters or bytes.
+"""Tokenizers: text to ids and back, by subwords, words, characters or bytes.
 
     kind         a token is                                         unknown            decode(encode(text)) == text
     bpe          a piece of a word, made of bytes (default)         never              always
-    bytes        one byte of the text in UTF-8                      never              always
-    characters   one character                                      if rare, unseen    if no character was unknown
-    words        a word or a punctuation mark                       if rare, unseen    up to white space, if no word was unknown
+    byte         one byte of the text in UTF-8                      never              always
+    char         one character                                      if rare, unseen    if no character was unknown
+    word         a word or a punctuation mark                       if rare, unseen    up to white space, if no word was unknown
 
-The first four numbers are the same in every vocabulary: PAD, BOS, EOS, UNK. No text becomes one of the first three: their
-names cannot be made of what the kinds cut text into. Masks come from lengths, never from `id == PAD`.
+The first four ids are the same in every vocabulary: PAD, BOS, EOS, UNK. No text is encoded as one of the first three: no kind
+can produce their names. Masks come from lengths, never from `id == PAD`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ from tokenizers import pre_tokenizers
 from ..errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
 from . import _bpe
 
-Kind = Literal["bpe", "words", "characters", "bytes"]
+Kind = Literal["bpe", "word", "char", "byte"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL = ("⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩")
 VERSION = 1
-_GLUE = b"\xff"  # in no UTF-8: says that no space stands here, whatever the neighbour says
-
-
+_GLUE = b"\xff"  # never in UTF-8: no space here, whatever the neighbouring token says
 _words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
 
 
 class Tokenizer:
-    """A vocabulary and the rule that cuts text into its tokens. Made by `train` or `load`."""
+    """A vocabulary and the rule that splits text into its tokens. Made by `train` or `Tokenizers.load`."""
 
     def __init__(self, kind: Kind, vocabulary: Sequence[str], merges: Sequence[tuple[str, str]] = ()):
         self.kind: Kind = kind
@@ -62,36 +60,34 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {len(self)} tokens)"
 
-    # -- making one ----------------------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def train(cls, lines: Iterable[str], kind: Kind = "bpe", size: int = 8000, least: int = 2) -> Tokenizer:
-        """A vocabulary of at most `size` tokens; what occurs fewer than `least` times gets none. The same lines give the same one."""
+    def train(cls, lines: Iterable[str], kind: Kind = "bpe", vocab_size: int = 8000, min_count: int = 2) -> Tokenizer:
+        """A vocabulary of at most `vocab_size` tokens, each seen at least `min_count` times. The same lines give the same one."""
         if kind not in get_args(Kind):
             raise UnknownName("kind of tokenizer", str(kind), get_args(Kind))
-        smallest = len(SPECIAL) + (256 if kind in ("bpe", "bytes") else 1)
-        if size < smallest:
-            raise NotSupported(
-                f"a vocabulary of {size} tokens; {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK): raise size"
-            )
-        if kind == "bytes":
+        smallest = len(SPECIAL) + (256 if kind in ("bpe", "byte") else 1)
+        if vocab_size < smallest:
+            raise NotSupported(f"vocab_size={vocab_size}: {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK); raise it")
+        if kind == "byte":
             return cls(kind, (*SPECIAL, *_bpe.BYTES))
         if kind == "bpe":
-            vocabulary, merges = _bpe.trained(map(_checked, lines), size - len(SPECIAL), least)
+            vocabulary, merges = _bpe.trained(map(_checked, lines), vocab_size - len(SPECIAL), min_count)
             return cls(kind, (*SPECIAL, *vocabulary), merges)
         cut = cls(kind, SPECIAL)
         counts = Counter(piece for line in lines for piece in cut._pieces(_checked(line)))
-        kept = sorted((piece for piece, n in counts.items() if n >= least), key=lambda piece: (-counts[piece], piece))
-        return cls(kind, (*SPECIAL, *kept[: size - len(SPECIAL)]))
+        kept = sorted((piece for piece, n in counts.items() if n >= min_count), key=lambda piece: (-counts[piece], piece))
+        return cls(kind, (*SPECIAL, *kept[: vocab_size - len(SPECIAL)]))
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
     def encode(self, text: str, dropout: float = 0.0, seed: int = 0) -> list[int]:
-        """Ids of the text, without BOS and EOS. With dropout (bpe only) each merge is left out with that probability at each step."""
+        """Ids of the text, without BOS and EOS. With dropout (bpe only) each merge is skipped with that probability at each step."""
         return self.encode_all([text], dropout, seed)[0]
 
     def encode_all(self, texts: Sequence[str], dropout: float = 0.0, seed: int = 0) -> list[list[int]]:
-        """`encode` of many texts at once; with dropout, text number n is cut by a generator seeded with (seed, n)."""
+        """`encode` of many texts at once; with dropout, text number n uses a generator seeded with (seed, n)."""
         for text in texts:
             _checked(text)
         if dropout:
@@ -104,14 +100,14 @@ class Tokenizer:
         return [[self._ids.get(piece, UNK) for piece in self._pieces(text)] for text in texts]
 
     def _pieces(self, text: str) -> list[str]:
-        if self.kind == "characters":
+        if self.kind == "char":
             return list(text)
-        if self.kind == "bytes":
+        if self.kind == "byte":
             return [_bpe.BYTES[byte] for byte in text.encode()]
         cut = _words.pre_tokenize_str(text)
         ends = [-1, *(end for _, (_, end) in cut)]
         starts = [*(start for _, (start, _) in cut), -1]
-        # a mark is kept with the spaces around it, ", " or " (": so words are the same token beside a mark and without one
+        # a mark keeps the spaces around it, ", " or " (": so a word is the same token beside a mark and without one
         return [
             " " * (ends[n] != start) + token + " " * (starts[n + 1] != end) if _is_mark(token) else token
             for n, (token, (start, end)) in enumerate(cut)
@@ -124,19 +120,19 @@ class Tokenizer:
         return self._whole(ids).decode("utf-8", "replace")
 
     def strings(self, ids: Iterable[int]) -> list[str]:
-        """One label a token, to write beside a row or column of weights. Half a character shows as its bytes, \\xc3."""
-        shown = ((i, self._surface[i].replace(_GLUE, b"").strip() if self.kind == "words" else self._surface[i]) for i in map(int, ids))
+        """One label per token, for the rows and columns of attention weights. Part of a character shows as its bytes, \\xc3."""
+        shown = ((i, self._surface[i].replace(_GLUE, b"").strip() if self.kind == "word" else self._surface[i]) for i in map(int, ids))
         return [SPECIAL[i] if i < len(SPECIAL) else surface.decode("utf-8", "backslashreplace") for i, surface in shown]
 
     def word_numbers(self, ids: Iterable[int]) -> list[int]:
-        """Which word of the text, 0, 1, 2 …, each token is a part of; −1 for special tokens and for white space alone.
+        """The index of the word that each token is part of; −1 for special tokens and for white space alone.
 
-        Words are what ASCII white space divides, so tokens with number n make up `words(ids)[n]`.
+        Words are separated by ASCII white space, so tokens with number n make up `words(ids)[n]`.
         """
         numbers, word, inside, glued = [], -1, False, False
         for surface in (self._surface[i] for i in ids):
             mine = -1
-            if self.kind == "words" and surface:
+            if self.kind == "word" and surface:
                 inside = word >= 0 and (glued or surface.startswith(_GLUE))
                 glued, surface = surface.endswith(_GLUE), surface.replace(_GLUE, b"").strip()
             for part in re.findall(rb"\s+|\S+", surface):
@@ -149,7 +145,7 @@ class Tokenizer:
         return numbers
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Ids of these words with a space between them, and which word each is a part of; −1 for none."""
+        """Ids of these words joined by spaces, and the index of the word that each is part of; −1 for none."""
         ids = self.encode(" ".join(words))
         return ids, self.word_numbers(ids)
 
@@ -159,14 +155,14 @@ class Tokenizer:
 
     def _whole(self, ids: Iterable[int]) -> bytes:
         whole = b"".join(self._surface[i] for i in ids)
-        return b" ".join(re.sub(rb" *\xff+ *", b"", whole).split()) if self.kind == "words" else whole
+        return b" ".join(re.sub(rb" *\xff+ *", b"", whole).split()) if self.kind == "word" else whole
 
     def _bytes_of(self, token: str) -> bytes:
         if token == SPECIAL[UNK]:
-            return (f" {token} " if self.kind == "words" else token).encode()
-        if self.kind in ("bpe", "bytes"):
+            return (f" {token} " if self.kind == "word" else token).encode()
+        if self.kind in ("bpe", "byte"):
             return bytes(_bpe.BYTE_OF[character] for character in token)
-        if self.kind == "words":
+        if self.kind == "word":
             if not _is_mark(token.strip()):
                 return f" {token} ".encode()
             return (b"" if token[0] == " " else _GLUE) + token.encode() + (b"" if token[-1] == " " else _GLUE)
@@ -179,11 +175,11 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> Tokenizer:
-        """Checked before it is used: whatever is wrong is said, as BadFile."""
-        if isinstance(described, dict) and described.get("kind") == "borrowed":
-            from .borrowed import BorrowedTokenizer  # it is a Tokenizer, so it imports this
+        """The tokenizer that `to_json` described; BadFile says what is wrong with it."""
+        if isinstance(described, dict) and described.get("kind") == "hf":
+            from .hf_tokenizer import HFTokenizer  # it is a Tokenizer, so it imports this
 
-            return BorrowedTokenizer.from_json(described, where)
+            return HFTokenizer.from_json(described, where)
         if not isinstance(described, dict) or described.get("kind") not in get_args(Kind):
             raise BadFile(f"{where}: expected an object with a kind, one of {', '.join(get_args(Kind))}")
         kind, vocabulary, merges = described["kind"], described.get("vocabulary"), described.get("merges", [])
@@ -191,7 +187,7 @@ class Tokenizer:
             raise BadFile(f"{where}: vocabulary must be a list of strings, none empty")
         if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL or len(set(vocabulary)) != len(vocabulary):
             raise BadFile(f"{where}: the vocabulary must begin with {' '.join(SPECIAL)} and hold no token twice")
-        if kind in ("bpe", "bytes") and (set(_bpe.BYTES) - set(vocabulary) or set("".join(vocabulary[len(SPECIAL) :])) - set(_bpe.BYTES)):
+        if kind in ("bpe", "byte") and (set(_bpe.BYTES) - set(vocabulary) or set("".join(vocabulary[len(SPECIAL) :])) - set(_bpe.BYTES)):
             raise BadFile(f"{where}: a vocabulary of {kind} holds a token for each of the 256 bytes, and nothing not made of them")
         known = set(vocabulary[len(SPECIAL) :])
         if not isinstance(merges, list) or not all(_is_merge(pair, known) for pair in merges) or (merges and kind != "bpe"):
@@ -215,12 +211,12 @@ class Tokenizers:
 
     @classmethod
     def train(
-        cls, pairs: Sequence[tuple[str, str]], kind: Kind = "bpe", size: int = 8000, joint: bool = True, least: int = 2
+        cls, pairs: Sequence[tuple[str, str]], kind: Kind = "bpe", vocab_size: int = 8000, joint: bool = True, min_count: int = 2
     ) -> Tokenizers:
-        """From training pairs only: a vocabulary that has seen the test set flatters it."""
+        """Trained on these pairs; give training pairs only: a vocabulary that has seen the test set flatters it."""
         if joint:
-            return cls(Tokenizer.train((side for pair in pairs for side in pair), kind, size, least))
-        return cls(*(Tokenizer.train((pair[side] for pair in pairs), kind, size, least) for side in (0, 1)))
+            return cls(Tokenizer.train((side for pair in pairs for side in pair), kind, vocab_size, min_count))
+        return cls(*(Tokenizer.train((pair[side] for pair in pairs), kind, vocab_size, min_count) for side in (0, 1)))
 
     def save(self, path: str | Path) -> Path:
         """One JSON file: {"format": "regard.tokenizer", "format_version": 1, "tokenizers": [joint] or [source, target]}."""

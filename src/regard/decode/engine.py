@@ -1,199 +1,201 @@
-"""Many completions at once: prompts join a running batch as they come, answers leave it as they end, and no row can tell who else is there.
+"""Continuous batching: prompts join a running batch as they arrive, completions leave it as they end, and no row depends on the others.
 
     engine = Engine(model, tokenizer.decode)
-    rows = engine.submit(Request(prompt=ids, most=50), copies=2)
+    engine.submit(Request(prompt=ids, options=GenerationOptions(max_tokens=50, n=2)))
     while engine.busy:
-        for piece in engine.step():          # a little reading of new prompts, then one token for every row
-            print(piece.row.number, piece.text)
+        for chunk in engine.step():          # reads some tokens of new prompts, then generates one token per completion
+            print(chunk.completion.index, chunk.text)
 
-Prompts are read together, aligned at their ends: the longest begins, and a shorter one joins when as much is left as it has. Nothing is
-padded, and a step reads at most `chunk` tokens, so that running rows never wait long. Rows of states that cannot be put together
-go on as batches of their own.
+Prompts are read (prefilled) together, aligned at their ends: the longest begins, and a shorter one joins when as many tokens are left as it
+has. Nothing is padded, and a step reads at most `prefill_chunk` tokens, so running completions never wait long. Rows whose states cannot be
+joined run as batches of their own.
 
-Paper: Yu et al. 2022 ("Orca", batches that change at every step), OSDI; Agrawal et al. 2023 (prompts in chunks), arXiv:2308.16369.
+Paper: Yu et al. 2022 ("Orca", continuous batching), OSDI; Agrawal et al. 2023 (chunked prefills), arXiv:2308.16369.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..attention import State
 from ..data import BOS, EOS, PAD
-from ..errors import Busy, NotSupported, StateNotSupported
+from ..errors import NotSupported, QueueFull, StateNotSupported
 from ..models import LanguageModel
 from ._base import device_of, full_precision
-from .lookup import Lookup
-from .requests import Decode, Piece, Request, Row
-from .sample import NEVER, Sampling, draw, filtered
-
-Likeliest = tuple[tuple[int, float], ...]
+from .prompt_lookup import PromptLookup
+from .requests import Chunk, Completion, Decode, Request
+from .sampling import NEVER, choose_tokens
 
 
-@dataclass(eq=False)
-class _Prompt:
-    """A prompt, the rows that will go on from it, and the scores of its tokens if they were asked for."""
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Limits of the engine, and how it decodes. None of them changes a completion."""
 
-    request: Request
-    rows: list[Row]
-    scores: list[tuple[float, Likeliest]] = field(default_factory=list)
+    max_batch: int = 16
+    """Maximum number of completions generated at once, including those whose prompts are being read."""
+    max_context_tokens: int = 16_384
+    """Maximum number of tokens held in caches: completions times the longest of them, prompt included."""
+    max_queue: int = 64
+    """Maximum number of prompts waiting for a free slot; further ones are refused."""
+    prefill_chunk: int = 128
+    """Maximum number of prompt tokens read per step."""
+    prompt_lookup: int = 0
+    """Tokens proposed per step by prompt-lookup decoding, while a single completion is running; 0 turns it off."""
 
-    @property
-    def length(self) -> int:
-        return len(self.request.prompt)
-
-    @property
-    def gone(self) -> bool:
-        return all(row.gone for row in self.rows)
+    def __post_init__(self) -> None:
+        if min(self.max_batch, self.max_context_tokens, self.max_queue, self.prefill_chunk) < 1 or self.prompt_lookup < 0:
+            raise NotSupported(f"{self}: expected limits of at least 1, and prompt_lookup of at least 0")
 
 
 @dataclass
 class _Batch:
-    """Rows that go on together."""
+    """Completions that are decoded together."""
 
-    rows: list[Row]
+    rows: list[Completion]
     state: State
 
 
-class _Reading:
-    """Prompts on their way into the model, the longest first."""
+class _Prefill:
+    """Prompts that are being read, the longest first."""
 
-    def __init__(self, prompts: list[_Prompt]):
-        self.prompts = sorted(prompts, key=lambda prompt: -prompt.length)
-        self.left = self.prompts[0].length  # tokens still to come; the same for all, as they end together
-        self.begun = 0
+    def __init__(self, requests: list[Request]):
+        self.requests = sorted(requests, key=lambda request: -len(request.prompt))
+        self.left = len(self.requests[0].prompt)  # tokens still to read, of every prompt that has started; they end together
+        self.started = 0
         self.state: State | None = None
 
-    def without_gone(self, device: torch.device) -> _Reading | None:
-        """Those that somebody still waits for. If none of them has begun, they need not wait for the end of a longer one that left."""
-        kept = [b for b, prompt in enumerate(self.prompts) if not prompt.gone]
-        if len(kept) == len(self.prompts):
+    def without_cancelled(self, device: torch.device) -> _Prefill | None:
+        """The requests still wanted. If none of them has started, they need not wait for a longer one that left."""
+        kept = [b for b, request in enumerate(self.requests) if not request.cancelled]
+        if len(kept) == len(self.requests):
             return self
-        prompts, begun = [self.prompts[b] for b in kept], [b for b in kept if b < self.begun]
-        if not begun:
-            return _Reading(prompts) if prompts else None
+        requests, started = [self.requests[b] for b in kept], [b for b in kept if b < self.started]
+        if not started:
+            return _Prefill(requests) if requests else None
         assert self.state is not None
-        if len(begun) < self.begun:
-            self.state, self.begun = self.state.reorder(torch.tensor(begun, device=device)), len(begun)
-        self.prompts = prompts
+        if len(started) < self.started:
+            self.state, self.started = self.state.reorder(torch.tensor(started, device=device)), len(started)
+        self.requests = requests
         return self
 
 
 class Engine:
-    """Steps a model over a batch that changes. One thread may use it; see `regard.serve` for many.
+    """Decodes many completions at once with one model. To be used from one thread; `regard.serve` puts it behind HTTP.
 
-    rows       answers at once, those whose prompts are being read counted
-    positions  tokens that caches may have to hold: rows times the longest text among them, prompt and answer
-    waiting    prompts that may wait for a place; one more raises Busy
-    chunk      tokens of prompts read in a step
-    lookup     tokens guessed at once from what was said before, while there is one row only; the answers are the same (see `Lookup`)
-    ends       tokens that end an answer
-    never      tokens that are never chosen
+    decode      token ids → text
+    eos_ids     tokens that end a completion
+    banned_ids  tokens that are never generated
     """
 
     def __init__(
         self,
         model: LanguageModel,
         decode: Decode,
+        options: EngineOptions = EngineOptions(),  # noqa: B008  frozen
         *,
-        ends: Collection[int] = (EOS,),
-        never: Collection[int] = (PAD, BOS),
-        length: int | None = None,
-        rows: int = 16,
-        positions: int = 16_384,
-        waiting: int = 256,
-        chunk: int = 128,
-        lookup: int = 0,
+        eos_ids: Collection[int] = (EOS,),
+        banned_ids: Collection[int] = (PAD, BOS),
     ):
         if model.training:
-            raise NotSupported(f"this {type(model).__name__} is training, and dropout would change its answers; call model.eval() first")
-        if min(rows, positions, waiting, chunk) < 1 or lookup < 0:
-            raise NotSupported(f"Engine(rows={rows}, positions={positions}, waiting={waiting}, chunk={chunk}, lookup={lookup}): too small")
-        self.model, self.decode = model, decode
-        self.vocab = model.config.vocab
-        self.length = model.config.length if length is None else length  # of a prompt with its answer
-        self.ends, self.rows, self.positions, self.most_waiting, self.chunk = frozenset(ends), rows, positions, waiting, chunk
+            raise NotSupported(
+                f"this {type(model).__name__} is training, and dropout would change its completions; call model.eval() first"
+            )
+        self.model, self.decode, self.options = model, decode, options
+        self.vocab_size = model.config.vocab_size
+        self.context_length = model.max_length
+        self.eos_ids = frozenset(eos_ids)
         self.device = device_of(model)
-        self._never = torch.tensor(sorted(token for token in never if token < self.vocab), dtype=torch.long, device=self.device)
-        self._waiting: deque[_Prompt] = deque()
-        self._reading: _Reading | None = None
+        self._banned = torch.tensor(sorted(token for token in banned_ids if token < self.vocab_size), dtype=torch.long, device=self.device)
+        self._queue: deque[Request] = deque()
+        self._prefill: _Prefill | None = None
         self._batches: list[_Batch] = []
-        self._lookups: dict[Row, Lookup] = {}
-        self._joins, self.lookup = self._can_join(), lookup
-        if lookup:
-            self._must_go_back()
+        self._lookups: dict[Completion, PromptLookup] = {}
+        if options.prompt_lookup:
+            self._check_rewind()
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, copies: int = 1) -> list[Row]:
-        """Rows numbered 0, 1, 2 … that will answer this prompt; it is read once for all of them."""
-        size = len(request.prompt) + request.most
-        if size > self.length:
+    def submit(self, request: Request) -> list[Completion]:
+        """Queue a request; its completions, numbered 0, 1, 2, …, share one pass over the prompt."""
+        count, limits = request.options.num_completions, self.options
+        max_tokens = request.max_tokens(min(self.context_length, limits.max_context_tokens // count))
+        size = len(request.prompt) + max_tokens
+        if request.completions:
+            raise NotSupported("this request was submitted before; make a new one with dataclasses.replace(request)")
+        if size > self.context_length:
             raise NotSupported(
-                f"a prompt of {len(request.prompt)} tokens and {request.most} more are {size}, and this model reads at most {self.length}"
+                f"a prompt of {len(request.prompt)} tokens and max_tokens={max_tokens} make {size} tokens; this model reads at most "
+                f"{self.context_length}: shorten the prompt or lower max_tokens"
             )
-        if copies < 1 or copies > self.rows or copies * size > self.positions:
+        if count > limits.max_batch or count * size > limits.max_context_tokens:
             raise NotSupported(
-                f"{copies} answers of up to {size} tokens each; at once there may be 1 to {self.rows}, of {self.positions} tokens in all"
+                f"{count} completions of up to {size} tokens each; expected at most max_batch={limits.max_batch} completions and "
+                f"max_context_tokens={limits.max_context_tokens} tokens in all"
             )
-        for token in (*request.prompt, *request.bias):
-            if not 0 <= token < self.vocab:
-                raise NotSupported(f"token {token}: this model knows 0 to {self.vocab - 1}")
-        if len(self._waiting) >= self.most_waiting:
-            raise Busy(f"{len(self._waiting)} prompts are waiting already; ask again later")
-        rows = [Row(request, number, self.decode, self.ends) for number in range(copies)]
-        self._waiting.append(_Prompt(request, rows))
-        return rows
+        for token in (*request.prompt, *request.options.logit_bias):
+            if not 0 <= token < self.vocab_size:
+                raise NotSupported(f"token {token}: this model's vocabulary is 0 to {self.vocab_size - 1}")
+        if len(self._queue) >= limits.max_queue:
+            raise QueueFull(f"the queue is full: {len(self._queue)} prompts are waiting; try again later")
+        request.completions.extend(Completion(request, index, max_tokens, self.decode, self.eos_ids) for index in range(count))
+        self._queue.append(request)
+        return request.completions
 
-    def cancel(self, row: Row) -> None:
-        """Nobody wants this answer any more; its place is free after the next step."""
-        row.gone = True
+    def cancel(self, completion: Completion) -> None:
+        """Stop generating this completion; its slot is free after the next step."""
+        completion.cancelled = True
 
     def clear(self) -> None:
-        """Forget every row, as after an error of the model."""
-        self._waiting.clear()
+        """Drop all requests, for instance after an error of the model."""
+        self._queue.clear()
         self._batches.clear()
         self._lookups.clear()
-        self._reading = None
+        self._prefill = None
 
     @property
     def busy(self) -> bool:
-        return bool(self._waiting or self._reading or self._batches)
+        return bool(self._queue or self._prefill or self._batches)
 
     @property
     def running(self) -> int:
-        """Rows that have a place."""
-        return len(self._placed())
+        """Completions in progress, including those whose prompts are being read."""
+        return len(self._running())
 
     @property
-    def waiting(self) -> int:
-        """Prompts that have none yet."""
-        return len(self._waiting)
+    def queued(self) -> int:
+        """Prompts waiting for a free slot."""
+        return len(self._queue)
 
-    # -- going on ------------------------------------------------------------------------------------------------------
+    @property
+    def cached_tokens(self) -> int:
+        """The length of the longest cache in use."""
+        return max((batch.state.length for batch in self._batches), default=0)
+
+    # -- one step ------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self) -> list[Piece]:
-        """Read on in new prompts, then a token for every row: what the answers have grown by."""
-        found: list[Piece] = []
-        self._drop()
-        self._read(found)
+    def step(self) -> list[Chunk]:
+        """Read further into new prompts, then generate one token per completion; returns what completions have grown by."""
+        chunks: list[Chunk] = []
+        self._drop_cancelled()
+        self._read_prompts(chunks)
         for batch in self._batches:
-            self._advance(batch, found)
+            self._advance(batch, chunks)
         self._batches = [batch for batch in self._batches if batch.rows]
-        return found
+        return chunks
 
-    def _drop(self) -> None:
-        """Rows that nobody wants leave."""
-        self._waiting = deque(prompt for prompt in self._waiting if not prompt.gone)
-        if self._reading is not None:
-            self._reading = self._reading.without_gone(self.device)
+    def _drop_cancelled(self) -> None:
+        self._queue = deque(request for request in self._queue if not request.cancelled)
+        if self._prefill is not None:
+            self._prefill = self._prefill.without_cancelled(self.device)
         for batch in self._batches:
-            self._keep(batch, [b for b, row in enumerate(batch.rows) if not row.gone])
+            self._keep(batch, [b for b, row in enumerate(batch.rows) if not row.cancelled])
         self._batches = [batch for batch in self._batches if batch.rows]
 
     def _keep(self, batch: _Batch, kept: list[int]) -> None:
@@ -206,93 +208,95 @@ class Engine:
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
-    def _placed(self) -> list[Row]:
-        reading = [] if self._reading is None else [row for prompt in self._reading.prompts for row in prompt.rows]
+    def _running(self) -> list[Completion]:
+        reading = [] if self._prefill is None else [row for request in self._prefill.requests for row in request.completions]
         return reading + [row for batch in self._batches for row in batch.rows]
 
-    def _admitted(self) -> list[_Prompt]:
-        """Prompts from the head of the queue that find a place. None that is longer than the first may make it wait."""
-        placed = self._placed()
-        rows, longest, taken, tokens = len(placed), max((_size(row.request) for row in placed), default=0), list[_Prompt](), 0
-        while self._waiting:
-            prompt = self._waiting[0]
-            rows, longest, tokens = rows + len(prompt.rows), max(longest, _size(prompt.request)), tokens + prompt.length
-            if rows > self.rows or rows * longest > self.positions:
+    def _admit(self) -> list[Request]:
+        """Requests from the head of the queue that fit in. A longer prompt must not make the first one wait."""
+        running = self._running()
+        rows, longest = len(running), max((row.tokens_held for row in running), default=0)
+        admitted: list[Request] = []
+        tokens = 0
+        while self._queue:
+            request = self._queue[0]
+            rows += len(request.completions)
+            longest = max(longest, request.completions[0].tokens_held)
+            tokens += len(request.prompt)
+            if rows > self.options.max_batch or rows * longest > self.options.max_context_tokens:
                 break
-            if taken and (not self._joins or (prompt.length > taken[0].length and tokens > self.chunk)):
+            if admitted and len(request.prompt) > len(admitted[0].prompt) and tokens > self.options.prefill_chunk:
                 break
-            taken.append(self._waiting.popleft())
-        return taken
+            admitted.append(self._queue.popleft())
+        return admitted
 
-    def _read(self, found: list[Piece]) -> None:
-        budget = self.chunk
+    def _read_prompts(self, chunks: list[Chunk]) -> None:
+        budget = self.options.prefill_chunk
         while budget > 0:
-            if self._reading is None:
-                prompts = self._admitted()
-                if not prompts:
+            if self._prefill is None:
+                requests = self._admit()
+                if not requests:
                     return
-                self._reading = _Reading(prompts)
-            x_BLD = self._read_piece(self._reading, budget)
+                self._prefill = _Prefill(requests)
+            x_BLD = self._read_chunk(self._prefill, budget)
             budget -= x_BLD.shape[:2].numel()
-            if not self._reading.left:
-                reading, self._reading = self._reading, None
-                self._first(reading, x_BLD[:, -1], found)
+            if not self._prefill.left:
+                prefill, self._prefill = self._prefill, None
+                self._start_completions(prefill, x_BLD[:, -1], chunks)
 
-    def _read_piece(self, reading: _Reading, budget: int) -> Tensor:
-        """Features of the next tokens of all prompts that have begun."""
-        prompts = reading.prompts
-        while reading.begun < len(prompts) and prompts[reading.begun].length == reading.left:
-            fresh = self.model.begin(1)
+    def _read_chunk(self, prefill: _Prefill, budget: int) -> Tensor:
+        """Features of the next tokens of all prompts that have started."""
+        requests = prefill.requests
+        while prefill.started < len(requests) and len(requests[prefill.started].prompt) == prefill.left:
+            fresh = self.model.start(1)
             try:
-                reading.state = fresh if reading.state is None else reading.state.join(fresh)
-            except StateNotSupported:  # as rows whose blocks are not complete: they are read after these
-                self._waiting.extendleft(reversed(prompts[reading.begun :]))
-                del prompts[reading.begun :]
+                prefill.state = fresh if prefill.state is None else prefill.state.join(fresh)
+            except StateNotSupported:  # a mechanism that compresses its past, say: the others are read after these
+                self._queue.extendleft(reversed(requests[prefill.started :]))
+                del requests[prefill.started :]
                 break
-            reading.begun += 1
-        assert reading.state is not None
-        until = prompts[reading.begun].length if reading.begun < len(prompts) else 0
-        count = min(reading.left - until, max(1, budget // reading.begun))
-        at = [prompt.length - reading.left for prompt in prompts[: reading.begun]]
-        ids_BL = self._tensor([list(prompts[b].request.prompt[n : n + count]) for b, n in enumerate(at)])
-        x_BLD = self.model.features(ids_BL, state=reading.state)
-        for b, n in enumerate(at):
-            self._score(prompts[b], x_BLD[b], n)
-        reading.left -= count
+            prefill.started += 1
+        assert prefill.state is not None
+        until = len(requests[prefill.started].prompt) if prefill.started < len(requests) else 0
+        count = min(prefill.left - until, max(1, budget // prefill.started))
+        starts = [len(request.prompt) - prefill.left for request in requests[: prefill.started]]
+        ids_BL = self._tensor([list(requests[b].prompt[at : at + count]) for b, at in enumerate(starts)])
+        x_BLD = self.model.features(ids_BL, state=prefill.state)
+        for b, at in enumerate(starts):
+            self._score_prompt(requests[b], x_BLD[b], at)
+        prefill.left -= count
         return x_BLD
 
-    def _score(self, prompt: _Prompt, x_LD: Tensor, at: int) -> None:
-        """Log-probabilities of an echoed prompt's tokens from `at` + 1 on, as far as these features speak of them."""
-        request = prompt.request
-        follow = list(request.prompt[at + 1 : at + 1 + len(x_LD)])
-        if request.echo and request.alternatives is not None and follow:
-            logits_LN = full_precision(self.model.logits(x_LD[: len(follow)]))
-            prompt.scores += _scores(logits_LN, _total(logits_LN), self._tensor(follow), request.alternatives)
+    def _score_prompt(self, request: Request, x_LD: Tensor, at: int) -> None:
+        """Log-probabilities of an echoed prompt's tokens from `at` + 1 on, as far as these features predict them."""
+        targets = list(request.prompt[at + 1 : at + 1 + len(x_LD)])
+        if request.options.echo and request.options.logprobs is not None and targets:
+            logits_LN = full_precision(self.model.logits(x_LD[: len(targets)]))
+            request.prompt_scores += _token_scores(logits_LN, _log_total(logits_LN), self._tensor(targets), request.options.logprobs)
 
-    def _first(self, reading: _Reading, x_BD: Tensor, found: list[Piece]) -> None:
-        """All prompts were read: each of their rows gets its first token, and joins those that run."""
-        assert reading.state is not None
-        rows = [(row, b) for b, prompt in enumerate(reading.prompts) for row in prompt.rows]
-        for prompt in reading.prompts:
-            found += [piece for piece in (row.read(prompt.scores) for row in prompt.rows) if piece.text or piece.said or piece.finish]
-        rows = [(row, b) for row, b in rows if not (row.finish or row.gone)]
+    def _start_completions(self, prefill: _Prefill, x_BD: Tensor, chunks: list[Chunk]) -> None:
+        """All prompts were read: each completion gets its first token and joins the running ones."""
+        assert prefill.state is not None
+        rows = [(row, b) for b, request in enumerate(prefill.requests) for row in request.completions]
+        starts = [row.start() for row, _ in rows]
+        chunks += [chunk for chunk in starts if chunk.text or chunk.logprobs or chunk.finish_reason]
+        rows = [(row, b) for row, b in rows if not (row.finish_reason or row.cancelled)]
         if not rows:
             return
         logits_BN = self.model.logits(x_BD)
-        found += self._take([row for row, _ in rows], logits_BN[[b for _, b in rows]])
-        going = [(row, b) for row, b in rows if not row.finish]
-        if not going:
+        chunks += self._add_tokens([row for row, _ in rows], logits_BN[[b for _, b in rows]])
+        rows = [(row, b) for row, b in rows if not row.finish_reason]
+        if not rows:
             return
-        if self.lookup:
-            self._lookups.update({row: Lookup([*row.request.prompt, *row.ids]) for row, _ in going})
-        origin = [b for _, b in going]
-        state = reading.state
+        if self.options.prompt_lookup:
+            self._lookups.update({row: PromptLookup([*row.request.prompt, *row.ids]) for row, _ in rows})
+        origin, state = [b for _, b in rows], prefill.state
         if origin != list(range(state.batch)):
             state = state.reorder(torch.tensor(origin, device=self.device))
-        self._start(_Batch([row for row, _ in going], state))
+        self._start_batch(_Batch([row for row, _ in rows], state))
 
-    def _start(self, new: _Batch) -> None:
-        for batch in self._batches if self._joins else []:
+    def _start_batch(self, new: _Batch) -> None:
+        for batch in self._batches:
             if batch.rows:
                 try:
                     batch.state = batch.state.join(new.state)
@@ -304,96 +308,92 @@ class Engine:
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
-    def _advance(self, batch: _Batch, found: list[Piece]) -> None:
-        if self.lookup and len(batch.rows) == 1:
-            found += self._leap(batch.rows[0], batch.state)
+    def _advance(self, batch: _Batch, chunks: list[Chunk]) -> None:
+        if self.options.prompt_lookup and len(batch.rows) == 1:
+            chunks += self._speculate(batch.rows[0], batch.state)
         else:
-            logits_BN = self.model.step(self._tensor([row.last for row in batch.rows]), batch.state).logits_BN
-            found += self._take(batch.rows, logits_BN)
-        self._keep(batch, [b for b, row in enumerate(batch.rows) if not row.finish])
+            logits_BN = self.model.step(self._tensor([row.last_token for row in batch.rows]), batch.state).logits_BN
+            chunks += self._add_tokens(batch.rows, logits_BN)
+        self._keep(batch, [b for b, row in enumerate(batch.rows) if not row.finish_reason])
 
-    def _leap(self, row: Row, state: State) -> Iterator[Piece]:
-        """A token, and those guessed after it that turn out to be the ones that would have been chosen."""
-        guessed = self._lookups[row].guess(min(self.lookup, row.request.most - len(row.ids) - 1))
-        x_LD = self.model.features(self._tensor([[row.last, *guessed]]), state=state)[0]
+    def _speculate(self, row: Completion, state: State) -> Iterator[Chunk]:
+        """One token, and as many proposed ones after it as turn out to be those that would have been chosen."""
+        proposed = self._lookups[row].propose(min(self.options.prompt_lookup, row.max_tokens - len(row.ids) - 1))
+        x_LD = self.model.features(self._tensor([[row.last_token, *proposed]]), state=state)[0]
         logits_LN = self.model.logits(x_LD)
-        for right in range(len(guessed) + 1):
-            yield from self._take([row], logits_LN[right : right + 1])
-            if row.finish or right == len(guessed) or row.last != guessed[right]:
+        for accepted in range(len(proposed) + 1):
+            yield from self._add_tokens([row], logits_LN[accepted : accepted + 1])
+            if row.finish_reason or accepted == len(proposed) or row.last_token != proposed[accepted]:
                 break
-        if right < len(guessed):
-            state.back(len(guessed) - right)
+        if accepted < len(proposed):
+            state.back(len(proposed) - accepted)
 
-    def _take(self, rows: list[Row], logits_BN: Tensor) -> list[Piece]:
-        """The next token of each row, by its own options."""
+    def _add_tokens(self, rows: list[Completion], logits_BN: Tensor) -> list[Chunk]:
+        """The next token of each completion, by its own options."""
         logits_BN = full_precision(logits_BN)
-        total_B, most = _total(logits_BN), max((row.request.alternatives or 0 for row in rows), default=0)
-        chosen_B = self._choose(rows, logits_BN)
-        pieces = []
-        for row, token, score in zip(rows, chosen_B.tolist(), _scores(logits_BN, total_B, chosen_B, most), strict=True):
+        total_B = _log_total(logits_BN)
+        alternatives = max((row.request.options.logprobs or 0 for row in rows), default=0)
+        token_B = self._choose(rows, logits_BN)
+        chunks = []
+        for row, token, score in zip(rows, token_B.tolist(), _token_scores(logits_BN, total_B, token_B, alternatives), strict=True):
             if row in self._lookups:
                 self._lookups[row].add(token)
-            pieces.append(row.take(token, *score))
-        return pieces
+            chunks.append(row.add(token, *score))
+        return chunks
 
-    def _choose(self, rows: list[Row], logits_BN: Tensor) -> Tensor:
-        if len(self._never) or any(row.change for row in rows):
-            logits_BN = logits_BN.index_fill(-1, self._never, NEVER)
+    def _choose(self, rows: list[Completion], logits_BN: Tensor) -> Tensor:
+        if len(self._banned) or any(row.logit_changes for row in rows):
+            logits_BN = logits_BN.index_fill(-1, self._banned, NEVER)
         for b, row in enumerate(rows):
-            if row.change:
-                logits_BN[b, self._tensor(list(row.change))] += torch.tensor(list(row.change.values()), device=self.device).to(logits_BN)
-        alike: dict[tuple[float, int, float, float], list[int]] = {}
+            if row.logit_changes:
+                changes = torch.tensor(list(row.logit_changes.values()), device=self.device).to(logits_BN)
+                logits_BN[b, self._tensor(list(row.logit_changes))] += changes
+        groups: dict[tuple[float, int, float, float], list[int]] = {}  # rows that sample alike
         for b, row in enumerate(rows):
-            s = row.request.sampling
-            alike.setdefault((s.temperature, s.top_k, s.top_p, s.min_p) if s.temperature else (0.0, 0, 1.0, 0.0), []).append(b)
-        chosen_B = torch.zeros(len(rows), dtype=torch.long, device=self.device)
-        for (temperature, top_k, top_p, min_p), who in alike.items():
-            these_BN = logits_BN if len(who) == len(rows) else logits_BN[who]
-            if temperature == 0:
-                chosen_B[who] = these_BN.argmax(-1)
-            else:
-                uniform_B = torch.tensor([rows[b].uniform() for b in who], dtype=torch.float64, device=self.device)
-                options = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-                chosen_B[who] = draw(filtered(these_BN, options), uniform_B)
-        return chosen_B
+            o = row.request.options
+            groups.setdefault((o.temperature, o.top_k, o.top_p, o.min_p) if o.temperature else (0.0, 0, 1.0, 0.0), []).append(b)
+        token_B = torch.zeros(len(rows), dtype=torch.long, device=self.device)
+        for members in groups.values():
+            options = rows[members[0]].request.options
+            these_BN = logits_BN if len(members) == len(rows) else logits_BN[members]
+            token_B[members] = choose_tokens(these_BN, options, partial(_uniforms, [rows[b] for b in members]))
+        return token_B
 
-    def _can_join(self) -> bool:
-        try:
-            self.model.begin(1).join(self.model.begin(1))
-        except StateNotSupported:
-            return False
-        return True
-
-    def _must_go_back(self) -> None:
-        state = self.model.begin(1)
+    def _check_rewind(self) -> None:
+        """Prompt lookup needs states that can be rewound: caches can, recurrent states cannot."""
+        state = self.model.start(1)
         with torch.no_grad():
             self.model.features(self._tensor([[PAD, PAD]]), state=state)
         try:
             state.back(1)
         except StateNotSupported as cannot:
-            raise NotSupported(f"lookup={self.lookup}: guessed tokens must be taken back where they are wrong, and {cannot}") from cannot
+            raise NotSupported(
+                f"prompt_lookup={self.options.prompt_lookup}: rejected tokens must be taken back, and {cannot}; use prompt_lookup=0"
+            ) from cannot
 
     def _tensor(self, ids: list[int] | list[list[int]]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
 
-def _size(request: Request) -> int:
-    return len(request.prompt) + request.most
+def _uniforms(rows: list[Completion]) -> Tensor:
+    return torch.tensor([row.next_uniform() for row in rows], dtype=torch.float64)
 
 
-def _total(logits_BN: Tensor) -> Tensor:
-    """The logarithm of what probabilities are divided by."""
+def _log_total(logits_BN: Tensor) -> Tensor:
+    """log Σ exp of the logits of each row, the normaliser of log-probabilities."""
     total_B = logits_BN.logsumexp(-1)
     if not bool(torch.isfinite(total_B).all()):
-        raise NotSupported("the model's logits are not numbers; its weights are damaged, or its training diverged")
+        raise NotSupported("the model's logits are not finite; its parameters are damaged, or its training diverged")
     return total_B
 
 
-def _scores(logits_BN: Tensor, total_B: Tensor, token_B: Tensor, alternatives: int) -> list[tuple[float, Likeliest]]:
-    """The log-probability of each row's token, and the likeliest tokens with theirs."""
-    mine = (logits_BN.gather(-1, token_B[:, None])[:, 0] - total_B).tolist()
+def _token_scores(
+    logits_BN: Tensor, total_B: Tensor, token_B: Tensor, alternatives: int
+) -> list[tuple[float, tuple[tuple[int, float], ...]]]:
+    """The log-probability of each row's token, and the most likely tokens with theirs."""
+    log_probs = (logits_BN.gather(-1, token_B[:, None])[:, 0] - total_B).tolist()
     if not alternatives:
-        return [(log_prob, ()) for log_prob in mine]
+        return [(log_prob, ()) for log_prob in log_probs]
     best = logits_BN.topk(min(alternatives, logits_BN.shape[-1]), -1)
     ids, values = best.indices.tolist(), (best.values - total_B[:, None]).tolist()
-    return [(log_prob, tuple(zip(i, v, strict=True))) for log_prob, i, v in zip(mine, ids, values, strict=True)]
+    return [(log_prob, tuple(zip(i, v, strict=True))) for log_prob, i, v in zip(log_probs, ids, values, strict=True)]

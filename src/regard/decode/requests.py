@@ -1,150 +1,168 @@
-"""What is asked of a completion, and what comes back: text in pieces, tokens with their log-probabilities, and why it ended."""
+"""A request to the engine and the completions it grows into: tokens, text, log-probabilities, and why each ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..errors import NotSupported
-from .sample import Sampling, Uniforms
-from .stops import BROKEN, Pieces, Stops, Stream
+from .sampling import DEFAULT_MAX_TOKENS, GenerationOptions, Uniforms
+from .stops import BROKEN, Detokenizer, StopFilter
 
 Decode = Callable[[list[int]], str]
-Finish = Literal["stop", "length"]
-BEHIND = 8  # tokens of the prompt that the first new ones are read behind
+FinishReason = Literal["stop", "length"]
+Scores = tuple[float | None, tuple[tuple[int, float], ...]]  # log-probability of a token, and the most likely tokens with theirs
+CONTEXT = 8  # prompt tokens after which the first new ones are decoded to text
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Request:
-    """A prompt and how to go on with it. Which ids a model knows and how long a text it takes, the engine checks."""
+    """A prompt with its options, and after `Engine.submit` the completions that continue it. A request is submitted once."""
 
     prompt: Sequence[int]
-    most: int = 16  # tokens at most, the end token counted; 0 only reads the prompt
-    sampling: Sampling = field(default_factory=Sampling)  # its own `most` is not asked
-    stops: Stops = field(default_factory=Stops)
-    bias: Mapping[int, float] = field(default_factory=dict)  # added to the logits of tokens
-    presence: float = 0.0  # taken from the logit of each token that was said already
-    frequency: float = 0.0  # taken from it as often as it was said
-    alternatives: int | None = None  # of the likeliest tokens, beside the one taken; None: no log-probabilities are kept
-    echo: bool = False  # the prompt is part of the answer, with its log-probabilities
+    options: GenerationOptions = field(default_factory=GenerationOptions)
     hidden: int = 0  # tokens at the beginning of the prompt that an echo leaves out
+    index: int = 0  # of the prompt, among those submitted together
+    completions: list[Completion] = field(default_factory=list, init=False)
+    prompt_scores: list[Scores] = field(default_factory=list, init=False)  # of an echoed prompt's tokens from the second on
 
     def __post_init__(self) -> None:
         if not len(self.prompt):
-            raise NotSupported("an empty prompt; a model goes on from at least one token, if only the one that begins a text")
-        if self.most < 0:
-            raise NotSupported(f"Request(most={self.most}): expected at least 0")
-        if self.alternatives is not None and self.alternatives < 0:
-            raise NotSupported(f"Request(alternatives={self.alternatives}): expected at least 0, or None for no log-probabilities")
+            raise NotSupported("an empty prompt; a model continues at least one token, if only the one that begins a text")
+
+    def max_tokens(self, available: int) -> int:
+        """The maximum number of new tokens per completion, if prompt and completion may have `available` tokens."""
+        if self.options.max_tokens is not None:
+            return self.options.max_tokens
+        return max(1, min(DEFAULT_MAX_TOKENS, available - len(self.prompt)))
+
+    @property
+    def cancelled(self) -> bool:
+        return all(completion.cancelled for completion in self.completions)
 
 
-class Said(NamedTuple):
-    """A token of an answer, with its log-probability under the model itself, before any of the options."""
+class TokenLogprob(NamedTuple):
+    """A token with its log-probability under the model itself, before penalties, temperature and filters."""
 
     id: int
-    log_prob: float | None  # None for the first token of an echoed prompt, which follows nothing
-    likeliest: tuple[tuple[int, float], ...]  # the best alternatives, best first; the token itself only if it is one of them
-    offset: int  # the character of the answer it begins at
+    log_prob: float | None  # None for the first token of an echoed prompt, which has no context
+    top: tuple[tuple[int, float], ...]  # the most likely alternatives, best first; the token itself only if it is one of them
+    offset: int  # of its first character in the text
 
 
-class Piece(NamedTuple):
-    """What an answer has grown by. Tokens come with the text they begin in, and only if they were asked for."""
+class Chunk(NamedTuple):
+    """What a completion has grown by. Tokens come with the text they begin in, and only if log-probabilities were requested."""
 
-    row: Row
+    completion: Completion
     text: str
-    said: list[Said]
-    finish: Finish | None
+    logprobs: list[TokenLogprob]
+    finish_reason: FinishReason | None
 
 
-class Row:
-    """One answer in the making. Its random numbers, its text and its end are its own, so neighbours cannot change it."""
+class Completion:
+    """One completion of a request, in progress or finished. It has its own random numbers, text and end, whatever else is in the batch."""
 
-    def __init__(self, request: Request, number: int, decode: Decode, ends: frozenset[int]):
-        self.request, self.number = request, number
-        self.ids: list[int] = []
-        self.log_prob = 0.0  # of all tokens taken
-        self.finish: Finish | None = None
-        self.gone = False  # nobody wants it any more
-        self.change = dict(request.bias)  # what is added to logits now: biases, less penalties
-        self._ends, self._stream = ends, Stream(request.stops)
-        self._pieces = _behind(decode, [] if request.echo else list(request.prompt[-BEHIND:]))
+    def __init__(self, request: Request, index: int, max_tokens: int, decode: Decode, eos_ids: frozenset[int]):
+        self.request, self.index = request, index
+        self.max_tokens = max_tokens
+        self.ids: list[int] = []  # all tokens generated, including the end token and those of a stop string
+        self.log_prob = 0.0  # of the ids
+        self.logprobs: list[TokenLogprob] = []  # of the tokens of the text, if requested
+        self.finish_reason: FinishReason | None = None
+        self.cancelled = False
+        self.logit_changes = dict(request.options.logit_bias)  # biases less penalties, by token id
+        self._eos_ids = eos_ids
+        self._filter = StopFilter(request.options.stop)
+        self._detokenizer = _detokenizer_after(decode, [] if request.options.echo else list(request.prompt[-CONTEXT:]))
         self._uniforms: Uniforms | None = None
-        self._waiting: list[Said] = []  # tokens whose text is held back
-        self._characters = 0  # of all pieces so far, those held back counted
-        self._echoed = ""
+        self._pending: list[TokenLogprob] = []  # tokens whose text is held back
+        self._characters = 0  # of all text so far, including what is held back
+        self._echo = ""
+
+    def __repr__(self) -> str:
+        return f"Completion(text={self.text!r}, finish_reason={self.finish_reason!r}, log_prob={self.log_prob:.4f})"
 
     @property
     def text(self) -> str:
-        """All that was let out so far."""
-        return self._echoed + self._stream.text
+        """The text so far."""
+        return self._echo + self._filter.text
 
     @property
-    def last(self) -> int:
+    def last_token(self) -> int:
         return self.ids[-1] if self.ids else self.request.prompt[-1]
 
-    def uniform(self) -> float:
+    @property
+    def tokens_held(self) -> int:
+        """The largest number of tokens its cache may have to hold."""
+        return len(self.request.prompt) + self.max_tokens
+
+    def next_uniform(self) -> float:
         """The next of its random numbers."""
-        self._uniforms = self._uniforms or Uniforms(self.request.sampling.seed, [self.number])
+        self._uniforms = self._uniforms or Uniforms(self.request.options.seed, [self.index])
         return float(self._uniforms.next([0]))
 
-    def read(self, scores: Sequence[tuple[float, tuple[tuple[int, float], ...]]]) -> Piece:
-        """The prompt was read; of an echoed one these are the scores of all tokens but the first, if they were asked for."""
-        request = self.request
-        if request.echo:
-            given: list[tuple[float | None, tuple[tuple[int, float], ...]]] = [(None, ()), *scores]
+    def start(self) -> Chunk:
+        """The prompt has been read: the first chunk is its text, if it is echoed."""
+        request, options = self.request, self.request.options
+        if options.echo:
+            scores: list[Scores] = [(None, ()), *request.prompt_scores]
             for at, token in enumerate(request.prompt):
                 if at < request.hidden:
                     continue
-                if request.alternatives is not None:
-                    self._waiting.append(Said(token, *given[at], self._characters))
-                self._echoed += self._pieces.push(token)
-                self._characters = len(self._echoed)
-            if not request.most:
-                self._echoed += self._pieces.close()
-        self.finish = None if request.most else "length"
-        return self._piece(self._echoed)
+                if options.logprobs is not None:
+                    self._pending.append(TokenLogprob(token, *scores[at], self._characters))
+                self._echo += self._detokenizer.push(token)
+                self._characters = len(self._echo)
+            if not self.max_tokens:
+                self._echo += self._detokenizer.close()
+        self.finish_reason = None if self.max_tokens else "length"
+        return self._chunk(self._echo)
 
-    def take(self, token: int, log_prob: float, likeliest: tuple[tuple[int, float], ...]) -> Piece:
+    def add(self, token: int, log_prob: float, top: tuple[tuple[int, float], ...]) -> Chunk:
         """The next token was chosen."""
-        request = self.request
+        options = self.request.options
         self.ids.append(token)
         self.log_prob += log_prob
-        if request.presence or request.frequency:
+        if options.presence_penalty or options.frequency_penalty:
             first = self.ids.index(token) == len(self.ids) - 1
-            self.change[token] = self.change.get(token, 0.0) - request.frequency - request.presence * first
-        if request.alternatives is not None:
-            self._waiting.append(Said(token, log_prob, likeliest[: request.alternatives], self._characters))
-        ended, last = token in self._ends, len(self.ids) >= request.most
-        shown = "" if ended else self._push(self._pieces.push(token))
-        if ended or last:
-            shown += self._push(self._pieces.close())  # half a character, which may complete a stop string
-            shown += self._stream.close()
-        if ended or self._stream.stop is not None:
-            self.finish = "stop"
-        elif last:
-            self.finish = "length"
-        return self._piece(shown)
+            change = self.logit_changes.get(token, 0.0)
+            self.logit_changes[token] = change - options.frequency_penalty - options.presence_penalty * first
+        if options.logprobs is not None:
+            self._pending.append(TokenLogprob(token, log_prob, top[: options.logprobs], self._characters))
+        ended, full = token in self._eos_ids, len(self.ids) >= self.max_tokens
+        shown = "" if ended else self._push(self._detokenizer.push(token))
+        if ended or full:
+            shown += self._push(self._detokenizer.close())  # an incomplete character, which may complete a stop string
+            shown += self._filter.close()
+        if ended or self._filter.stop is not None:
+            self.finish_reason = "stop"
+        elif full:
+            self.finish_reason = "length"
+        return self._chunk(shown)
 
-    def _push(self, piece: str) -> str:
-        self._characters += len(piece)
-        return self._stream.push(piece)
+    def _push(self, text: str) -> str:
+        self._characters += len(text)
+        return self._filter.push(text)
 
-    def _piece(self, shown: str) -> Piece:
-        cut = len(self.text)
-        if self.finish and self._stream.stop is None:
-            cut += 1  # nothing is cut off: tokens without text, as the end, come too
-        ready = [said for said in self._waiting if said.offset < cut]
-        self._waiting = [said for said in self._waiting if said.offset >= cut]
-        return Piece(self, shown, ready, self.finish)
+    def _chunk(self, shown: str) -> Chunk:
+        ready: list[TokenLogprob] = []
+        if self._pending:
+            end = len(self.text)
+            if self.finish_reason and self._filter.stop is None:
+                end += 1  # nothing is cut off: tokens without text, such as the end token, come too
+            ready = [token for token in self._pending if token.offset < end]
+            self._pending = [token for token in self._pending if token.offset >= end]
+            self.logprobs += ready
+        return Chunk(self, shown, ready, self.finish_reason)
 
 
-def _behind(decode: Decode, ids: list[int]) -> Pieces:
-    """Pieces of text that follow these tokens. A character that the prompt only begins is part of what follows."""
+def _detokenizer_after(decode: Decode, ids: list[int]) -> Detokenizer:
+    """A detokenizer for what follows these tokens. A character that the prompt only begins is part of what follows."""
     whole = len(ids)
     while whole and decode(ids[:whole]).endswith(BROKEN):
         whole -= 1
-    pieces = Pieces(decode, ids[:whole])
+    detokenizer = Detokenizer(decode, ids[:whole])
     for token in ids[whole:]:
-        pieces.push(token)
-    return pieces
+        detokenizer.push(token)
+    return detokenizer

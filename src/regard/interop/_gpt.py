@@ -1,40 +1,41 @@
-"""GPT in the files of transformers: as GPT-2, with norms after each sum, none at the end, and other names for the tables."""
+"""GPT in the files of transformers: as GPT-2, with norms after each sum, none at the end, and other names for the embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
-from ..models import GPT
-from ._encoders import Plain, tied
-from ._gpt2 import blocks_table, gpt_config, gpt_settings
-from ._names import Line, expect, line, ours, theirs
-
-TYPES = ("openai-gpt",)
-NAMES = ("gpt",)
-BUFFERS = (r"\.attn\.bias$", r"(^|\.)position_ids$", r"^lm_head\.weight$")
+from ..models import GPT as GPTModel
+from ._family import Family, Settings
+from ._gpt2 import SETTINGS, blocks_table, gpt_config, gpt_settings
+from ._hf_config import HFConfig
+from ._names import Entry, tensor
 
 
-def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    expect(hf, afn="gelu", tie_word_embeddings=True)  # by "gelu" this family means the form with tanh
-    return "gpt", gpt_settings(hf)
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.require(afn="gelu")  # which is gelu_tanh: in this family "gelu" is the tanh approximation
+    return gpt_settings(hf)
 
 
-def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Tensor]:
-    hf = Plain(hf, "transformer")
-    tied(hf, "lm_head.weight", "tokens_embed.weight")
-    return ours(hf, _table(settings["depth"]))
+def more_config(model: GPTModel) -> dict[str, Any]:
+    return gpt_config(model) | {"architectures": ["OpenAIGPTLMHeadModel"], "afn": "gelu"}
 
 
-def exported(model: GPT) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = theirs(model.state_dict(), _table(model.config.depth))
-    return gpt_config(model, "openai-gpt", "OpenAIGPTLMHeadModel") | {"afn": "gelu"}, {
-        f"transformer.{name}": x for name, x in tensors.items()
-    }
+def table(settings: Settings) -> list[Entry]:
+    return [
+        tensor("embedding.token.weight", "tokens_embed.weight"),
+        tensor("embedding.position.table.weight", "positions_embed.weight"),
+        *blocks_table(settings["depth"], "over"),
+    ]
 
 
-def _table(depth: int) -> list[Line]:
-    words = [line("embedding.token.weight", "tokens_embed.weight"), line("embedding.position.table.weight", "positions_embed.weight")]
-    return [*words, *blocks_table(depth, "over")]
+GPT = Family(
+    model="gpt",
+    model_types=("openai-gpt",),
+    settings=SETTINGS,
+    more_settings=more_settings,
+    more_config=more_config,
+    table=table,
+    prefix="transformer",
+    tied={"lm_head.weight": "tokens_embed.weight"},
+    ignored=(r"\.attn\.bias$", r"(^|\.)position_ids$"),
+)

@@ -1,144 +1,119 @@
-"""Llama and its kin in the files of transformers: Mistral, which may look through a window, and Qwen 2, whose q, k, v have a bias."""
+"""Llama and its relatives in the files of transformers: Mistral, which may have a sliding window, and Qwen 2, whose q, k, v have a bias."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ..attention import LocalAttention
 from ..errors import BadConfig
 from ..models import Llama
-from ._encoders import Plain, only_softmax, tied
-from ._names import Line, expect, line, need, ours, theirs
+from ._attention import window_and_dropout
+from ._family import Family, SettingKeys, Settings
+from ._hf_config import HFConfig
+from ._names import Entry, tensor
 
-TYPES = ("llama", "mistral", "qwen2")
-NAMES = ("llama",)
-BUFFERS = (r"rotary_emb\.inv_freq$", r"^lm_head\.weight$")  # angles; the table once more, where it is tied
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
 
-def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    expect(hf, hidden_act="silu", attention_bias=False, mlp_bias=False, use_sliding_window=False)
-    width, heads = need(hf, "hidden_size"), need(hf, "num_attention_heads")
-    base, stretch = _rotary(hf)
-    return "llama", {
-        "vocab": need(hf, "vocab_size"),
-        "length": need(hf, "max_position_embeddings"),
-        "width": width,
-        "heads": heads,
-        "depth": need(hf, "num_hidden_layers"),
-        "kv_heads": hf.get("num_key_value_heads") or heads,
-        "head_width": hf.get("head_dim") or width // heads,
-        "hidden": need(hf, "intermediate_size"),
-        "base": base,
-        "stretch": stretch,
-        "eps": hf.get("rms_norm_eps", 1e-6),
+SETTINGS: SettingKeys = {
+    "vocab_size": "vocab_size",
+    "context_length": "max_position_embeddings",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "depth": "num_hidden_layers",
+    "hidden": "intermediate_size",
+    "eps": ("rms_norm_eps", 1e-6),
+    "tied": ("tie_word_embeddings", False),
+}
+
+
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.require(hidden_act="silu", attention_bias=False, mlp_bias=False, use_sliding_window=False)
+    return {
+        "kv_heads": hf.get("num_key_value_heads") or hf["num_attention_heads"],
+        "head_dim": hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
+        **rotary_settings(hf),
         "qkv_bias": hf["model_type"] == "qwen2",
-        "tied": hf.get("tie_word_embeddings", False),
-        "attention": (_attention(hf),),
+        "attention": (_attention_spec(hf),),
     }
 
 
-def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Tensor]:
-    hf = Plain(hf, "model")
-    if settings["tied"]:
-        tied(hf, "lm_head.weight", "embed_tokens.weight")
-    return ours(hf, _table(settings))
-
-
-def exported(model: Llama) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    c, windows = model.config, {_window(block.mixer.attention) for block in model._blocks()}
-    if windows == {None} or len(windows) > 1:
-        only_softmax(model)
-    kind = "qwen2" if c.qkv_bias else "llama" if windows == {None} else "mistral"
-    described = {
-        "model_type": kind,
-        "architectures": [{"qwen2": "Qwen2ForCausalLM", "mistral": "MistralForCausalLM"}.get(kind, "LlamaForCausalLM")],
-        "vocab_size": c.vocab,
-        "max_position_embeddings": c.length,
-        "hidden_size": c.width,
-        "num_attention_heads": c.heads,
-        "num_hidden_layers": c.depth,
+def more_config(model: Llama) -> dict[str, Any]:
+    c = model.config
+    window, dropout = window_and_dropout(model, windows=not c.qkv_bias)  # Qwen 2 has no window
+    model_type = "qwen2" if c.qkv_bias else "llama" if window is None else "mistral"
+    return {
+        "model_type": model_type,
+        "architectures": [ARCHITECTURES[model_type]],
         "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_width,
-        "intermediate_size": c.hidden,
-        "rope_theta": float(c.base),
-        **_scaling(c.stretch),
-        "rms_norm_eps": c.eps,
-        "tie_word_embeddings": c.tied,
+        "head_dim": c.head_dim,
+        **rotary_config(model),
         "hidden_act": "silu",
+        "attention_dropout": dropout,
+        **({} if window is None else {"sliding_window": window}),
     }
-    if kind == "mistral":
-        described["sliding_window"] = windows.pop()
-    settings, own = vars(c), model.state_dict()
-    table = _table(settings)
-    cut = {each.ours: _cut(own[each.ours], each, settings) for each in table if ".qkv." in each.ours}
-    tensors = {name: part for each in table if each.ours in cut for name, part in zip(each.theirs, cut[each.ours], strict=True)}
-    tensors |= theirs(own, [each for each in table if each.ours not in cut])
-    return described, {name if name == "lm_head.weight" else f"model.{name}": x for name, x in tensors.items()}
 
 
-def _table(settings: Mapping[str, Any]) -> list[Line]:
-    table = [line("embedding.token.weight", "embed_tokens.weight"), line("norm.weight", "norm.weight")]
+def table(settings: Settings) -> list[Entry]:
+    entries = [tensor("embedding.token.weight", "embed_tokens.weight"), tensor("norm.weight", "norm.weight")]
+    kv_size = settings["kv_heads"] * settings["head_dim"]
+    sizes = (settings["heads"] * settings["head_dim"], kv_size, kv_size)
     for i in range(settings["depth"]):
-        here, there = f"blocks.{i}", f"layers.{i}"
+        block, hf = f"blocks.{i}", f"layers.{i}"
         for part in ("weight", "bias") if settings["qkv_bias"] else ("weight",):
-            table.append(line(f"{here}.mixer.qkv.{part}", *(f"{there}.self_attn.{x}_proj.{part}" for x in "qkv")))
-        table += [
-            line(f"{here}.mixer.out.weight", f"{there}.self_attn.o_proj.weight"),
-            line(f"{here}.feedforward.up.weight", f"{there}.mlp.gate_proj.weight", f"{there}.mlp.up_proj.weight"),
-            line(f"{here}.feedforward.down.weight", f"{there}.mlp.down_proj.weight"),
-            line(f"{here}.around_mixer.before.weight", f"{there}.input_layernorm.weight"),
-            line(f"{here}.around_feedforward.before.weight", f"{there}.post_attention_layernorm.weight"),
+            projections = tuple(f"{hf}.self_attn.{x}_proj.{part}" for x in "qkv")
+            entries.append(Entry(f"{block}.mixer.qkv.{part}", projections, sizes=sizes))
+        entries += [
+            tensor(f"{block}.mixer.out.weight", f"{hf}.self_attn.o_proj.weight"),
+            tensor(f"{block}.feedforward.up.weight", f"{hf}.mlp.gate_proj.weight", f"{hf}.mlp.up_proj.weight"),
+            tensor(f"{block}.feedforward.down.weight", f"{hf}.mlp.down_proj.weight"),
+            tensor(f"{block}.around_mixer.before.weight", f"{hf}.input_layernorm.weight"),
+            tensor(f"{block}.around_feedforward.before.weight", f"{hf}.post_attention_layernorm.weight"),
         ]
-    return table if settings["tied"] else [*table, line("output.weight", "lm_head.weight")]
+    return entries if settings["tied"] else [*entries, tensor("output.weight", "lm_head.weight")]
 
 
-def _cut(qkv: Tensor, each: Line, settings: Mapping[str, Any]) -> list[Tensor]:
-    """q, k and v, of which q may have more heads."""
-    rows = [settings[heads] * settings["head_width"] for heads in ("heads", "kv_heads", "kv_heads")]
-    return [part.contiguous() for part in torch.split(qkv, rows)]
-
-
-STRETCHES: dict[str, tuple[str, ...]] = {  # kinds of rotary places → what config.json says of them, in the order of `Rotary(stretch=…)`
+ROPE_TYPES: dict[str, tuple[str, ...]] = {  # rope_type → its parameters in config.json, in the order of `Rotary(stretch=…)`
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
 
 
-def _rotary(hf: Mapping[str, Any]) -> tuple[int, tuple[float, ...]]:
-    """Base and stretch of the angles. Older files say them beside the rest, newer ones with all there is to say of places."""
-    said = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
-    kind = said.get("rope_type", said.get("type", "default"))
-    base = float(said.get("rope_theta", hf.get("rope_theta", 10_000.0)))
-    if kind not in STRETCHES or said.get("partial_rotary_factor", 1) != 1 or not base.is_integer():
-        raise BadConfig(
-            f"config.json asks for rotary places of the kind {kind!r}, {said}; here are {', '.join(STRETCHES)}, over all features of a head"
-        )
-    missing = [name for name in STRETCHES[kind] if name not in said]
+def rotary_settings(hf: HFConfig) -> dict[str, Any]:
+    """Base and stretch of the rotary embedding, from rope_theta and rope_scaling (older files) or rope_parameters (newer ones)."""
+    rope = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    base = float(rope.get("rope_theta", hf.get("rope_theta", 10_000.0)))
+    if kind not in ROPE_TYPES or rope.get("partial_rotary_factor", 1) != 1:
+        raise BadConfig(f"config.json has rope_type={kind!r}, {rope}; supported are {', '.join(ROPE_TYPES)} over all features of a head")
+    missing = [name for name in ROPE_TYPES[kind] if name not in rope]
     if missing:
-        raise BadConfig(f"config.json asks for rotary places of the kind {kind!r} and does not say {', '.join(missing)}: {said}")
-    return int(base), tuple(said[name] for name in STRETCHES[kind])
+        raise BadConfig(f"config.json has rope_type={kind!r} and lacks {', '.join(missing)}: {rope}")
+    return {"base": base, "stretch": tuple(rope[name] for name in ROPE_TYPES[kind])}
 
 
-def _scaling(stretch: tuple[float, ...]) -> dict[str, Any]:
-    kind = next(kind for kind, names in STRETCHES.items() if len(names) == len(stretch))
-    return {"rope_scaling": {"rope_type": kind, **dict(zip(STRETCHES[kind], stretch, strict=True))}} if stretch else {}
+def rotary_config(model: Llama) -> dict[str, Any]:
+    base, stretch = model.config.base, model.config.stretch
+    kind = next(kind for kind, names in ROPE_TYPES.items() if len(names) == len(stretch))
+    scaling = {"rope_type": kind, **dict(zip(ROPE_TYPES[kind], stretch, strict=True))}
+    return {"rope_theta": base, "rope_scaling": scaling} if stretch else {"rope_theta": base}
 
 
-def _attention(hf: Mapping[str, Any]) -> str:
-    window, dropout = hf.get("sliding_window"), hf.get("attention_dropout") or 0
-    far = hf["model_type"] != "mistral" or window is None or window >= need(hf, "max_position_embeddings")
-    options = {} if far or window is None else {"radius": window - 1}
-    options |= {"dropout": dropout} if dropout else {}
-    said = f"({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
-    return ("softmax" if far else "local") + said
+def _attention_spec(hf: HFConfig) -> str:
+    window, dropout = hf.get("sliding_window"), hf.get("attention_dropout")
+    local = hf["model_type"] == "mistral" and window is not None and window < hf["max_position_embeddings"]
+    options = ([f"radius={window - 1}"] if local else []) + ([f"dropout={dropout}"] if dropout else [])
+    return ("local" if local else "softmax") + (f"({', '.join(options)})" if options else "")
 
 
-def _window(attention: Any) -> int | None:
-    """How many tokens it sees, itself included, if that is all it does differently."""
-    plain = type(attention) is LocalAttention and (attention.scale, attention.softcap, attention.sink_H) == (None,) * 3
-    return attention.settings.get("radius", 128) + 1 if plain else None
+LLAMA = Family(
+    model="llama",
+    model_types=tuple(ARCHITECTURES),
+    settings=SETTINGS,
+    more_settings=more_settings,
+    more_config=more_config,
+    table=table,
+    prefix="model",
+    tied={"lm_head.weight": "embed_tokens.weight"},
+    ignored=(r"rotary_emb\.inv_freq$",),
+)

@@ -1,83 +1,61 @@
-"""Marian translators in the files of transformers: the 2017 order of norms, sines before cosines, and a bias on the words."""
+"""Marian translators in the files of transformers: post-norm, sinusoids with sines before cosines, and a bias on the logits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-
-from torch import Tensor
 
 from ..errors import BadConfig, NotSupported
 from ..models import Transformer
-from ._encoders import only_softmax
-from ._names import Line, activation, both, expect, line, need, ours, their_activation, theirs
+from ._attention import plain_attention_dropout, softmax_spec
+from ._family import Family, SettingKeys, Settings
+from ._hf_config import HFConfig, hf_activation
+from ._names import Entry, layer, tensor
 
-TYPES = ("marian",)
-NAMES = ("transformer",)
-BUFFERS = (
-    r"embed_positions\.weight$",
-    r"^lm_head\.weight$",
-    r"^model\.(encoder|decoder)\.embed_tokens\.weight$",
-    r"^model\.shared\.weight$",
-)
+SETTINGS: SettingKeys = {
+    "source_vocab_size": "vocab_size",
+    "width": "d_model",
+    "heads": "encoder_attention_heads",
+    "hidden": "encoder_ffn_dim",
+    "dropout": ("dropout", 0.1),
+    "max_length": "max_position_embeddings",
+}
 
 
-def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    expect(
-        hf, scale_embedding=True, normalize_before=False, normalize_embedding=False, add_final_layer_norm=False, tie_word_embeddings=True
-    )  # fmt: skip
-    for one, other in (("encoder_ffn_dim", "decoder_ffn_dim"), ("encoder_attention_heads", "decoder_attention_heads")):
-        if need(hf, one) != need(hf, other):
-            raise BadConfig(f"config.json says {one}={hf[one]} and {other}={hf[other]}; encoder and decoder here are alike in this")
-    dropout = hf.get("attention_dropout", 0.0)
-    return "transformer", {
-        "source_vocab": need(hf, "vocab_size"),
-        "target_vocab": hf.get("decoder_vocab_size") or hf["vocab_size"],
-        "width": need(hf, "d_model"),
-        "heads": hf["encoder_attention_heads"],
-        "depth": (need(hf, "encoder_layers"), need(hf, "decoder_layers")),
-        "hidden": hf["encoder_ffn_dim"],
-        "dropout": hf.get("dropout", 0.1),
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.require(
+        scale_embedding=True, normalize_before=False, normalize_embedding=False, add_final_layer_norm=False, tie_word_embeddings=True
+    )
+    for encoder, decoder in (("encoder_ffn_dim", "decoder_ffn_dim"), ("encoder_attention_heads", "decoder_attention_heads")):
+        if hf[encoder] != hf[decoder]:
+            raise BadConfig(f"config.json has {encoder}={hf[encoder]} and {decoder}={hf[decoder]}; only equal values are supported")
+    return {
+        "target_vocab_size": hf.get("decoder_vocab_size") or hf["vocab_size"],
+        "depth": (hf["encoder_layers"], hf["decoder_layers"]),
         "tied": "all" if hf.get("share_encoder_decoder_embeddings", True) else "output",
         "placement": "post",
         "position": "sinusoidal_halves",
-        "activation": activation(hf, "activation_function", "gelu"),
+        "activation": hf.activation("activation_function", "gelu"),
         "output_bias": True,
-        "attention": (f"softmax(dropout={dropout})" if dropout else "softmax",) * 3,
-        "length": need(hf, "max_position_embeddings"),
+        "attention": (softmax_spec(hf.get("attention_dropout", 0.0)),) * 3,
     }
 
 
-def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Tensor]:
-    found = ours(hf, _table(settings))
-    return found | {"output_bias": found["output_bias"].flatten()}
-
-
-def exported(model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    only_softmax(model)
-    c = model.config
-    fits = c.placement == "post" and c.position == "sinusoidal_halves" and c.output_bias and c.tied != "none"
-    if not fits:
+def more_config(model: Transformer) -> dict[str, Any]:
+    c, dropout = model.config, plain_attention_dropout(model)
+    if not (c.placement == "post" and c.position == "sinusoidal_halves" and c.output_bias and c.tied != "none"):
         raise NotSupported(
-            f"a transformer with placement={c.placement!r}, position={c.position!r}, output_bias={c.output_bias} and tied={c.tied!r} is no "
-            "Marian; that has 'post', 'sinusoidal_halves', true, and 'all' or 'output'"
+            f"a Transformer with placement={c.placement!r}, position={c.position!r}, output_bias={c.output_bias}, tied={c.tied!r} cannot be "
+            "exported as Marian, which has placement='post', position='sinusoidal_halves', output_bias=True, tied='all' or 'output'"
         )
-    described = {
-        "model_type": "marian",
+    return {
         "architectures": ["MarianMTModel"],
-        "vocab_size": c.source_vocab,
-        "decoder_vocab_size": c.target_vocab,
-        "d_model": c.width,
-        "encoder_attention_heads": c.heads,
+        "decoder_vocab_size": c.target_vocab_size,
         "decoder_attention_heads": c.heads,
         "encoder_layers": c.depth[0],
         "decoder_layers": c.depth[1],
-        "encoder_ffn_dim": c.hidden,
         "decoder_ffn_dim": c.hidden,
-        "dropout": c.dropout,
-        "attention_dropout": getattr(model.decoder[0].mixer.attention, "dropout", 0.0),  # type: ignore[union-attr]
-        "activation_function": their_activation(c.activation),
-        "max_position_embeddings": c.length,
+        "attention_dropout": dropout,
+        "activation_function": hf_activation(c.activation),
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": c.tied == "all",
         "tie_word_embeddings": True,
@@ -85,29 +63,44 @@ def exported(model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "pad_token_id": 0,
         "decoder_start_token_id": 0,
     }
-    tensors = theirs(model.state_dict(), _table(vars(c)))
-    return described, tensors | {"final_logits_bias": tensors["final_logits_bias"][None]}
 
 
-def _table(settings: Mapping[str, Any]) -> list[Line]:
-    together = settings["tied"] == "all"
-    table = [
-        line("output_bias", "final_logits_bias"),
-        line("embedding.token.weight", f"model.{'shared' if together else 'decoder.embed_tokens'}.weight"),
+def table(settings: Settings) -> list[Entry]:
+    shared = settings["tied"] == "all"
+    entries = [
+        tensor("output_bias", "final_logits_bias", singletons=(0,)),
+        tensor("embedding.token.weight", f"model.{'shared' if shared else 'decoder.embed_tokens'}.weight"),
     ]
-    table += [] if together else [line("source_embedding.token.weight", "model.encoder.embed_tokens.weight")]
+    entries += [] if shared else [tensor("source_embedding.token.weight", "model.encoder.embed_tokens.weight")]
     for stack, depth in zip(("encoder", "decoder"), settings["depth"], strict=True):
         for i in range(depth):
-            here, there = f"{stack}.{i}", f"model.{stack}.layers.{i}"
-            table += _looking(f"{here}.mixer", f"{there}.self_attn") + both(f"{here}.around_mixer.over", f"{there}.self_attn_layer_norm")
-            if stack == "decoder":
-                table += _looking(f"{here}.cross", f"{there}.encoder_attn") + both(
-                    f"{here}.around_cross.over", f"{there}.encoder_attn_layer_norm"
-                )
-            table += both(f"{here}.feedforward.up", f"{there}.fc1") + both(f"{here}.feedforward.down", f"{there}.fc2")
-            table += both(f"{here}.around_feedforward.over", f"{there}.final_layer_norm")
-    return table
+            block, hf = f"{stack}.{i}", f"model.{stack}.layers.{i}"
+            entries += _attention(block, "mixer", f"{hf}.self_attn")
+            entries += _attention(block, "cross", f"{hf}.encoder_attn") if stack == "decoder" else []
+            entries += layer(f"{block}.feedforward.up", f"{hf}.fc1") + layer(f"{block}.feedforward.down", f"{hf}.fc2")
+            entries += layer(f"{block}.around_feedforward.over", f"{hf}.final_layer_norm")
+    return entries
 
 
-def _looking(here: str, there: str) -> list[Line]:
-    return both(f"{here}.qkv", *(f"{there}.{x}_proj" for x in "qkv")) + both(f"{here}.out", f"{there}.out_proj")
+def _attention(block: str, part: str, hf: str) -> list[Entry]:
+    return [
+        *layer(f"{block}.{part}.qkv", *(f"{hf}.{x}_proj" for x in "qkv")),
+        *layer(f"{block}.{part}.out", f"{hf}.out_proj"),
+        *layer(f"{block}.around_{part}.over", f"{hf}_layer_norm"),
+    ]
+
+
+MARIAN = Family(
+    model="transformer",
+    model_types=("marian",),
+    settings=SETTINGS,
+    more_settings=more_settings,
+    more_config=more_config,
+    table=table,
+    ignored=(  # sinusoids, and the embedding again
+        r"embed_positions\.weight$",
+        r"^lm_head\.weight$",
+        r"^model\.(encoder|decoder)\.embed_tokens\.weight$",
+        r"^model\.shared\.weight$",
+    ),
+)

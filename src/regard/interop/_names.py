@@ -1,99 +1,101 @@
-"""Names of tensors here and in published files, both ways, from one table.
-
-A line of the table says which of our tensors is made of which of theirs: one, or several stacked (q, k and v in one matrix).
-"""
+"""Tables of tensor names, ours beside transformers', which work in both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import BadConfig, Misfit, UnknownName
+from ..errors import BadConfig, Misfit
 
 
 @dataclass(frozen=True)
-class Line:
-    """`ours` is `theirs`, stacked along the first axis if there are several; `turned`: stored as (in, out) over there."""
+class Entry:
+    """One of our tensors, and the tensor of transformers it equals: several are concatenated along the first dimension (q, k and v)."""
 
-    ours: str
-    theirs: tuple[str, ...]
-    turned: bool = False
+    name: str
+    hf_names: tuple[str, ...]
+    transposed: bool = False  # stored as (in, out) by transformers
+    singletons: tuple[int, ...] = ()  # dimensions of size 1 that only transformers' tensor has
+    sizes: tuple[int, ...] = ()  # rows of each part, where they differ
+
+    def from_hf(self, hf: Mapping[str, Tensor]) -> Tensor:
+        parts = [self._squeeze(hf[name]) for name in self.hf_names]
+        if len({part.shape[1:] for part in parts}) > 1 or any(part.dim() == 0 for part in parts):
+            raise Misfit("the checkpoint", sizes=[f"{name} is {tuple(hf[name].shape)}" for name in self.hf_names])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def to_hf(self, x: Tensor) -> dict[str, Tensor]:
+        parts = x.split(self.sizes) if self.sizes else x.chunk(len(self.hf_names))
+        return {name: self._unsqueeze(part).contiguous() for name, part in zip(self.hf_names, parts, strict=True)}
+
+    def _squeeze(self, x: Tensor) -> Tensor:
+        x = x.squeeze([dim for dim in self.singletons if dim < x.dim()])
+        return x.transpose(0, -1) if self.transposed else x
+
+    def _unsqueeze(self, x: Tensor) -> Tensor:
+        for dim in self.singletons:
+            x = x.unsqueeze(dim)
+        return x.t() if self.transposed else x
 
 
-def line(ours: str, *theirs: str, turned: bool = False) -> Line:
-    return Line(ours, theirs, turned)
+def tensor(name: str, *hf_names: str, singletons: tuple[int, ...] = ()) -> Entry:
+    return Entry(name, hf_names, singletons=singletons)
 
 
-def both(ours: str, *theirs: str, turned: bool = False) -> list[Line]:
-    """The weight and the bias of a layer."""
+def layer(name: str, *hf_names: str, transposed: bool = False) -> list[Entry]:
+    """The weight and the bias of a linear layer or a norm."""
     return [
-        line(f"{ours}.{part}", *(f"{name}.{part}" for name in theirs), turned=turned and part == "weight") for part in ("weight", "bias")
+        Entry(f"{name}.weight", tuple(f"{hf}.weight" for hf in hf_names), transposed),
+        Entry(f"{name}.bias", tuple(f"{hf}.bias" for hf in hf_names)),
     ]
 
 
-def ours(hf: Mapping[str, Tensor], table: Iterable[Line]) -> dict[str, Tensor]:
-    """Their tensors under our names; those that are missing are named all at once."""
+def from_hf(hf: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:
+    """transformers' tensors under our names; all that are missing are reported at once."""
     table = list(table)
-    wanted = [name for each in table for name in each.theirs]
-    missing = [name for name in wanted if name not in hf]
+    missing = [name for entry in table for name in entry.hf_names if name not in hf]
     if missing:
         raise Misfit("the checkpoint", missing)
-    found = {}
-    for each in table:
-        parts = [hf[name].t() if each.turned else hf[name] for name in each.theirs]
-        found[each.ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return found
+    return {entry.name: entry.from_hf(hf) for entry in table}
 
 
-def theirs(weights: Mapping[str, Tensor], table: Iterable[Line]) -> dict[str, Tensor]:
-    """Our tensors under their names; stacked ones are cut into equal parts."""
-    found = {}
-    for each in table:
-        parts = weights[each.ours].chunk(len(each.theirs))
-        for name, part in zip(each.theirs, parts, strict=True):
-            found[name] = (part.t() if each.turned else part).contiguous()
-    return found
+def to_hf(state: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:
+    """Our tensors under transformers' names."""
+    return {name: x for entry in table for name, x in entry.to_hf(state[entry.name]).items()}
 
 
-ACTIVATIONS = {  # as they are called over there → ours
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "gelu_quick",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+class BaseNames(Mapping[str, Tensor]):
+    """The tensors of a file by the names of the base model: without its prefix, and norms as they are called today."""
+
+    def __init__(self, hf: Mapping[str, Tensor], prefix: str):
+        self.hf = hf
+        self.stored = {current_name(name.removeprefix(f"{prefix}.")): name for name in hf}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.hf[self.stored[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stored and self.stored[str(name)] in self.hf
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
 
 
-def activation(hf: Mapping[str, Any], key: str = "hidden_act", default: str = "gelu") -> str:
-    """Our name of an activation."""
-    name = hf.get(key, default)
-    if name not in ACTIVATIONS:
-        raise UnknownName(f"activation ({key} of config.json)", str(name), ACTIVATIONS)
-    return ACTIVATIONS[name]
+def current_name(name: str) -> str:
+    """The name that newer files use: norms once had gamma and beta."""
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
 
 
-def their_activation(name: str) -> str:
-    """The first name an activation has over there; `gelu_tanh` is gelu_new."""
-    return next(there for there, here in ACTIVATIONS.items() if here == name)
-
-
-def need(hf: Mapping[str, Any], key: str) -> Any:
-    """A setting without which nothing can be built."""
-    if key not in hf:
-        raise BadConfig(f"config.json lacks {key!r}; it is written by save_pretrained")
-    return hf[key]
-
-
-def expect(hf: Mapping[str, Any], **wanted: Any) -> None:
-    """Settings of config.json that a model of ours has in one way only; where they are left out they are as wanted."""
-    for key, value in wanted.items():
-        if hf.get(key, value) != value:
-            raise BadConfig(f"config.json says {key}={hf[key]!r}; models here are built with {value!r} only, so the result would differ")
+def check_tied(hf: Mapping[str, Tensor], copy: str, original: str) -> None:
+    """Some files hold tied tensors twice; a copy that differs belongs to an untied model."""
+    if copy in hf and original in hf and not hf[copy].equal(hf[original]):
+        raise BadConfig(f"{copy} differs from {original}: input and output embeddings differ, but this model ties them")

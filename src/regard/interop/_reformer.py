@@ -2,110 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..models import Reformer
-from ._encoders import Plain, prefixed, unswapped
-from ._names import Line, activation, both, expect, line, need, ours, their_activation, theirs
+from ._attention import refuse_overrides
+from ._family import Family, SettingKeys, Settings
+from ._hf_config import HFConfig, hf_activation
+from ._names import Entry, layer, tensor
 
-TYPES = ("reformer",)
-NAMES = ("reformer",)
-BUFFERS = (r"^lm_head\.bias$", r"\.(self_)?mask_value_float(16|32)$")  # there is a bias in the files that transformers never adds
+SETTINGS: SettingKeys = {
+    "vocab_size": "vocab_size",
+    "max_length": "max_position_embeddings",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "head_dim": "attention_head_size",
+    "hidden": "feed_forward_size",
+    "layers": "attn_layers",
+    "rounds": ("num_hashes", 1),
+    "dropout": ("hidden_dropout_prob", 0.05),
+    "attention_dropout": ("local_attention_probs_dropout_prob", 0.05),
+    "eps": ("layer_norm_eps", 1e-12),
+    "causal": ("is_decoder", False),
+}
+KINDS = ("local", "lsh")  # our pairs have a value for layers of each kind, config.json has two keys
+BY_KIND = {"chunk": ("attn_chunk_length", 64), "before": ("num_chunks_before", 1), "after": ("num_chunks_after", 0)}
 
 
-def config(hf: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    expect(hf, lsh_attention_probs_dropout_prob=0.0, tie_word_embeddings=False)
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.require(lsh_attention_probs_dropout_prob=0.0, tie_word_embeddings=False)
     buckets, seed = hf.get("num_buckets"), hf.get("hash_seed")
-    return "reformer", {
-        "vocab": need(hf, "vocab_size"),
-        "length": need(hf, "max_position_embeddings"),
-        "width": need(hf, "hidden_size"),
-        "heads": need(hf, "num_attention_heads"),
-        "head_width": need(hf, "attention_head_size"),
-        "hidden": need(hf, "feed_forward_size"),
-        "layers": list(need(hf, "attn_layers")),
-        "axial": [*need(hf, "axial_pos_shape"), *need(hf, "axial_pos_embds_dim")] if hf.get("axial_pos_embds", True) else [],
-        "chunk": [hf.get("local_attn_chunk_length", 64), hf.get("lsh_attn_chunk_length", 64)],
-        "before": [hf.get("local_num_chunks_before", 1), hf.get("lsh_num_chunks_before", 1)],
-        "after": [hf.get("local_num_chunks_after", 0), hf.get("lsh_num_chunks_after", 0)],
-        "rounds": hf.get("num_hashes", 1),
+    return {
+        "axial": [*hf["axial_pos_shape"], *hf["axial_pos_embds_dim"]] if hf.get("axial_pos_embds", True) else [],
+        **{ours: [hf.get(f"{kind}_{key}", default) for kind in KINDS] for ours, (key, default) in BY_KIND.items()},
         "buckets": [] if buckets is None else [buckets] if isinstance(buckets, int) else list(buckets),
         "seed": [] if seed is None else [seed],
-        "dropout": hf.get("hidden_dropout_prob", 0.05),
-        "attention_dropout": hf.get("local_attention_probs_dropout_prob", 0.05),
-        "activation": activation(hf, default="relu"),
-        "eps": hf.get("layer_norm_eps", 1e-12),
-        "causal": hf.get("is_decoder", False),
-        "words": "lm_head.decoder.weight" in hf["tensors"],
+        "activation": hf.activation(default="relu"),
+        "mlm_head": "lm_head.decoder.weight" in hf.tensor_names,
     }
 
 
-def weights(hf: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Tensor]:
-    found = ours(Plain(hf, "reformer"), _table(settings))
-    return {name: x.flatten(0, -2) if name.startswith("places.") else x for name, x in found.items()}
-
-
-def exported(model: Reformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    unswapped(model)
+def more_config(model: Reformer) -> dict[str, Any]:
+    refuse_overrides(model)
     c = model.config
-    kind = ("ReformerModelWithLMHead" if c.causal else "ReformerForMaskedLM") if c.words else "ReformerModel"
-    said = {
-        "model_type": "reformer",
-        "architectures": [kind],
-        "vocab_size": c.vocab,
-        "max_position_embeddings": c.length,
-        "hidden_size": c.width,
-        "num_attention_heads": c.heads,
-        "attention_head_size": c.head_width,
-        "feed_forward_size": c.hidden,
-        "attn_layers": list(c.layers),
+    architecture = ("ReformerModelWithLMHead" if c.causal else "ReformerForMaskedLM") if c.mlm_head else "ReformerModel"
+    return {
+        "architectures": [architecture],
         "axial_pos_embds": bool(c.axial),
-        "local_attn_chunk_length": c.chunk[0],
-        "lsh_attn_chunk_length": c.chunk[1],
-        "local_num_chunks_before": c.before[0],
-        "lsh_num_chunks_before": c.before[1],
-        "local_num_chunks_after": c.after[0],
-        "lsh_num_chunks_after": c.after[1],
-        "num_hashes": c.rounds,
+        **({"axial_pos_shape": list(c.axial[:2]), "axial_pos_embds_dim": list(c.axial[2:])} if c.axial else {}),
+        **{f"{kind}_{key}": getattr(c, ours)[n] for ours, (key, _) in BY_KIND.items() for n, kind in enumerate(KINDS)},
         "num_buckets": None if not c.buckets else c.buckets[0] if len(c.buckets) == 1 else list(c.buckets),
         "hash_seed": c.seed[0] if c.seed else None,
-        "hidden_dropout_prob": c.dropout,
-        "local_attention_probs_dropout_prob": c.attention_dropout,
         "lsh_attention_probs_dropout_prob": 0.0,
-        "hidden_act": their_activation(c.activation),
-        "layer_norm_eps": c.eps,
-        "is_decoder": c.causal,
+        "hidden_act": hf_activation(c.activation),
         "tie_word_embeddings": False,
     }
-    if c.axial:
-        said |= {"axial_pos_shape": list(c.axial[:2]), "axial_pos_embds_dim": list(c.axial[2:])}
-    state = model.state_dict()
-    if c.axial:
-        state |= {"places.0.weight": state["places.0.weight"][:, None], "places.1.weight": state["places.1.weight"][None]}
-    tensors = prefixed(theirs(state, _table(vars(c))), "reformer" if c.words else "")
-    return said, tensors | ({"lm_head.bias": torch.zeros(c.vocab)} if c.words else {})
 
 
-def _table(settings: Mapping[str, Any]) -> list[Line]:
-    table = [line("token.weight", "embeddings.word_embeddings.weight"), *both("norm", "encoder.layer_norm")]
-    where = "embeddings.position_embeddings"
+def table(settings: Settings) -> list[Entry]:
+    entries = [tensor("token.weight", "embeddings.word_embeddings.weight"), *layer("norm", "encoder.layer_norm")]
+    positions = "embeddings.position_embeddings"
     if settings["axial"]:
-        table += [line(f"places.{axis}.weight", f"{where}.weights.{axis}") for axis in range(2)]
-    else:
-        table += [line("places.0.weight", f"{where}.embedding.weight")]
-    for i, kind in enumerate(settings["layers"]):
-        here, there = f"stack.blocks.{i}", f"encoder.layers.{i}"
-        parts = ("query", "key", "value") if kind == "local" else ("query_key", "value")
-        table += [
-            line(f"{here}.mixer.qkv.weight", *(f"{there}.attention.self_attention.{part}.weight" for part in parts)),
-            line(f"{here}.mixer.out.weight", f"{there}.attention.output.dense.weight"),
-            *both(f"{here}.before_mixer", f"{there}.attention.layer_norm"),
-            *both(f"{here}.before_feedforward", f"{there}.feed_forward.layer_norm"),
-            *both(f"{here}.feedforward.up", f"{there}.feed_forward.dense.dense"),
-            *both(f"{here}.feedforward.down", f"{there}.feed_forward.output.dense"),
+        entries += [
+            tensor("positions.0.weight", f"{positions}.weights.0", singletons=(1,)),
+            tensor("positions.1.weight", f"{positions}.weights.1", singletons=(0,)),
         ]
-    return table + ([line("output.weight", "lm_head.decoder.weight")] if settings["words"] else [])
+    else:
+        entries += [tensor("positions.0.weight", f"{positions}.embedding.weight")]
+    for i, kind in enumerate(settings["layers"]):
+        block, hf = f"stack.blocks.{i}", f"encoder.layers.{i}"
+        projections = ("query", "key", "value") if kind == "local" else ("query_key", "value")
+        entries += [
+            tensor(f"{block}.mixer.qkv.weight", *(f"{hf}.attention.self_attention.{part}.weight" for part in projections)),
+            tensor(f"{block}.mixer.out.weight", f"{hf}.attention.output.dense.weight"),
+            *layer(f"{block}.before_mixer", f"{hf}.attention.layer_norm"),
+            *layer(f"{block}.before_feedforward", f"{hf}.feed_forward.layer_norm"),
+            *layer(f"{block}.feedforward.up", f"{hf}.feed_forward.dense.dense"),
+            *layer(f"{block}.feedforward.down", f"{hf}.feed_forward.output.dense"),
+        ]
+    return entries + ([tensor("output.weight", "lm_head.decoder.weight")] if settings["mlm_head"] else [])
+
+
+def extra_tensors(settings: Settings) -> dict[str, Tensor]:
+    """A bias that is in the files, but that transformers never adds."""
+    return {"lm_head.bias": torch.zeros(settings["vocab_size"])} if settings["mlm_head"] else {}
+
+
+REFORMER = Family(
+    model="reformer",
+    model_types=("reformer",),
+    settings=SETTINGS,
+    more_settings=more_settings,
+    more_config=more_config,
+    table=table,
+    prefix="reformer",
+    base="ReformerModel",
+    ignored=(r"^lm_head\.bias$", r"\.(self_)?mask_value_float(16|32)$"),
+    extra_tensors=extra_tensors,
+)

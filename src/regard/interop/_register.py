@@ -1,4 +1,4 @@
-"""Attentions of transformers' models, computed by a mechanism."""
+"""Run the attention of transformers models with mechanisms of regard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..attention import MECHANISMS, Attention, SoftmaxAttention
+from ..attention import Attention, PatternAttention, SoftmaxAttention, mechanisms
 from ..errors import BadConfig, BadFile, MissingFile, NotSupported, StateNotSupported
-from ._masks import Mask, mask_of, read, transformers
+from ._masks import Mask, mask_of, read_mask, transformers_module
 
 PREFIX = "regard:"
-PLACE = "regard"  # the name of the mechanism inside an attention module of transformers
-TAKEN = ("eager", "sdpa", "flash", "flex_attention", "paged|", "/")  # what transformers reads a meaning of its own into
+ATTRIBUTE = "regard"  # the attribute of a transformers attention module that holds the mechanism
+RESERVED = ("eager", "sdpa", "flash", "flex_attention", "paged|", "/")  # names that transformers interprets itself
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -25,38 +25,39 @@ _preparing: ContextVar[bool] = ContextVar("_preparing", default=False)
 
 
 class Factory(Protocol):
-    """Makes one mechanism for one layer, of `heads` heads of size `width`, for up to `length` keys."""
+    """Builds the mechanism of one layer, for `heads` heads of size `head_dim` and up to `length` keys."""
 
-    def __call__(self, *, heads: int, width: int, length: int) -> Attention: ...
+    def __call__(self, *, heads: int, head_dim: int, length: int) -> Attention: ...
 
 
 def register(name: str | None = None, factory: Factory | None = None) -> None:
-    """Make mechanisms known to transformers: all of them, as "regard:" and their names, or what `factory` makes, as `name`.
+    """Register mechanisms with transformers: all of them, as "regard:<name>", or those that `factory` builds, as `name`.
 
-    After it, `attn_implementation=` takes the name. Registering a name again counts for the layers that have no mechanism yet.
+    `attn_implementation=` then accepts the name. Registering a name again affects only layers that have no mechanism yet.
     """
     known: dict[str, Factory]
     if name is None and factory is None:
-        known = {PREFIX + mechanism.facts.name: mechanism.sized for mechanism in MECHANISMS}
+        known = {PREFIX + name: mechanism.sized for name, mechanism in mechanisms().items()}
     elif name is not None and factory is not None:
         known = {name: factory}
     else:
-        raise BadConfig('register() makes all mechanisms known; one of your own takes both: register("name", factory)')
-    masks, attentions = transformers("masking_utils").AttentionMaskInterface, transformers("modeling_utils").AttentionInterface
+        raise BadConfig('register() without arguments registers all mechanisms; to register your own, pass both: register("name", factory)')
+    masks = transformers_module("masking_utils").AttentionMaskInterface
+    attentions = transformers_module("modeling_utils").AttentionInterface
     for key, make in known.items():
-        if any(word in key for word in TAKEN) or not key:
-            raise BadConfig(f"transformers reads {', '.join(TAKEN)} in a name as something of its own, so {key!r} cannot be one")
+        if any(word in key for word in RESERVED) or not key:
+            raise BadConfig(f"cannot register {key!r}: transformers reserves names with {', '.join(RESERVED)}; choose another name")
         if not isinstance(attentions().get(key), _Interface | None):
-            raise BadConfig(f"{key!r} is an attention of transformers or of another library already; take another name")
+            raise BadConfig(f"{key!r} is already registered by transformers or another library; choose another name")
         attentions.register(key, _Interface(key, make))
         masks.register(key, mask_of)
 
 
 def prepare(model: Model, folder: str | Path | None = None, **inputs: Any) -> Model:
-    """Make the mechanisms of a model now, by one call of it: with `inputs`, or with the dummy ones that transformers has.
+    """Build the mechanisms of a model by calling it once, with `inputs` or with the dummy inputs of transformers.
 
-    Mechanisms with parameters of their own need it: an optimiser sees, and `save_pretrained` saves, what is there. `folder` is where
-    `save_pretrained` wrote; `from_pretrained` builds a model without mechanisms, and what was saved of them is read here.
+    Mechanisms with parameters need it, so that optimizers and `save_pretrained` see them. `folder` is a `save_pretrained` directory from
+    which their parameters are loaded, because `from_pretrained` builds the model without mechanisms.
     """
     before, token = model.training, _preparing.set(True)
     try:
@@ -75,7 +76,7 @@ def prepare(model: Model, folder: str | Path | None = None, **inputs: Any) -> Mo
 
 
 class _Interface:
-    """What transformers calls in the place of its own attention, for one registered name."""
+    """The attention function that transformers calls for one registered name."""
 
     def __init__(self, name: str, factory: Factory):
         self.name, self.factory = name, factory
@@ -97,8 +98,8 @@ class _Interface:
         q_BLHK, k_BMHK, v_BMHV = (x.transpose(1, 2) for x in (query, key, value))
         (B, L, _, K), M = q_BLHK.shape, k_BMHK.shape[1]
         mechanism = self._mechanism(module, q_BLHK, M)
-        self._refuse(mechanism, dropout, more)
-        mask, bias = read(attention_mask, L, M, getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        self._configure(mechanism, dropout, more)
+        mask, bias = read_mask(attention_mask, L, M, getattr(module, "is_causal", True) if is_causal is None else is_causal)
         if position_bias is not None:
             bias = position_bias if bias is None else bias + position_bias
         if mask.keys < M:
@@ -106,79 +107,80 @@ class _Interface:
             bias = None if bias is None else bias[..., : mask.keys]
         share = 1.0 if scaling is None else scaling * math.sqrt(K)
         if not math.isclose(share, 1.0, rel_tol=1e-6):
-            q_BLHK = q_BLHK * share  # the mechanism's own scale stays what it is, 1/√K in most
+            q_BLHK = q_BLHK * share  # the mechanism applies its own scale, usually 1/√K
         state = None
-        if mask.past:  # a first step over all keys there are; mechanisms that cannot go step by step say so
+        if mask.past:  # a first step over all keys so far; mechanisms that cannot stream raise
             state = mechanism.start(B, mask.pattern)
         elif L == 1 < M:
-            state = mechanism.start_over_memory(B)
+            state = mechanism.start_cross(B)
         if state is not None and not state.grows:
             way = "use generate(use_cache=False)" if mask.past else "give the decoder at least two tokens at a time"
             raise StateNotSupported(
-                f"{type(mechanism).__name__} counts its queries from the first one, and transformers does not tell which one this is; "
+                f"{type(mechanism).__name__} needs the absolute query position, which transformers does not pass; "
                 f"call the model on whole sequences: {way}"
             )
         return mechanism(q_BLHK, k_BMHK, v_BMHV, mask.pattern, bias, state).contiguous(), None
 
     def _mechanism(self, module: nn.Module, q_BLHK: Tensor, keys: int) -> Attention:
-        """The mechanism of this layer: a module inside it, made at the first call."""
-        held = getattr(module, PLACE, None)
+        """The mechanism of this layer, a submodule built at the first call."""
+        held = getattr(module, ATTRIBUTE, None)
         if isinstance(held, Attention) and module.regard_name == self.name:
             return held
         like = next((p for p in module.parameters() if p.dtype.is_floating_point), q_BLHK)
         length = getattr(getattr(module, "config", None), "max_position_embeddings", None) or keys
-        with torch.inference_mode(False):  # what is made inside it could never be trained
-            made = self.factory(heads=q_BLHK.shape[2], width=q_BLHK.shape[3], length=length)
-        me = type(made).__name__
-        if not isinstance(made, Attention):
-            raise BadConfig(f"the factory of {self.name!r} should make a mechanism, a regard.attention.Attention, and made a {me}")
-        if made.extra:
+        with torch.inference_mode(False):  # parameters built in inference mode could not be trained
+            mechanism = self.factory(heads=q_BLHK.shape[2], head_dim=q_BLHK.shape[3], length=length)
+        me = type(mechanism).__name__
+        if not isinstance(mechanism, Attention):
+            raise BadConfig(f"the factory of {self.name!r} returned a {me}; expected a regard.Attention")
+        if mechanism.gates:
             raise NotSupported(
-                f"{me} wants {made.extra} more numbers of every token than q, k and v, and transformers' attentions have none to give; "
-                "regard.MultiHead makes them from x"
+                f"{me} needs {mechanism.gates} gates per key token, which transformers' attention layers do not project; "
+                "regard.MultiHead projects them from x"
             )
-        if not _preparing.get() and any(True for _ in made.parameters()):
+        if not _preparing.get() and any(True for _ in mechanism.parameters()):
             raise NotSupported(
-                f"{me} has parameters of its own, and an optimiser or a file must not miss them: call regard.interop.prepare(model) once, "
+                f"{me} has parameters of its own, which optimizers and saved files must include: call regard.interop.prepare(model) once, "
                 "before training, and regard.interop.prepare(model, folder) after from_pretrained(folder)"
             )
-        setattr(module, PLACE, made.to(like.device, like.dtype).train(module.training))
+        setattr(module, ATTRIBUTE, mechanism.to(like.device, like.dtype).train(module.training))
         module.regard_name = self.name  # type: ignore[assignment]
-        return made
+        return mechanism
 
-    def _refuse(self, mechanism: Attention, dropout: float, more: dict[str, Any]) -> None:
-        """What a model asks for besides, and a mechanism cannot do."""
-        me = type(mechanism).__name__
-        if dropout and isinstance(mechanism, SoftmaxAttention):
-            mechanism.dropout = dropout
+    def _configure(self, mechanism: Attention, dropout: float, more: dict[str, Any]) -> None:
+        """Give the mechanism the options the model passes with each call; refuse those it does not support."""
+        name = type(mechanism).__name__
+        softmax = mechanism.softmax if isinstance(mechanism, PatternAttention) else mechanism
+        if isinstance(softmax, SoftmaxAttention):
+            softmax.dropout = dropout  # transformers passes 0 in evaluation
         elif dropout:
             raise NotSupported(
-                f"{me} drops out no weights, and the model asks for {dropout} of them: set its attention dropout to 0 "
-                "(attention_probs_dropout_prob, attn_pdrop or attention_dropout in the config)"
+                f"{name} does not support attention dropout (the model asks for {dropout}); set it to 0 in the config: "
+                "attention_probs_dropout_prob, attn_pdrop or attention_dropout"
             )
         softcap = more.get("softcap")
-        if softcap is not None and getattr(mechanism, "softcap", None) != softcap:
+        if softcap is not None and getattr(softmax, "softcap", None) != softcap:
             raise NotSupported(
-                f"the model bends its scores at {softcap}, and this {me} does not; register a name of your own: "
-                f'register("capped", lambda heads, width, length: SoftmaxAttention(softcap={softcap}))'
+                f"the model caps its scores at {softcap}, and this {name} does not; register one that does: "
+                f'register("capped", lambda heads, head_dim, length: SoftmaxAttention(softcap={softcap}))'
             )
         if more.get("s_aux") is not None:
-            raise NotSupported(f"the model has sinks of its own (s_aux), which {me} does not take; attn_implementation='eager' does")
+            raise NotSupported(f"{name} does not support the model's attention sinks (s_aux); attn_implementation='eager' does")
         if more.get("cache") is not None:
-            raise NotSupported(f"{me} does not read paged caches; use generate(), not generate_batch()")
+            raise NotSupported(f"{name} does not support paged caches; use generate(), not generate_batch()")
         if more.get("output_attentions"):
-            raise NotSupported("weights are not handed out by the layers; `with regard.capture(model) as maps:` keeps them")
+            raise NotSupported("output_attentions is not supported; `with regard.capture(model) as maps:` records the attention weights")
 
 
 def _load(model: nn.Module, folder: Path) -> None:
-    """The parameters and buffers of mechanisms, out of the files that `save_pretrained` wrote."""
+    """Load the parameters and buffers of mechanisms from the files that `save_pretrained` wrote."""
     from safetensors import safe_open
 
-    head = f"{getattr(model, 'base_model_prefix', '')}."  # a model with a head writes names that one without does not know
-    wanted = {name.removeprefix(head): x for name, x in model.state_dict().items() if f".{PLACE}." in name}
+    head = f"{getattr(model, 'base_model_prefix', '')}."  # models with and without a task head save different prefixes
+    wanted = {name.removeprefix(head): x for name, x in model.state_dict().items() if f".{ATTRIBUTE}." in name}
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise MissingFile(f"{folder} holds no .safetensors file; it should be a folder that save_pretrained wrote")
+        raise MissingFile(f"{folder} holds no .safetensors file; expected a directory written by save_pretrained")
     for file in files:
         with safe_open(file, "pt") as saved:
             for name in saved.keys():  # noqa: SIM118 (not a dictionary)
@@ -187,7 +189,9 @@ def _load(model: nn.Module, folder: Path) -> None:
                     continue
                 x = saved.get_tensor(name)
                 if x.shape != held.shape:
-                    raise BadFile(f"{file}: {name} is {tuple(x.shape)}, and the model's {tuple(held.shape)}")
+                    raise BadFile(f"{file}: {name} has shape {tuple(x.shape)}, the model expects {tuple(held.shape)}")
                 held.copy_(x)
     if wanted:
-        raise BadFile(f"{folder} has nothing saved for {', '.join(sorted(wanted)[:3])}; was the model prepared before it was saved?")
+        raise BadFile(
+            f"{folder} has no tensors for {', '.join(sorted(wanted)[:3])}; call regard.interop.prepare(model) before save_pretrained"
+        )

@@ -1,45 +1,40 @@
-"""One door to the heavy primitives that mechanisms share.
+"""The heavy primitives that mechanisms share, behind one call each. Other packages import from here only.
 
 | call | what it computes |
 |---|---|
-| `attend` | exact attention over any pattern, with its log-sum-exp, in linear memory, forward and backward |
-| `merge` | results over disjoint sets of keys, put together |
-| `many` | exact attention of many small problems, each with pairs of its own that do not count |
-| `linear`, `applied` | a linear map, faster for the few rows of a step of decoding |
-| `parts` | a linear map in parts, such as q, k and v, without putting their gradients together |
-| `gelu_tanh` | GPT's nonlinearity, there and back without a tanh |
-| `dropout` | zeros at random, with cheap random numbers |
+| `attend` | exact softmax attention over any pattern, with its log-sum-exp, in linear memory, forward and backward |
+| `attend_pointwise` | the same without a normaliser: weights are an `ScoreActivation` of single scores (`SIGMOID`, `RELU`, `SQUARED_RELU`, your own) |
+| `merge` | attention over disjoint sets of keys, merged into that over all of them |
+| `attend_tile`, `attend_tile_backward` | softmax attention of one batch of small blocks, for autograd functions of their own |
+| `attend_many_small` | exact attention of many small problems, each with hidden pairs of its own |
+| `fast_linear`, `apply_linear` | a linear map, faster for the few rows of a decoding step |
+| `split_linear` | a linear map cut into parts, such as q, k and v, without concatenating their gradients |
+| `gelu_tanh` | GPT's nonlinearity, forward and backward without a tanh |
+| `dropout` | dropout with cheap random numbers |
 | `scan` | sums of outer products of keys and values along a sequence, with decay, in chunks |
+| `delta_scan` | the delta rule along a sequence: values overwritten, not added, with decay, in chunks |
 | `favor`, `causal_favor` | attention by exponential features, a few rows at a time |
-| `delta` | the delta rule along a sequence: values written over what was there, with decay, in chunks |
 | `smoothed_cross_entropy` | label-smoothed cross-entropy of an output projection, without the logits of all rows |
 
-`keep_memory` tells the C library to keep what is freed: large tensors are a third faster.
+Helpers of all of them: `no_autocast`, `accumulation_dtype`, `float32_or_wider`, `LOG2E`, and `Scratch` for reused buffers.
 
-Each is written in plain PyTorch first. Faster forms may stand behind the same call; `forms()` says which are live.
+Each is written in plain PyTorch first. Faster forms stand behind the same call: `forms()` says which are live, and `force("plain")`
+(or `"dense"`, `"tiles"`) makes exact attention take one path within a block.
 """
 
-from ._bias import Bias as Bias
-from ._bias import PlacedBias as PlacedBias
-from ._bias import add_bias as add_bias
-from ._forms import forms as forms
-from ._memory import keep_memory as keep_memory
-from ._probe import Bf16 as Bf16
-from ._probe import bf16 as bf16
-from ._probe import cpu_model as cpu_model
-from .cross_entropy import smoothed_cross_entropy as smoothed_cross_entropy
-from .delta import delta as delta
-from .delta import delta_definition as delta_definition
-from .dropout import dropout as dropout
-from .exact import attend as attend
-from .favor import causal_favor as causal_favor
-from .favor import favor as favor
-from .gelu import gelu_tanh as gelu_tanh
-from .linear import applied as applied
-from .linear import linear as linear
-from .linear import parts as parts
-from .many import Hidden as Hidden
-from .many import many as many
-from .merge import merge as merge
-from .scan import scan as scan
-from .scan import scan_definition as scan_definition
+from .cross_entropy import smoothed_cross_entropy
+from .delta_rule import delta_scan, delta_scan_definition
+from .exact import forms
+from .exact.bias import Bias, BiasAtPositions, add_bias
+from .exact.merging import merge
+from .exact.paths import force
+from .exact.tiled_pointwise import RELU, SIGMOID, SQUARED_RELU, ScoreActivation, attend_pointwise
+from .exact.tiled_softmax import attend, attend_tile, attend_tile_backward
+from .gelu import gelu_tanh
+from .linear_recurrence import scan, scan_definition
+from .linears import apply_linear, fast_linear, split_linear
+from .numerics import LOG2E, accumulation_dtype, float32_or_wider, no_autocast
+from .random_features import causal_favor, favor
+from .random_masks import dropout
+from .scratch import Scratch
+from .small_batches import HIDE, SCORES_AT_ONCE, HiddenPairs, attend_many_small

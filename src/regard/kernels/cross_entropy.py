@@ -1,12 +1,12 @@
-r"""How wrong a model's guesses are, without ever holding all the guesses: cross-entropy fused with the output projection.
+r"""Label-smoothed cross-entropy fused with the output projection: the logits of all rows never exist at once.
 
     z = x Wᵀ + b        loss = Σ_rows  log Σ_n exp z_n − (1 − ε) z_target − (ε / N) Σ_n z_n
 
-A row of logits has as many numbers as there are words. For 4,000 tokens and 32,000 words that is half a gigabyte, and its gradient
-as much again. Here the rows are taken a chunk at a time, and each chunk's part of the three gradients is made while its logits are
-still at hand: ∂loss/∂z = softmax(z) − (1 − ε) onehot − ε / N. The backward pass only multiplies by what comes from above.
+For 4,000 tokens and a vocabulary of 32,000 the logits take half a gigabyte, and their gradient as much again. Here rows are processed a
+chunk at a time, and each chunk's part of the three gradients is computed while its logits are there: ∂loss/∂z = softmax(z) −
+(1 − ε) onehot − ε / N. The backward pass only multiplies by the incoming gradient.
 
-ε is spread over all N classes, the right one included, as `torch.nn.functional.cross_entropy` does.
+ε is spread over all N classes, the target included, as `torch.nn.functional.cross_entropy` does.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..errors import DtypeError, ShapeError
+from ..errors import BadConfig, DtypeError, ShapeError
+from .numerics import accumulation_dtype
 
-ELEMENTS = 2**20  # logits held at one time: 4 MB in float32, about what stays near the processor; more where words are many
-FEWEST_ROWS = 512  # below this the products are bound by reading the weight: 50,257 words, 384 wide, 3,072 rows: 32 rows 4.4 s, 512 3.3
+ELEMENTS = 2**20  # logits held at a time: 4 MB in float32, about what fits the cache; more for a large vocabulary
+FEWEST_ROWS = 512  # fewer rows are bound by reading the weight: vocabulary 50,257, width 384, 3,072 rows: 4.4 s by 32 rows, 3.3 s by 512
 
 
 def smoothed_cross_entropy(
     features_TD: Tensor, weight_ND: Tensor, bias_N: Tensor | None, target_T: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The sum of the losses of all T rows, and how many rows have their largest logit at the target.
+    """The sum of the losses of all T rows, and the number of rows whose largest logit is the target's.
 
-    Leave padding out before the call: every row counts. Sums and gradients are made in float32 where the inputs are shorter.
-    The gradient may be taken once; a gradient of the gradient is an error. Under autocast the inputs are rounded as a linear map's are.
+    Remove padding before the call: every row counts. Sums and gradients are in float32 or wider. The gradient may be taken once; double
+    backward is an error. Under autocast the inputs are cast as those of `F.linear`.
     """
     device = features_TD.device.type
     if torch.is_autocast_enabled(device) and features_TD.dtype != torch.float64:
@@ -48,8 +49,8 @@ class _Fused(torch.autograd.Function):
         ctx: Any, features_TD: Tensor, weight_ND: Tensor, bias_N: Tensor | None, target_T: Tensor, smoothing: float, recording: bool
     ) -> tuple[Tensor, Tensor]:
         (T, D), N = features_TD.shape, len(weight_ND)
-        dtype = features_TD.dtype if features_TD.dtype in (torch.float32, torch.float64) else torch.float32
-        # inside a Function nothing is recorded, so whether anyone wants gradients has to be asked outside
+        dtype = accumulation_dtype(features_TD)
+        # grad mode is off inside a Function, so `recording` comes from outside
         wants_features, wants_weight, wants_bias = (recording and wanted for wanted in ctx.needs_input_grad[:3])
         grad_features_TD = torch.empty_like(features_TD) if wants_features else None
         grad_weight_ND = torch.zeros(N, D, dtype=dtype, device=weight_ND.device) if wants_weight else None
@@ -58,11 +59,11 @@ class _Fused(torch.autograd.Function):
         right = torch.zeros((), dtype=torch.long, device=features_TD.device)
 
         chunk = min(max(FEWEST_ROWS, ELEMENTS // N), T)
-        # rows begin at whole lines of the cache: with 50,257 words the product takes 79 ms instead of 99 (128 rows, one AVX2 thread)
-        room_CN = torch.empty(chunk, -(-N // 16) * 16, dtype=features_TD.dtype, device=features_TD.device)[:, :N]
+        # rows start at whole cache lines: with a vocabulary of 50,257 the matmul takes 79 ms instead of 99 (128 rows, one AVX2 thread)
+        buffer_CN = torch.empty(chunk, -(-N // 16) * 16, dtype=features_TD.dtype, device=features_TD.device)[:, :N]
         for rows in range(0, T, max(1, chunk)):
             x_CD, target_C1 = features_TD[rows : rows + chunk], target_T[rows : rows + chunk, None]
-            z_CN = torch.mm(x_CD, weight_ND.T, out=room_CN[: len(x_CD)])
+            z_CN = torch.mm(x_CD, weight_ND.T, out=buffer_CN[: len(x_CD)])
             z_CN = (z_CN if bias_N is None else z_CN.add_(bias_N)).to(dtype)
             top_C1, at_target_C1 = z_CN.amax(1, keepdim=True), z_CN.gather(1, target_C1)
             right += (at_target_C1 == top_C1).sum()
@@ -79,7 +80,7 @@ class _Fused(torch.autograd.Function):
             if grad_bias_N is not None:
                 grad_bias_N += grad_CN.sum(0)
 
-        if smoothing:  # the same for all words, so it needs no logits: Σ_n z_n = x · Σ_n W_n + Σ_n b_n
+        if smoothing:  # the same for all classes, so it needs no logits: Σ_n z_n = x · Σ_n W_n + Σ_n b_n
             x_D, weight_D = features_TD.sum(0, dtype=dtype), weight_ND.sum(0, dtype=dtype)
             total -= smoothing / N * (x_D @ weight_D + (0 if bias_N is None else T * bias_N.sum(dtype=dtype)))
             if grad_features_TD is not None:
@@ -98,7 +99,7 @@ class _Fused(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_total: Tensor, grad_right: None) -> tuple[Tensor | None, ...]:
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        # in place, for that of the weight is large: a second call finds it changed, and says so
+        # in place, because that of the weight is large: a second backward pass raises
         return *(None if grad is None else grad.mul_(grad_total).to(dtype) for grad, dtype in pairs), None, None, None
 
 
@@ -113,7 +114,7 @@ def _check(features_TD: Tensor, weight_ND: Tensor, bias_N: Tensor | None, target
     if target_T.dtype != torch.long or features_TD.dtype != weight_ND.dtype or not features_TD.is_floating_point():
         raise DtypeError(
             f"features, weight, target are {features_TD.dtype}, {weight_ND.dtype}, {target_T.dtype}; "
-            "expected one floating-point type for features and weight, and torch.long for target"
+            "expected one floating-point dtype for features and weight, and torch.long for target"
         )
     if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing is {smoothing}; expected 0 ≤ smoothing < 1, usually 0.1")
+        raise BadConfig(f"smoothing is {smoothing}; expected 0 ≤ smoothing < 1, usually 0.1")

@@ -1,63 +1,21 @@
-"""What surrounds attention: heads, feed-forward parts, norms, positions, embeddings, blocks; and how they begin."""
+"""The layers around attention: heads, feed-forward layers, norms, positions, embeddings and blocks, and their initialisation."""
 
-from ._states import Memory as Memory
-from ._states import States as States
-from .axial import Axial as Axial
-from .axial import CausalAxial as CausalAxial
-from .block import Block as Block
-from .block import Residual as Residual
-from .differential import DifferentialHeads as DifferentialHeads
-from .dropout import Dropout as Dropout
-from .embedding import Embedding as Embedding
-from .feedforward import ACTIVATIONS as ACTIVATIONS
-from .feedforward import FeedForward as FeedForward
-from .feedforward import Gated as Gated
-from .feedforward import geglu as geglu
-from .feedforward import gelu as gelu
-from .feedforward import gelu_quick as gelu_quick
-from .feedforward import gelu_tanh as gelu_tanh
-from .feedforward import glu as glu
-from .feedforward import reglu as reglu
-from .feedforward import relu as relu
-from .feedforward import silu as silu
-from .feedforward import swiglu as swiglu
-from .gated import GatedHeads as GatedHeads
-from .init import gpt as gpt
-from .init import truncated as truncated
-from .init import xavier as xavier
-from .latents import CrossBlock as CrossBlock
-from .latents import InducedBlock as InducedBlock
-from .latents import Latents as Latents
-from .latents import Pooling as Pooling
-from .longformer import LongformerHeads as LongformerHeads
-from .memory_tokens import MemoryTokens as MemoryTokens
-from .mixers import FourierMixer as FourierMixer
-from .mixers import GatedMixer as GatedMixer
-from .mixers import Mixer as Mixer
-from .mixers import TokenMixer as TokenMixer
-from .multihead import MultiHead as MultiHead
-from .norms import LayerNorm as LayerNorm
-from .norms import NoNorm as NoNorm
-from .norms import RMSNorm as RMSNorm
-from .packing import Packing as Packing
-from .positions import ALiBi as ALiBi
-from .positions import Buckets as Buckets
-from .positions import GridLearned as GridLearned
-from .positions import GridRotary as GridRotary
-from .positions import GridSinusoidal as GridSinusoidal
-from .positions import Learned as Learned
-from .positions import Position as Position
-from .positions import RelativeXL as RelativeXL
-from .positions import Rotary as Rotary
-from .positions import Sinusoidal as Sinusoidal
-from .recurrence import CompressedPast as CompressedPast
-from .recurrence import Compression as Compression
-from .recurrence import ConvPool as ConvPool
-from .recurrence import MaxPool as MaxPool
-from .recurrence import MeanPool as MeanPool
-from .recurrence import Past as Past
-from .recurrence import Recurrence as Recurrence
-from .recurrence import compression_loss as compression_loss
-from .reversible import Chunked as Chunked
-from .reversible import Reversible as Reversible
-from .reversible import ReversibleBlock as ReversibleBlock
+from ._states import CrossCache, States
+from .axial import Axial, CausalAxial
+from .block import Block, Residual
+from .differential import DifferentialHeads
+from .dropout import Dropout
+from .embedding import Embedding
+from .feedforward import ACTIVATIONS, FeedForward, Gated, geglu, gelu, gelu_quick, gelu_tanh, glu, reglu, relu, silu, swiglu
+from .gated import GatedHeads
+from .init import init_gpt, init_truncated, init_xavier
+from .latents import CrossBlock, InducedBlock, Latents, Pooling
+from .longformer import LongformerHeads
+from .memory_tokens import MemoryTokens
+from .mixers import FourierMixer, GatedMixer, Mixer, TokenMixer
+from .multihead import MultiHead
+from .norms import LayerNorm, NoNorm, RMSNorm
+from .packing import Packing
+from .positions import ALiBi, Buckets, GridLearned, GridRotary, GridSinusoidal, Learned, Position, RelativeXL, Rotary, Sinusoidal
+from .reversible import Chunked, Reversible, ReversibleBlock
+from .segment_recurrence import CompressedPast, Compression, ConvPool, MaxPool, MeanPool, Past, SegmentRecurrence, compression_loss

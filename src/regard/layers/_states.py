@@ -1,4 +1,4 @@
-"""What layers remember between two steps, beside what their mechanisms do."""
+"""Decoding states of layers, in addition to those of their mechanisms."""
 
 from __future__ import annotations
 
@@ -16,29 +16,27 @@ from ..patterns import Pattern, full, lengths
 
 
 def below(one_BMD: Tensor, two_BMD: Tensor) -> Tensor:
-    """Rows below rows; the shorter ones get zeros behind them."""
+    """Concatenate two batches; the shorter sequences are padded with zeros."""
     length = max(one_BMD.shape[1], two_BMD.shape[1])
-    return torch.cat(
-        [x if x.shape[1] == length else F.pad(x, (0, 0) * (x.dim() - 2) + (0, length - x.shape[1])) for x in (one_BMD, two_BMD)]
-    )
+    return torch.cat([F.pad(x, (0, 0) * (x.dim() - 2) + (0, length - x.shape[1])) for x in (one_BMD, two_BMD)])
 
 
-class Memory(State):
-    """Keys and values of another sequence, projected once and looked at in every step: k_BMHK, v_BMHV, and extra_BMHE if wanted.
+class CrossCache(State):
+    """Keys and values of another sequence, projected once and attended to in every step: k_BMHK, v_BMHV, and gates_BMHE if needed.
 
-    The first n_B tokens of each row are real. It follows beams like any state, but beams of one sentence look at the same memory: it
-    is held once for each run of `share` rows, and nothing is copied while they only change places among themselves. `reset` leaves it:
-    rows that begin anew still look at it.
+    The first n_B tokens of each row are real. It is reordered with the beams like any state, but beams of one sentence share their
+    memory: it is stored once per run of `share` rows, and nothing is copied while beams change order within a run. `reset` leaves it
+    as it is: rows that start again attend to the same memory.
     """
 
-    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor, extra_BMHE: Tensor | None = None, n_B: Tensor | None = None, share: int = 1):
+    def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor, gates_BMHE: Tensor | None = None, n_B: Tensor | None = None, share: int = 1):
         super().__init__(len(k_BMHK) * share)
-        self.k_BMHK, self.v_BMHV, self.extra_BMHE, self.share = k_BMHK, v_BMHV, extra_BMHE, share
+        self.k_BMHK, self.v_BMHV, self.gates_BMHE, self.share = k_BMHK, v_BMHV, gates_BMHE, share
         self.n_B = None if n_B is None or bool((n_B == k_BMHK.shape[1]).all()) else n_B
 
     @property
     def pattern(self) -> Pattern:
-        """What may be seen of it."""
+        """The keys that are not padding."""
         return full if self.n_B is None else lengths(self.n_B)
 
     def reorder(self, rows: Tensor) -> Self:
@@ -53,7 +51,7 @@ class Memory(State):
         return super().reorder(rows)
 
     def join(self, other: Self) -> Self:
-        self._joins(other)
+        self._check_join(other)
         one, two = (self, other) if self.share == other.share else (self.apart(), other.apart())
         sizes = [len(x) for x in (one.k_BMHK, two.k_BMHK)]
         shortest, longest = sorted(x.k_BMHK.shape[1] for x in (one, two))
@@ -64,13 +62,13 @@ class Memory(State):
             ]
             self.n_B = torch.cat(real)
         self.k_BMHK, self.v_BMHV = below(one.k_BMHK, two.k_BMHK), below(one.v_BMHV, two.v_BMHV)
-        if one.extra_BMHE is not None and two.extra_BMHE is not None:
-            self.extra_BMHE = below(one.extra_BMHE, two.extra_BMHE)
+        if one.gates_BMHE is not None and two.gates_BMHE is not None:
+            self.gates_BMHE = below(one.gates_BMHE, two.gates_BMHE)
         self.share = one.share
         return super().join(other)
 
-    def apart(self) -> Memory:
-        """The same with a row of its own for each that looks."""
+    def apart(self) -> CrossCache:
+        """The same with one row per query row: nothing is shared."""
         if self.share == 1:
             return self
         one = copy(self)
@@ -87,12 +85,15 @@ class Memory(State):
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         self.k_BMHK, self.v_BMHV = change(self.k_BMHK), change(self.v_BMHV)
-        self.extra_BMHE = None if self.extra_BMHE is None else change(self.extra_BMHE)
+        self.gates_BMHE = None if self.gates_BMHE is None else change(self.gates_BMHE)
         self.n_B = None if self.n_B is None else change(self.n_B)
 
 
+CrossInput = Tensor | CrossCache | None  # what cross-attention takes: another sequence, or its keys and values; None: self-attention
+
+
 class States(State):
-    """The states of several parts under their names, moved together. Whoever steps the parts adds to `length`."""
+    """The states of several parts by name, changed together. The caller that steps the parts increases `length`."""
 
     def __init__(self, batch: int, parts: Mapping[str, State]):
         super().__init__(batch)
@@ -115,20 +116,20 @@ class States(State):
         return super().reset(rows)
 
     def join(self, other: Self) -> Self:
-        self._joins(other)
+        self._check_join(other)
         for name, part in self.parts.items():
             part.join(other.parts[name])
         return super().join(other)
 
-    def _joins(self, other: State) -> None:
-        super()._joins(other)
+    def _check_join(self, other: State) -> None:
+        super()._check_join(other)
         assert isinstance(other, States)
         if self.parts.keys() != other.parts.keys():
             raise StateNotSupported(
-                f"states of {', '.join(self.parts)} and of {', '.join(other.parts)} cannot be put together: join states that the same part began"
+                f"states of {', '.join(self.parts)} and of {', '.join(other.parts)} cannot be joined: they were started by different modules"
             )
         for name, part in self.parts.items():
-            part._joins(other.parts[name])
+            part._check_join(other.parts[name])
 
     def back(self, count: int) -> Self:
         for part in self.parts.values():

@@ -1,10 +1,10 @@
-r"""A block: mix positions, perhaps look at another sequence, then think at each position; each step is added to x.
+r"""A transformer block: token mixing, optional cross-attention, and a feed-forward layer, each with a residual connection.
 
 $$\text{post: } x \leftarrow N(x + f(x)) \qquad \text{pre: } x \leftarrow x + f(N(x)) \qquad
   \text{sandwich: } x \leftarrow x + N_2(f(N_1(x)))$$
 
-Post is the 2017 order; pre trains deep stacks without warm-up, and wants one more norm after the last block; sandwich also
-bounds what a layer may add. Dropout acts on f(x), before it is added (in a sandwich after the second norm).
+Post is the order of 2017; pre trains deep stacks without warm-up, and needs a final norm after the last block; sandwich also
+bounds the output of each sublayer. Dropout acts on f(x) before the addition (in a sandwich after the second norm).
 
 Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; Xiong et al. 2020 (pre), arXiv:2002.04745; Ding et al. 2021
        (sandwich), arXiv:2105.13290.
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..attention import State
 from ..errors import ShapeError, StateNotSupported, UnknownName
 from ..patterns import Pattern, causal, full
-from ._states import Memory, States
+from ._states import CrossCache, CrossInput, States
 from .dropout import Dropout
 from .multihead import MultiHead
 from .norms import LayerNorm, Norm
@@ -30,7 +30,7 @@ Placement = Literal["pre", "post", "sandwich"]
 
 
 class Residual(nn.Module):
-    """x and what a sublayer makes of it, added and normed in the order of `placement`."""
+    """The residual connection around a sublayer, with norms in the order of `placement`."""
 
     def __init__(self, width: int, placement: Placement = "pre", norm: Norm = LayerNorm, dropout: float = 0.0):
         super().__init__()
@@ -50,10 +50,11 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer of a transformer: a mixer, for decoders `cross` (which looks at a memory), and a feed-forward part.
+    """One layer of a transformer: a mixer, cross-attention to a memory in decoders (`cross`), and a feed-forward layer.
 
-    The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…, state=…)`; for going step by step it also has
-    `start(batch, pattern)`. `norm` is a factory, `width -> module`.
+    The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…, state=…)`; to decode step by step it also needs
+    `start(batch, pattern)`. `norm` is a factory, `width -> module`. `mixer_dropout`: dropout after the
+    mixer, where it differs from `dropout`.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class Block(nn.Module):
         placement: Placement = "pre",
         norm: Norm = LayerNorm,
         dropout: float = 0.0,
+        mixer_dropout: float | None = None,
     ):
         super().__init__()
         self.mixer, self.cross, self.feedforward = mixer, cross, feedforward
-        self.around_mixer = Residual(width, placement, norm, dropout)
+        self.around_mixer = Residual(width, placement, norm, dropout if mixer_dropout is None else mixer_dropout)
         self.around_cross = None if cross is None else Residual(width, placement, norm, dropout)
         self.around_feedforward = None if feedforward is None else Residual(width, placement, norm, dropout)
 
@@ -77,101 +79,93 @@ class Block(nn.Module):
         self,
         x_BLD: Tensor,
         pattern: Pattern = full,
-        memory_BMD: Tensor | Memory | None = None,
+        memory_BMD: CrossInput = None,
         memory_pattern: Pattern = full,
         state: State | None = None,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
     ) -> Tensor:
-        """`pattern` rules x looking at itself, `memory_pattern` x looking at the memory. A state may hold the memory.
+        """`pattern` is that of the mixer, `memory_pattern` that of cross-attention. A state may hold the memory.
 
-        With `packing` x and the result have no padding, x_1TD (the mixer must know that argument; `MultiHead` does).
+        With `packing` x and the result have no padding, x_1TD (the mixer must take that argument; `MultiHead` does); with
+        `memory_packing` the memory, a tensor, has none.
         """
-        x_BLD = self.mix(x_BLD, pattern, state, packing)
-        return self.think(self.look(x_BLD, memory_BMD, memory_pattern, state, packing, memory_packing))
+        if self.cross is not None and memory_packing is not None:
+            assert isinstance(memory_BMD, Tensor)
+            memory_BMD = self.cross.remember(memory_BMD, memory_packing)
+        x_BLD = self.apply_mixer(x_BLD, pattern, state, packing)
+        return self.apply_feedforward(self.apply_cross_attention(x_BLD, memory_BMD, memory_pattern, state, packing))
 
-    def mix(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None) -> Tensor:
-        """The first third of forward: x looks at itself."""
+    def apply_mixer(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None) -> Tensor:
+        """The first part of forward: the mixer with its residual connection."""
         parts = self._parts(state)
-        mixing = None if parts is None else parts["mixer"]
+        mixer_state = None if parts is None else parts["mixer"]
         packed = {} if packing is None else {"packing": packing}
-        x_BLD = self.around_mixer(x_BLD, lambda x: self.mixer(x, pattern=pattern, state=mixing, **packed))
+        x_BLD = self.around_mixer(x_BLD, lambda x: self.mixer(x, pattern=pattern, state=mixer_state, **packed))
         if parts is not None:
             parts.length += x_BLD.shape[1]
         return x_BLD
 
-    def look(
-        self,
-        x_BLD: Tensor,
-        memory_BMD: Tensor | Memory | None = None,
-        memory_pattern: Pattern = full,
-        state: State | None = None,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
+    def apply_cross_attention(
+        self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """The second third: x looks at the memory, if this block does."""
-        memory_BMD = self._memory(memory_BMD, state)
+        """The second part: cross-attention to the memory, if the block has it."""
+        memory = self._memory(memory, state)
         if self.cross is None or self.around_cross is None:
             return x_BLD
-        cross, counting = self.cross, self._counting(state)
-        return self.around_cross(  # type: ignore[no-any-return]
-            x_BLD, lambda x: cross(x, memory_BMD, memory_pattern, counting, packing, memory_packing)
-        )
+        cross, cross_state = self.cross, self._cross_state(state)
+        return self.around_cross(x_BLD, lambda x: cross(x, memory, pattern, cross_state, packing))
 
-    def looks(
-        self,
-        x_BLD: Tensor,
-        memory_BMD: Tensor | Memory | None = None,
-        memory_pattern: Pattern = full,
-        state: State | None = None,
+    def cross_attention_weights(
+        self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None
     ) -> Tensor:
-        """Where in the memory `look`, called with the same, will look: weights_BHLM. The state is not moved."""
-        memory_BMD = self._memory(memory_BMD, state)
-        if self.cross is None or self.around_cross is None or memory_BMD is None:
-            raise ShapeError("this block has no part that looks at a memory; make it with cross=MultiHead(…)")
+        """The attention weights of `apply_cross_attention` for the same arguments, weights_BHLM. The state does not advance."""
+        memory = self._memory(memory, state)
+        if self.cross is None or self.around_cross is None or memory is None:
+            raise ShapeError("this block has no cross-attention; build it with cross=MultiHead(…)")
         before = self.around_cross.before
-        return self.cross.weights(x_BLD if before is None else before(x_BLD), memory_BMD, memory_pattern, self._counting(state))
+        return self.cross.weights(x_BLD if before is None else before(x_BLD), memory, pattern, self._cross_state(state))
 
-    def think(self, x_BLD: Tensor) -> Tensor:
-        """The last third: each position for itself."""
+    def apply_feedforward(self, x_BLD: Tensor) -> Tensor:
+        """The last part: the feed-forward layer with its residual connection."""
         if self.feedforward is None or self.around_feedforward is None:
             return x_BLD
-        return self.around_feedforward(x_BLD, self.feedforward)  # type: ignore[no-any-return]
+        return self.around_feedforward(x_BLD, self.feedforward)
 
     def start(self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None, memory_n_B: Tensor | None = None) -> States:
-        """A fresh state for going step by step. A memory given here (n_B tokens of it real) is projected once, and follows beams."""
-        begin = getattr(self.mixer, "start", None)
-        if begin is None:
-            raise StateNotSupported(f"{type(self.mixer).__name__} cannot go step by step: it has no start(batch, pattern); MultiHead has")
-        parts: dict[str, State] = {"mixer": begin(batch, pattern)}
+        """A new decoding state. A memory given here (its first n_B tokens are real) is projected once and reordered with the beams."""
+        start = getattr(self.mixer, "start", None)
+        if start is None:
+            raise StateNotSupported(f"{type(self.mixer).__name__} cannot decode step by step: it has no start(…); MultiHead has")
+        parts: dict[str, State] = {"mixer": start(batch, pattern)}
         if memory_BMD is not None:
             if self.cross is None:
-                raise ShapeError("this block has no part that looks at a memory; make it with cross=MultiHead(…)")
+                raise ShapeError("this block has no cross-attention; build it with cross=MultiHead(…)")
             parts["memory"] = self.cross.remember(memory_BMD, n_B=memory_n_B)
-            counting = self.cross.attention.start_over_memory(batch)
+            counting = self.cross.attention.start_cross(batch)
             if counting is not None:
-                parts["looking"] = counting
+                parts["cross"] = counting
         return States(batch, parts)
 
-    def _memory(self, memory_BMD: Tensor | Memory | None, state: State | None) -> Tensor | Memory | None:
+    def _memory(self, memory_BMD: CrossInput, state: State | None) -> CrossInput:
         parts = self._parts(state)
         if memory_BMD is None and parts is not None:
             held = parts.get("memory")
-            memory_BMD = held if isinstance(held, Memory) else None
+            memory_BMD = held if isinstance(held, CrossCache) else None
         if (memory_BMD is None) != (self.cross is None):
             raise ShapeError(
-                "this block looks at a memory, and none was given: pass memory_BMD, or start the state with it"
+                "this block has cross-attention and was given no memory; pass memory_BMD, or give it to start(…)"
                 if self.cross is not None
-                else "this block was given a memory and has no part that looks at it; make it with cross=MultiHead(…)"
+                else "this block was given a memory and has no cross-attention; build it with cross=MultiHead(…)"
             )
         return memory_BMD
 
-    def _counting(self, state: State | None) -> State | None:
+    def _cross_state(self, state: State | None) -> State | None:
         parts = self._parts(state)
-        return None if parts is None else parts.get("looking")
+        return None if parts is None else parts.get("cross")
 
     @staticmethod
     def _parts(state: State | None) -> States | None:
         if state is None or isinstance(state, States):
             return state
-        raise StateNotSupported(f"a Block goes on from the States of block.start(batch, pattern), not from a {type(state).__name__}")
+        raise StateNotSupported(f"a Block takes the States of its start(batch, pattern), not a {type(state).__name__}")

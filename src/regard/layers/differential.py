@@ -1,14 +1,16 @@
-r"""Differential attention as a layer: each head's difference is normed before it is projected back.
+r"""Differential attention as a layer: the difference of each head is normed before the output projection.
 
 $$\mathrm{DifferentialHeads}(x) = W_o\,(1 - \lambda_0)\,[\mathrm{RMS}(o_1); \dots; \mathrm{RMS}(o_H)] + b_o$$
 
-A difference is small where both looks agree, and how small changes from head to head; the norm gives all the same size, and 1 − λ₀ the
-gradients that a layer without the difference would have. A head is as wide as two of the heads it replaces.
+The difference is small where both attention maps agree, by an amount that varies between heads; the norm gives all heads the same
+scale, and 1 − λ₀ the gradients of a layer without the difference. A head is as wide as two of the heads it replaces.
 
 Paper: Ye et al. 2024, "Differential transformer", arXiv:2410.05258, section 2.1, eq. 3.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,26 +21,25 @@ from .positions import Position
 
 
 class DifferentialHeads(MultiHead):
-    """`MultiHead` of `heads` differential heads, for layer `depth`, counted from 0. The norm has no gain: `out` has one.
+    """`MultiHead` with `heads` differential heads, for layer `depth`, counted from 0. The norm has no gain: `out` absorbs it.
 
-    Rotary positions must turn each look apart: `Rotary(layout="interleaved")`; halves would pair the features of the two.
+    Rotary positions must rotate the two maps separately: `Rotary(layout="interleaved")`; halves would pair features of both.
     """
 
     def __init__(
         self, width: int, heads: int, depth: int = 0, *, kv_heads: int | None = None, bias: bool = True, position: Position | None = None
     ):
-        attention = DifferentialAttention(heads=heads, width=width // heads, depth=depth)
-        super().__init__(width, heads, attention, kv_heads=kv_heads, bias=bias, position=position)
-        self.out = _NormedLinear(self.out, heads, 1 - attention.begin)
+        attention = DifferentialAttention(heads=heads, head_dim=width // heads, depth=depth)
+        norm = partial(_ScaledRMSNorm, factor=1 - attention.initial_share)
+        super().__init__(width, heads, attention, kv_heads=kv_heads, bias=bias, head_norm=norm, position=position)
 
 
-class _NormedLinear(nn.Linear):
-    """A linear map of heads that are normed first, so that what is known of `MultiHead.out` stays true."""
+class _ScaledRMSNorm(nn.Module):
+    """RMS norm without a gain, times a constant."""
 
-    def __init__(self, linear: nn.Linear, heads: int, factor: float):
-        super().__init__(linear.in_features, linear.out_features, linear.bias is not None)
-        self.heads, self.factor = heads, factor
+    def __init__(self, width: int, factor: float):
+        super().__init__()
+        self.width, self.factor = width, factor
 
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        x_BLHV = x_BLD.unflatten(-1, (self.heads, -1))
-        return super().forward(self.factor * F.rms_norm(x_BLHV, x_BLHV.shape[-1:], eps=1e-5).flatten(-2))
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * F.rms_norm(x, (self.width,), eps=1e-5)

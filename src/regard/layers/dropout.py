@@ -1,4 +1,4 @@
-"""Zeros at random while training: the layer around `kernels.dropout`."""
+"""Dropout: the layer around `kernels.dropout`."""
 
 from __future__ import annotations
 

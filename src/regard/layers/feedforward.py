@@ -1,10 +1,10 @@
-r"""The other half of a block: every position thinks for itself, in a wider space.
+r"""Feed-forward layers: the same two-layer network at every position.
 
 $$\mathrm{FeedForward}(x) = W_2\, f(W_1 x + b_1) + b_2 \qquad
   \text{gated: } W_2\,\big(g(W_1 x + b_1) \odot (W_1' x + b_1')\big) + b_2$$
 
-The activation is a function. Those of the gated family take twice the features and give back half; the first half goes
-through the gate (Shazeer's order; `torch.nn.functional.glu` gates with the second).
+The activation is a function. Gated ones take twice the features and return half; the first half is the gate (Shazeer's order;
+`torch.nn.functional.glu` gates with the second).
 
 | name | f or g | seen in |
 |---|---|---|
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ShapeError
-from ..kernels import applied
+from ..kernels import apply_linear
 from ..kernels import gelu_tanh as gelu_tanh
 from .dropout import Dropout
 
@@ -42,13 +42,13 @@ def gelu_quick(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-# by name, as configs say them
+# by the names used in configs
 ACTIVATIONS: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "gelu_quick": gelu_quick, "relu": relu, "silu": silu}
 
 
 @dataclass(frozen=True)
 class Gated:
-    """Half of the features, through `gate`, decide how much of the other half passes."""
+    """The first half of the features, through `gate`, multiplies the second half."""
 
     gate: Activation
 
@@ -64,9 +64,9 @@ swiglu = Gated(silu)
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between them, at each position alone. `dropout` acts on the hidden features.
+    """Two linear layers with an activation between them, at each position. `dropout` acts on the hidden features.
 
-    For a gated activation `up` holds both matrices, the gate's first: `up.weight = cat(gate, value)`. Gating costs a third
+    With a gated activation `up` holds both matrices, the gate's first: `up.weight = cat(gate, value)`. Gating costs a third
     matrix; hidden · 2/3 keeps the number of parameters.
     """
 
@@ -79,7 +79,5 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         if x_BLD.shape[-1] != self.width:
-            raise ShapeError(
-                f"FeedForward of width {self.width} was given x of shape {tuple(x_BLD.shape)}; its last axis must be {self.width}"
-            )
-        return applied(self.down, self.dropout(self.activation(applied(self.up, x_BLD))))
+            raise ShapeError(f"FeedForward of width {self.width} was given x of shape {tuple(x_BLD.shape)}; the last must be {self.width}")
+        return apply_linear(self.down, self.dropout(self.activation(apply_linear(self.up, x_BLD))))

@@ -1,19 +1,19 @@
-r"""How parameters begin, in one place. A constructor gives PyTorch's defaults; a model then calls one of these once.
+r"""Initialisation of parameters. Constructors use PyTorch's defaults; a model then calls one of these functions once.
 
-| parameter | `xavier` (2017) | `gpt` (GPT-2) | `truncated` (BERT, ViT) |
+| parameter | `init_xavier` (2017) | `init_gpt` (GPT-2) | `init_truncated` (BERT, ViT) |
 |---|---|---|---|
-| matrix of a linear map | uniform, ±√(6 / (in + out)) | normal, 0.02 | normal, 0.02, none beyond two deviations |
-| the last matrix before a residual sum | the same | normal, 0.02 / √(2·depth) | the same |
+| matrix of a linear layer | uniform, ±√(6 / (in + out)) | normal, 0.02 | normal, 0.02, truncated at two standard deviations |
+| the last matrix of a residual branch | the same | normal, 0.02 / √(2·depth) | the same |
 | q, k and v | each as a matrix of its own | | |
-| table of tokens, places, distances | normal, 1/√width | normal, 0.02 | as matrices |
+| embedding of tokens, positions, distances | normal, 1/√width | normal, 0.02 | like matrices |
 | biases | 0 | 0 | 0 |
 | gains and shifts of norms | 1 and 0 | 1 and 0 | 1 and 0 |
 | row of the padding token | 0 | 0 | 0 |
 
-Why. Xavier keeps the variance of features and of gradients through a layer; fused q, k, v must be seen apart, or the fan-out
-counts thrice and all three begin too small. Tables begin at 1/√width because the 2017 model multiplies them by √width and
-reads them again as output. In a residual stream 2·depth terms are added up, so GPT-2 shrinks each by 1/√(2·depth). All
-other parameters (vectors u and w of Transformer-XL, a mechanism's own) are left as their constructors made them.
+Why. Xavier keeps the variance of features and gradients constant through a layer; the fused q, k, v must be treated separately, or
+the fan-out counts three times and all start too small. Embeddings start at 1/√width because the 2017 model multiplies them by √width
+and reuses them as output projection. A residual stream sums 2·depth terms, so GPT-2 scales each by 1/√(2·depth). All other
+parameters (vectors u and w of Transformer-XL, those of mechanisms) keep the values of their constructors.
 
 Paper: Glorot & Bengio 2010; Vaswani et al. 2017, arXiv:1706.03762; Radford et al. 2019, section 2.3; Devlin et al. 2018,
        arXiv:1810.04805.
@@ -33,13 +33,13 @@ from .norms import RMSNorm
 Fill = Callable[[Tensor], object]
 
 
-def xavier(model: nn.Module) -> None:
-    """As the transformer of 2017 begins."""
+def init_xavier(model: nn.Module) -> None:
+    """The initialisation of the 2017 transformer."""
     _fill(model, nn.init.xavier_uniform_, lambda table: nn.init.normal_(table, std=table.shape[1] ** -0.5))
 
 
-def gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
-    """As GPT-2 begins, for a stack of `depth` blocks."""
+def init_gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
+    """The initialisation of GPT-2, for a stack of `depth` blocks."""
 
     def normal(weight: Tensor) -> Tensor:
         return nn.init.normal_(weight, std=std)
@@ -51,8 +51,8 @@ def gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
             nn.init.normal_(last.weight, std=std / (2 * depth) ** 0.5)
 
 
-def truncated(model: nn.Module, std: float = 0.02) -> None:
-    """As BERT and the vision transformer begin."""
+def init_truncated(model: nn.Module, std: float = 0.02) -> None:
+    """The initialisation of BERT and the vision transformer."""
 
     def normal(weight: Tensor) -> Tensor:
         return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
@@ -76,7 +76,7 @@ def _fill(model: nn.Module, matrix: Fill, table: Fill) -> None:
                 part.weight.fill_(1)
             if isinstance(part, nn.LayerNorm) and part.bias is not None:
                 part.bias.zero_()
-    for part in model.modules():  # afterwards: a fused projection was filled above as if it were one matrix
+    for part in model.modules():  # afterwards: above, fused projections were filled as if they were one matrix
         if isinstance(part, MultiHead):
             for projection in part.projections():
                 matrix(projection)

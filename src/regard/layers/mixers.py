@@ -1,13 +1,13 @@
-r"""Mixers without attention: tokens are mixed the same way whatever they say.
+r"""Mixers without attention: token mixing that does not depend on content.
 
 | mixer | what it does along the sequence | `weights` |
 |---|---|---|
 | `FourierMixer` (FNet) | the real part of a Fourier transform over tokens and features | two matrices: cos, −sin |
-| `TokenMixer` (MLP-Mixer) | two linear maps with a nonlinearity between them, the same for all features | none: no one matrix |
-| `GatedMixer` (gMLP) | a learned matrix that makes a gate for the features | that matrix |
-| `GatedMixer(…, attention=MultiHead(…))` (aMLP) | the same, and a small attention added to the gate | that matrix; the attention has its own |
+| `TokenMixer` (MLP-Mixer) | two linear layers with an activation between them, the same for all features | none: not a single matrix |
+| `GatedMixer` (gMLP) | a learned matrix that computes a gate for the features | that matrix |
+| `GatedMixer(…, attention=MultiHead(…))` (aMLP) | the same, with a small attention added to the gate | that matrix; the attention has its own |
 
-Each is what `Block` calls a mixer: `mixer(x_BLD, pattern) → x_BLD`. The blocks of the papers are
+Each is a mixer for `Block`: `mixer(x_BLD, pattern) → x_BLD`. The blocks of the papers are
 
     Block(width, FourierMixer(), FeedForward(width, hidden, gelu), placement="post")                             FNet
     Block(width, TokenMixer(length, hidden), FeedForward(width, wide, gelu))                                      MLP-Mixer
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from ..attention import State
 from ..errors import CaptureNotSupported, PatternNotSupported, ShapeError, StateNotSupported
+from ..kernels import float32_or_wider
 from ..patterns import Full, Pattern, full
 from .feedforward import Activation, FeedForward, gelu
 from .multihead import MultiHead
@@ -34,56 +35,58 @@ from .norms import LayerNorm, Norm
 
 
 class Mixer(nn.Module):
-    """Something that mixes tokens by rules that do not depend on them: what `capture` can show of a layer without attention."""
+    """The base of mixers whose weights do not depend on the tokens; `capture` shows them."""
 
     name: str
 
     def weights(self, length: int, pattern: Pattern = full) -> Tensor:
-        """The matrices that mix `length` tokens, weights_BHLM, B being 1 unless the pattern tells rows apart. The same for every input."""
-        raise CaptureNotSupported(f"{type(self).__name__} mixes tokens, but not by one matrix; FourierMixer and GatedMixer do")
+        """The matrices that mix `length` tokens, weights_BHLM, with B = 1 unless the pattern differs between rows. The same for every input."""
+        raise CaptureNotSupported(f"{type(self).__name__} does not mix tokens by a single matrix; FourierMixer and GatedMixer do")
 
     def start(self, batch: int, pattern: Pattern = full) -> State:
-        raise StateNotSupported(f"{type(self).__name__} cannot go step by step: it mixes whole sequences; MultiHead can")
+        raise self._no_state()
+
+    def _no_state(self) -> StateNotSupported:
+        return StateNotSupported(f"{type(self).__name__} cannot decode step by step: it mixes whole sequences; MultiHead can")
 
     def _check(self, x_BLD: Tensor, state: State | None) -> None:
         if x_BLD.dim() != 3:
             raise ShapeError(f"{type(self).__name__}: x_BLD must be (batch, length, width), got {tuple(x_BLD.shape)}")
         if state is not None:
-            self.start(len(x_BLD))  # raises, and says why
+            raise self._no_state()
 
     def _only_full(self, pattern: Pattern) -> None:
         if not isinstance(pattern, Full):
-            raise PatternNotSupported(
-                f"{type(self).__name__} mixes all tokens, so it knows `full`, not `{pattern}`; MultiHead takes any pattern"
-            )
+            raise PatternNotSupported(f"{type(self).__name__} supports `full` only, not `{pattern}`; MultiHead takes any pattern")
 
 
 class FourierMixer(Mixer):
-    r"""FNet: the real part of the Fourier transform over tokens and over features; nothing is learned.
+    r"""FNet: the real part of the Fourier transform over tokens and features; no parameters.
 
     $$y = \mathrm{Re}\big(F_L\, x\, F_D\big) = C_L\, (x\, C_D) - S_L\, (x\, S_D) \qquad C_{mn} = \cos\tfrac{2\pi mn}{N},\; S_{mn} = \sin\tfrac{2\pi mn}{N}$$
 
     Cost:    time O(L·D·log(L·D)), memory O(L·D); no parameters.
-    Use it:  as the cheapest mixing there is, in encoders of fixed length.
-    Avoid it: where a token must find another one by what it says; where lengths vary: padding is mixed into everything.
+    Use it:  as the cheapest token mixing, in encoders of fixed length.
+    Avoid it: where tokens must be found by content; where lengths vary: padding is mixed into everything.
     Limits:  `full` only: there is no causal form, and padding counts as tokens. float32 at least, whatever x is.
-    Weights: as two heads, cos and −sin, over values that are x C_D and x S_D; both outputs are added.
+    Weights: two heads, cos and −sin, over the values x C_D and x S_D; their outputs are added.
     """
 
-    # x is real, so half of the features make the rest. The map is its own transpose, so the backward pass is the forward pass: PyTorch's
-    # own would do a complex transform of full size. Products with C and S were 3 to 40 times slower on a CPU (64 to 4,096 tokens).
+    # x is real, so half of the features determine the rest. The map is symmetric, so the backward pass equals the forward pass: PyTorch's
+    # own would do a complex transform of full size. Matmuls with C and S were 3 to 40 times slower on a CPU (64 to 4,096 tokens).
 
     name = "fourier"
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None) -> Tensor:
         self._check(x_BLD, state)
         self._only_full(pattern)
-        return _Fourier.apply(x_BLD.to(torch.promote_types(x_BLD.dtype, torch.float32))).to(x_BLD.dtype)  # type: ignore[no-any-return, no-untyped-call]
+        return _Fourier.apply(float32_or_wider(x_BLD)).to(x_BLD.dtype)  # type: ignore[no-untyped-call]
 
     def weights(self, length: int, pattern: Pattern = full) -> Tensor:
         self._only_full(pattern)
         at = torch.arange(length)
-        angle_LM = (at[:, None] * at % max(length, 1)).double() * (2 * math.pi / max(length, 1))  # reduced first: long angles lose digits
+        turns_LM = (at[:, None] * at % max(length, 1)).double() / max(length, 1)  # reduced first: large angles lose precision
+        angle_LM = 2 * math.pi * turns_LM
         return torch.stack([angle_LM.cos(), -angle_LM.sin()])[None]
 
 
@@ -101,18 +104,18 @@ class _Fourier(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Tensor:
-        return _Fourier.apply(d_out)  # type: ignore[no-any-return, no-untyped-call]
+        return _Fourier.apply(d_out)  # type: ignore[no-untyped-call]
 
 
 class TokenMixer(Mixer):
-    r"""MLP-Mixer's first half: a feed-forward part along the tokens, the same for every feature.
+    r"""MLP-Mixer's token mixing: a feed-forward layer along the tokens, the same for every feature.
 
     $$y = \big(W_2\, \mathrm{gelu}(W_1 x + b_1) + b_2\big) \qquad W_1 \in \mathbb{R}^{F \times L},\; W_2 \in \mathbb{R}^{L \times F}$$
 
     Cost:    time O(L·F·D), memory O(F·D).
-    Use it:  for pictures cut into a fixed number of patches.
-    Avoid it: for text: it knows neither order of reading nor padding, and one length only.
-    Limits:  x must have exactly `length` tokens; `full` only. No `weights`: a nonlinearity stands between the two matrices.
+    Use it:  for images split into a fixed number of patches.
+    Avoid it: for text: it is neither causal nor aware of padding, and has a fixed length.
+    Limits:  x must have exactly `length` tokens; `full` only. No `weights`: there is an activation between the two matrices.
     """
 
     name = "token_mlp"
@@ -126,27 +129,25 @@ class TokenMixer(Mixer):
         self._check(x_BLD, state)
         self._only_full(pattern)
         if x_BLD.shape[1] != self.length:
-            raise ShapeError(
-                f"TokenMixer was made for {self.length} tokens, got x_BLD {tuple(x_BLD.shape)}; it has a weight for each of them"
-            )
-        return self.mix(x_BLD.transpose(1, 2)).transpose(1, 2)  # type: ignore[no-any-return]
+            raise ShapeError(f"TokenMixer(length={self.length}) was given x_BLD {tuple(x_BLD.shape)}; expected {self.length} tokens")
+        return self.mix(x_BLD.transpose(1, 2)).transpose(1, 2)
 
 
 class GatedMixer(Mixer):
-    r"""gMLP: half of the features, mixed along the sequence by a learned matrix, gates the other half.
+    r"""gMLP: one half of the features, mixed along the sequence by a learned matrix, gates the other half.
 
     $$y = \big(z_1 \odot (W_s\, \mathrm{norm}(z_2) + b_s + a)\big) W_{out} \qquad [z_1; z_2] = \mathrm{gelu}(x W_{in}) \qquad
       W_s \in \mathbb{R}^{L \times L},\; b_s \in \mathbb{R}^{L}$$
 
-    W_s begins near 0 and b_s at 1, so that the block begins as a feed-forward part. With `attention` a MultiHead from `width` to
-    hidden / 2 looks at x and its output a is added to the gate: aMLP; the paper's has one head of size 64:
-    `MultiHead(width, 1, head_width=64, out_width=hidden // 2)`.
+    W_s is initialised near 0 and b_s at 1, so that the block starts as a feed-forward layer. With `attention`, a MultiHead from `width`
+    to hidden / 2, its output a is added to the gate: aMLP; the paper's has one head of size 64:
+    `MultiHead(width, 1, head_dim=64, out_width=hidden // 2)`.
 
     Cost:    time O(L²·F + L·D·F), memory O(L·F); L² parameters.
-    Use it:  where the length is fixed and places matter more than what stands there.
-    Avoid it: for finding tokens by what they say (that is what aMLP's attention is for).
-    Limits:  at most `length` tokens: shorter sequences use the first rows and columns. Patterns without heads of their own; what
-             one forbids is left out of W_s, so `causal` and `lengths` hold strictly.
+    Use it:  where the length is fixed and positions matter more than content.
+    Avoid it: where tokens must be found by content (aMLP's attention is for that).
+    Limits:  at most `length` tokens: shorter sequences use the first rows and columns. Patterns must be the same for all heads; W_s is
+             masked by them, so `causal` and `lengths` hold strictly.
     """
 
     name = "spatial_gate"
@@ -163,7 +164,7 @@ class GatedMixer(Mixer):
     ):
         super().__init__()
         if hidden % 2:
-            raise ShapeError(f"GatedMixer cuts its hidden={hidden} features into halves; choose {hidden - 1} or {hidden + 1}")
+            raise ShapeError(f"GatedMixer: hidden={hidden}; expected an even number: choose {hidden - 1} or {hidden + 1}")
         self.length, self.activation, self.attention = length, activation, attention
         self.up, self.down, self.norm = nn.Linear(width, hidden), nn.Linear(hidden // 2, width), norm(hidden // 2)
         self.weight_LM = nn.Parameter(torch.empty(length, length).uniform_(-1e-3 / max(length, 1), 1e-3 / max(length, 1)))
@@ -177,14 +178,14 @@ class GatedMixer(Mixer):
         gate_BLF = torch.matmul(mix_BLM, self.norm(gate_BLF)) + self.bias_L[:L, None]
         if self.attention is not None:
             gate_BLF = gate_BLF + self.attention(x_BLD, pattern=pattern)
-        return self.down(through_BLF * gate_BLF)  # type: ignore[no-any-return]
+        return self.down(through_BLF * gate_BLF)
 
     def weights(self, length: int, pattern: Pattern = full) -> Tensor:
         if length > self.length:
-            raise ShapeError(f"GatedMixer was made for {self.length} tokens, got {length}; it has a weight for each pair of them")
+            raise ShapeError(f"GatedMixer(length={self.length}) was given {length} tokens; expected at most {self.length}")
         if pattern.heads != 1:
             raise PatternNotSupported(
-                f"GatedMixer has one matrix, not heads, and `{pattern}` is for {pattern.heads} heads; MultiHead takes it"
+                f"`{pattern}` differs between {pattern.heads} heads, and GatedMixer has one matrix; MultiHead takes it"
             )
         weight_BHLM = self.weight_LM[None, None, :length, :length]
         return weight_BHLM if isinstance(pattern, Full) else weight_BHLM * pattern.mask(length, length, weight_BHLM.device)

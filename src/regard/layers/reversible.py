@@ -1,9 +1,9 @@
-r"""Layers whose inputs follow from their outputs, so that training need not keep them; and layers done a slice at a time.
+r"""Reversible layers, whose inputs are recomputed from their outputs instead of stored; and layers applied in slices.
 
 $$y_1 = x_1 + f(x_2) \qquad y_2 = x_2 + g(y_1) \qquad\Longleftrightarrow\qquad x_2 = y_2 - g(y_1) \qquad x_1 = y_1 - f(x_2)$$
 
-f mixes positions, g thinks at each. On the way back every block computes its input again from its output: the memory of
-activations is that of one block, whatever the depth, for about a third more time.
+f mixes positions, g is a feed-forward layer. In the backward pass every block recomputes its input from its output: activation
+memory is that of one block, whatever the depth, for about a third more time.
 
 Paper: Gomez et al. 2017, "The reversible residual network", arXiv:1707.04585; Kitaev, Kaiser & Levskaya 2020, "Reformer",
        arXiv:2001.04451, section 3.
@@ -11,8 +11,7 @@ Paper: Gomez et al. 2017, "The reversible residual network", arXiv:1707.04585; K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,15 +23,16 @@ from ..errors import ShapeError
 from ..patterns import Pattern, full
 from .dropout import Dropout
 from .norms import LayerNorm, Norm
+from .rng import RngSnapshot
 
 Tensors = tuple[Tensor, Tensor]
 
 
 class ReversibleBlock(nn.Module):
-    """The two parts of a `Block` on two streams: each adds to one what it makes of the other, normed first.
+    """The sublayers of a `Block` on two streams: each reads one stream, normed, and adds to the other.
 
-    The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…)`. Neither part may change anything but its
-    output: it is run again on the way back.
+    The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…)`. Sublayers must have no side effects: they run
+    again in the backward pass.
     """
 
     def __init__(self, width: int, mixer: nn.Module, feedforward: nn.Module, *, norm: Norm = LayerNorm, dropout: float = 0.0):
@@ -41,27 +41,27 @@ class ReversibleBlock(nn.Module):
         self.before_mixer, self.before_feedforward = norm(width), norm(width)
         self.dropout = Dropout(dropout)
 
-    def mix(self, x_BLD: Tensor, pattern: Pattern = full) -> Tensor:
-        """f: what is added to the first stream."""
-        return self.dropout(self.mixer(self.before_mixer(x_BLD), pattern=pattern))  # type: ignore[no-any-return]
+    def apply_mixer(self, x_BLD: Tensor, pattern: Pattern = full) -> Tensor:
+        """f: the update of the first stream."""
+        return self.dropout(self.mixer(self.before_mixer(x_BLD), pattern=pattern))
 
-    def think(self, x_BLD: Tensor) -> Tensor:
-        """g: what is added to the second stream."""
-        return self.dropout(self.feedforward(self.before_feedforward(x_BLD)))  # type: ignore[no-any-return]
+    def apply_feedforward(self, x_BLD: Tensor) -> Tensor:
+        """g: the update of the second stream."""
+        return self.dropout(self.feedforward(self.before_feedforward(x_BLD)))
 
     def forward(self, x1_BLD: Tensor, x2_BLD: Tensor, pattern: Pattern = full) -> Tensors:
-        """The plain way, which keeps what it computes."""
-        y1_BLD = x1_BLD + self.mix(x2_BLD, pattern)
-        return y1_BLD, x2_BLD + self.think(y1_BLD)
+        """The plain computation, which stores activations."""
+        y1_BLD = x1_BLD + self.apply_mixer(x2_BLD, pattern)
+        return y1_BLD, x2_BLD + self.apply_feedforward(y1_BLD)
 
 
 class Reversible(nn.Module):
-    """Reversible blocks one after the other; only the last output is kept for the way back.
+    """A stack of reversible blocks; only the last output is stored for the backward pass.
 
-        y1, y2 = Reversible(blocks)(x, x, pattern)      # Reformer: both streams begin as x, and end as norm(cat([y1, y2], -1))
+        y1, y2 = Reversible(blocks)(x, x, pattern)      # Reformer: both streams start as x, and end as norm(cat([y1, y2], -1))
 
-    Random numbers that a block drew (dropout, hash functions) are drawn again the same on the way back. Gradients are those of
-    the plain blocks up to the rounding of x = y − f(x); they have no gradients themselves. The pattern must not need any.
+    Random numbers of a block (dropout, hash functions) are replayed in the backward pass. Gradients are those of the plain blocks
+    up to the rounding of x = y − f(x). There are no second derivatives, and none with respect to the pattern.
     """
 
     def __init__(self, blocks: Iterable[ReversibleBlock]):
@@ -72,24 +72,24 @@ class Reversible(nn.Module):
         if x1_BLD.shape != x2_BLD.shape:
             raise ShapeError(f"Reversible takes two streams of one shape, got {tuple(x1_BLD.shape)} and {tuple(x2_BLD.shape)}")
         parameters = tuple(parameter for parameter in self.parameters() if parameter.requires_grad)
-        return _Stack.apply(list(self.blocks), pattern, parameters, x1_BLD, x2_BLD, *parameters)  # type: ignore[no-any-return,no-untyped-call]
+        return _Stack.apply(list(self.blocks), pattern, parameters, x1_BLD, x2_BLD, *parameters)  # type: ignore[no-untyped-call]
 
 
 class Chunked(nn.Module):
-    """A layer that treats every position alone, done for `size` positions at a time: the same result, less memory.
+    """Applies a position-wise layer to `size` positions at a time: the same result with less memory.
 
-    While training each slice is computed again on the way back, so that the wide features of one slice exist at a time.
+    In training each slice is recomputed in the backward pass, so that hidden features of only one slice exist at a time.
     """
 
     def __init__(self, layer: nn.Module, size: int):
         super().__init__()
         if size < 1:
-            raise ShapeError(f"Chunked takes at least one position at a time, got size={size}")
+            raise ShapeError(f"Chunked: size={size}; expected at least 1")
         self.layer, self.size = layer, size
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         if x_BLD.shape[1] <= self.size:
-            return self.layer(x_BLD)  # type: ignore[no-any-return]
+            return self.layer(x_BLD)
         slices = x_BLD.split(self.size, 1)
         if not torch.is_grad_enabled():
             return torch.cat([self.layer(x) for x in slices], 1)
@@ -100,22 +100,22 @@ class Chunked(nn.Module):
 
 
 class _Stack(torch.autograd.Function):
-    """The parameters are arguments so that autograd asks for their gradients; the blocks find them by themselves."""
+    """Parameters are arguments so that autograd requests their gradients; the blocks use their own references."""
 
     @staticmethod
     def forward(
         ctx: Any, blocks: list[ReversibleBlock], pattern: Pattern, parameters: tuple[Tensor, ...], x1: Tensor, x2: Tensor, *_: Tensor
     ) -> Tensors:
-        ctx.blocks, ctx.pattern, ctx.parameters, ctx.dice = blocks, pattern, parameters, []
+        ctx.blocks, ctx.pattern, ctx.parameters, ctx.rng = blocks, pattern, parameters, []
         ctx.autocast = torch.is_autocast_enabled(x1.device.type), torch.get_autocast_dtype(x1.device.type)
         y1, y2 = x1, x2
         for block in blocks:
-            dice = _Dice(block, x1.device)
-            y1 = y1 + block.mix(y2, pattern)
-            between = _Dice(block, x1.device)
-            y2 = y2 + block.think(y1)
-            ctx.dice.append((dice, between))
-        y1, y2 = (y.clone() if y is x else y for y, x in ((y1, x1), (y2, x2)))  # an empty stack gives no view of its input
+            rng = RngSnapshot(block)
+            y1 = y1 + block.apply_mixer(y2, pattern)
+            between = RngSnapshot(block)
+            y2 = y2 + block.apply_feedforward(y1)
+            ctx.rng.append((rng, between))
+        y1, y2 = (y.clone() if y is x else y for y, x in ((y1, x1), (y2, x2)))  # an empty stack must not return its input
         ctx.save_for_backward(y1, y2)
         return y1, y2
 
@@ -125,10 +125,12 @@ class _Stack(torch.autograd.Function):
         y1, y2 = (y.detach() for y in ctx.saved_tensors)
         sums: dict[Tensor, Tensor] = {}  # blocks may share parameters
 
-        def back(block: nn.Module, part: Callable[..., Tensor], x: Tensor, given: tuple[Pattern, ...], dice: _Dice, d: Tensor) -> Tensors:
-            """What the part added to its stream, and the gradient of x; those of the parameters are summed up."""
+        def back(
+            block: nn.Module, part: Callable[..., Tensor], x: Tensor, given: tuple[Pattern, ...], rng: RngSnapshot, d: Tensor
+        ) -> Tensors:
+            """The update a sublayer added, and the gradient of x; gradients of parameters are accumulated in `sums`."""
             enabled, dtype = ctx.autocast
-            with torch.enable_grad(), dice.again(), torch.autocast(x.device.type, dtype=dtype, enabled=enabled):
+            with torch.enable_grad(), rng.replayed(), torch.autocast(x.device.type, dtype=dtype, enabled=enabled):
                 x = x.detach().requires_grad_()
                 added = part(x, *given)
             own = [parameter for parameter in block.parameters() if parameter.requires_grad]
@@ -138,31 +140,9 @@ class _Stack(torch.autograd.Function):
                     sums[parameter] = sums[parameter] + more if parameter in sums else more
             return added.detach(), torch.zeros_like(x) if d_x is None else d_x
 
-        for block, (before, between) in zip(reversed(ctx.blocks), reversed(ctx.dice), strict=True):
-            added, d = back(block, block.think, y1, (), between, d2)
+        for block, (before, between) in zip(reversed(ctx.blocks), reversed(ctx.rng), strict=True):
+            added, d = back(block, block.apply_feedforward, y1, (), between, d2)
             y2, d1 = y2 - added, d1 + d
-            added, d = back(block, block.mix, y2, (ctx.pattern,), before, d1)
+            added, d = back(block, block.apply_mixer, y2, (ctx.pattern,), before, d1)
             y1, d2 = y1 - added, d2 + d
         return None, None, None, d1, d2, *map(sums.get, ctx.parameters)
-
-
-class _Dice:
-    """The random numbers a block may draw, as they stood before it: PyTorch's, and those of generators its parts hold."""
-
-    def __init__(self, block: nn.Module, device: torch.device):
-        own = {id(x): x for part in block.modules() for x in vars(part).values() if isinstance(x, torch.Generator)}
-        on_gpu = [torch.cuda.default_generators[torch.cuda.current_device()]] if device.type == "cuda" else []
-        self.generators = [torch.default_generator, *on_gpu, *own.values()]
-        self.states = [generator.get_state() for generator in self.generators]
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Draw the same once more; afterwards they stand where they stood."""
-        now = [generator.get_state() for generator in self.generators]
-        try:
-            for generator, state in zip(self.generators, self.states, strict=True):
-                generator.set_state(state)
-            yield
-        finally:
-            for generator, state in zip(self.generators, now, strict=True):
-                generator.set_state(state)

@@ -1,18 +1,14 @@
-"""Seeing where a model looks: capture of weights, numbers about them, pictures of them.
+"""What a model attends to: capture of attention weights, statistics, pictures.
 
 | name | what it is |
 |---|---|
-| `capture` | `with capture(model) as maps:` keeps the weights of every attention called inside; results stay bit for bit the same |
-| `Maps`, `Map` | what was kept: layers, calls, labels; entropy, distance, rollout, sub-words merged; save, load, pictures |
-| `Sequence`, `Grid`, `Tree`, `Graph` | how the keys lie |
-| `word_numbers` | which pieces of a tokeniser make one word |
+| `capture` | `with capture(model) as maps:` keeps the weights of every attention call inside; outputs stay bit for bit the same |
+| `Maps`, `Map` | the weights by layer and call, with labels: entropy, distance, rollout, sub-words merged; save, load, pictures |
+| `Sequence`, `Grid`, `Tree`, `Graph` | the layout of the keys |
+| `word_numbers` | which sub-word tokens belong to the same word |
 """
 
-from .capture import capture as capture
-from .labels import word_numbers as word_numbers
-from .layouts import Graph as Graph
-from .layouts import Grid as Grid
-from .layouts import Sequence as Sequence
-from .layouts import Tree as Tree
-from .maps import Map as Map
-from .maps import Maps as Maps
+from ._capture import capture
+from .layouts import Graph, Grid, Sequence, Tree
+from .maps import Map, Maps
+from .token_labels import word_numbers

@@ -1,4 +1,4 @@
-"""Maps on disk: `name.safetensors` with `name.json` beside it, or all in one `name.npz`. Never pickle.
+"""Maps on disk: `name.safetensors` with `name.json` beside it, or a single `name.npz`. Never pickle.
 
 The JSON, format_version 1 (inside an .npz it is the array `json`, its UTF-8 bytes):
 
@@ -7,7 +7,11 @@ The JSON, format_version 1 (inside an .npz it is the array `json`, its UTF-8 byt
          "columns": [0, 1, 2], "queries": 3, "normalised": true, "pattern": "causal", "stream": null,
          "query_labels": [["a", "b", "c"]], "key_labels": [], "layout": {"kind": "sequence"}}]}
 
-`tensor` names an array (batch, heads, rows, columns) of float16, float32 or float64. Maps stand in order of time.
+`tensor` names an array (batch, heads, rows, columns) of float16, float32 or float64. Maps are in order of time. `heads` may be -1, the
+mean of heads. Labels are one list for all batch rows, one list per batch row, or none. Layouts besides sequence:
+
+    {"kind": "grid", "rows": 14, "columns": 14, "prefix_tokens": 1}    {"kind": "tree", "spans": [[0, 3], [3, 7]]}
+    {"kind": "graph", "edges": [[1, 0], [5, 6]]}
 """
 
 from __future__ import annotations
@@ -19,26 +23,49 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadFile, RegardError
+from ..errors import BadFile, MissingFile, RegardError
 from .layouts import from_json, to_json
 from .maps import Map, Maps
+from .token_labels import Labels
 
 VERSION = 1
-_PLAIN = {"layer": str, "mechanism": str, "pattern": str, "call": int, "run": int, "queries": int, "normalised": bool}
-_NUMBERS = ("heads", "rows", "columns")
-_LABELS = ("query_labels", "key_labels")
+_BROKEN = (OSError, ValueError, TypeError, AttributeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, struct.error)
+
+
+class _Entry(msgspec.Struct, kw_only=True):
+    """One map, as JSON."""
+
+    tensor: str
+    layer: str
+    mechanism: str
+    call: int
+    run: int
+    heads: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    queries: int
+    normalised: bool
+    pattern: str
+    stream: int | None = None
+    query_labels: Labels
+    key_labels: Labels
+    layout: dict[str, Any]
+
+
+_SHARED = [name for name in _Entry.__struct_fields__ if name not in ("tensor", "layout")]  # with the same name and value in a Map
 
 
 def save(maps: Maps, path: str | Path) -> Path:
-    """Write by suffix."""
-    path = _known(path)
+    """Write the format that the suffix names."""
+    path = _check_suffix(path)
     arrays = {str(n): m.weights_BHLM.contiguous() for n, m in enumerate(maps.all)}
-    described = {"format": "regard.maps", "format_version": VERSION, "maps": [_describe(n, m) for n, m in enumerate(maps.all)]}
-    text = json.dumps(described, ensure_ascii=False)
+    description = {"format": "regard.maps", "format_version": VERSION, "maps": [_to_json(n, m) for n, m in enumerate(maps.all)]}
+    text = json.dumps(description, ensure_ascii=False)
     if path.suffix == ".npz":
         inside = {"json": np.frombuffer(text.encode(), dtype=np.uint8), **{name: x.numpy() for name, x in arrays.items()}}
         np.savez_compressed(path, **inside)  # type: ignore[arg-type]
@@ -51,25 +78,25 @@ def save(maps: Maps, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Maps:
-    """Read by suffix; a file that is not what it should be is refused with the reason."""
-    path = _known(path)
+    """Read the format that the suffix names; malformed files are refused with the reason."""
+    path = _check_suffix(path)
     if not path.exists():
-        raise FileNotFoundError(f"no such file: {path}")
+        raise MissingFile(f"{path}: no such file")
     text, arrays = _read_npz(path) if path.suffix == ".npz" else _read_pair(path)
     try:
-        described = json.loads(text)
+        description = json.loads(text)
     except ValueError as wrong:
         raise BadFile(f"{path}: the description is not JSON: {wrong}") from wrong
-    if not isinstance(described, dict) or described.get("format") != "regard.maps" or not isinstance(described.get("maps"), list):
+    if not isinstance(description, dict) or description.get("format") != "regard.maps" or not isinstance(description.get("maps"), list):
         raise BadFile(f'{path}: the description lacks "format": "regard.maps" or its list "maps"')
-    if described.get("format_version") != VERSION:
-        raise BadFile(f"{path}: format_version {described.get('format_version')!r}; this regard reads {VERSION}")
-    return Maps([_map(f"{path}, map {n}", entry, arrays) for n, entry in enumerate(described["maps"])])
+    if description.get("format_version") != VERSION:
+        raise BadFile(f"{path}: format_version {description.get('format_version')!r}; this regard reads {VERSION}")
+    return Maps([_from_json(f"{path}, map {n}", entry, arrays) for n, entry in enumerate(description["maps"])])
 
 
-def _known(path: str | Path) -> Path:
+def _check_suffix(path: str | Path) -> Path:
     if Path(path).suffix not in (".npz", ".safetensors"):
-        raise BadFile(f"{path}: maps are kept as .safetensors (with .json beside it) or .npz; end the name with one of them")
+        raise BadFile(f"{path}: the file name must end with .safetensors (with .json beside it) or .npz")
     return Path(path)
 
 
@@ -80,19 +107,9 @@ def _read_npz(path: Path) -> tuple[str, dict[str, Tensor]]:
         text = arrays.pop("json").tobytes().decode()
         return text, {name: torch.from_numpy(x) for name, x in arrays.items()}
     except KeyError as wrong:
-        raise BadFile(f"{path}: there is no array called json inside, so it was not written by Maps.save") from wrong
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        struct.error,
-        NotImplementedError,
-    ) as wrong:
-        raise BadFile(f"{path}: not a whole .npz of plain arrays: {wrong}") from wrong
+        raise BadFile(f"{path}: no array called json inside; expected a file that Maps.save wrote") from wrong
+    except _BROKEN as wrong:
+        raise BadFile(f"{path}: not a complete .npz of plain arrays: {wrong}") from wrong
 
 
 def _read_pair(path: Path) -> tuple[str, dict[str, Tensor]]:
@@ -101,50 +118,32 @@ def _read_pair(path: Path) -> tuple[str, dict[str, Tensor]]:
 
     beside = path.with_suffix(".json")
     if not beside.exists():
-        raise BadFile(f"{path}: {beside.name}, which says what the weights are, is not beside it")
+        raise BadFile(f"{path}: {beside.name}, which describes the weights, is not beside it")
     try:
         return beside.read_text(encoding="utf-8"), load_file(path)
     except UnicodeDecodeError as wrong:
         raise BadFile(f"{beside}: not UTF-8: {wrong}") from wrong
     except (SafetensorError, ValueError) as wrong:
-        raise BadFile(f"{path}: not a whole safetensors file: {wrong}") from wrong
+        raise BadFile(f"{path}: not a complete safetensors file: {wrong}") from wrong
 
 
-def _describe(number: int, m: Map) -> dict[str, Any]:
-    plain = {name: getattr(m, name) for name in (*_PLAIN, *_NUMBERS, *_LABELS, "stream")}
-    return {"tensor": str(number), **plain, "layout": to_json(m.layout)}
+def _to_json(number: int, m: Map) -> dict[str, Any]:
+    return {"tensor": str(number)} | {name: getattr(m, name) for name in _SHARED} | {"layout": to_json(m.layout)}
 
 
-def _map(where: str, entry: Any, arrays: dict[str, Tensor]) -> Map:
-    if not isinstance(entry, dict):
-        raise BadFile(f"{where}: expected an object, got {type(entry).__name__}")
-    for name, kind in _PLAIN.items():
-        if type(entry.get(name)) is not kind:
-            raise BadFile(f"{where}: {name} must be {kind.__name__}, got {entry.get(name)!r}")
-    for name in _NUMBERS:
-        _expect(where, name, entry.get(name), int)
-    for name in _LABELS:
-        _expect(where, name, entry.get(name), list)
-        for line in entry[name]:
-            _expect(where, name, line, str)
-    if entry.get("stream") is not None and type(entry["stream"]) is not int:
-        raise BadFile(f"{where}: stream must be a whole number or null, got {entry['stream']!r}")
-    weights = arrays.get(str(entry.get("tensor")))
-    if weights is None:
-        raise BadFile(f"{where}: its tensor {entry.get('tensor')!r} is not in the file, which holds {', '.join(sorted(arrays)) or 'none'}")
-    if weights.dtype not in (torch.float16, torch.float32, torch.float64):
-        raise BadFile(f"{where}: weights are float16, float32 or float64, not {weights.dtype}")
-    if any(p < 0 or p >= entry["queries"] for p in entry["rows"]) or any(p < 0 for p in entry["columns"]):
-        raise BadFile(f"{where}: rows and columns are positions, rows below queries = {entry['queries']}")
+def _from_json(where: str, data: Any, arrays: dict[str, Tensor]) -> Map:
     try:
-        fields: dict[str, Any] = {name: entry.get(name) for name in (*_PLAIN, "stream")}
-        fields |= {name: tuple(entry[name]) for name in _NUMBERS}
-        fields |= {name: tuple(map(tuple, entry[name])) for name in _LABELS}
-        return Map(**fields, weights_BHLM=weights, layout=from_json(entry.get("layout")))
+        entry = msgspec.convert(data, _Entry)
+    except msgspec.ValidationError as wrong:
+        raise BadFile(f"{where}: {wrong}") from wrong
+    weights = arrays.get(entry.tensor)
+    if weights is None:
+        raise BadFile(f"{where}: tensor {entry.tensor!r} is not in the file, which has {', '.join(sorted(arrays)) or 'none'}")
+    if weights.dtype not in (torch.float16, torch.float32, torch.float64):
+        raise BadFile(f"{where}: weights are {weights.dtype}; expected float16, float32 or float64")
+    if any(p < 0 or p >= entry.queries for p in entry.rows) or any(p < 0 for p in entry.columns):
+        raise BadFile(f"{where}: rows and columns must be positions from 0 on, rows below queries = {entry.queries}")
+    try:
+        return Map(**{name: getattr(entry, name) for name in _SHARED}, weights_BHLM=weights, layout=from_json(entry.layout))
     except RegardError as wrong:
         raise BadFile(f"{where}: {wrong}") from wrong
-
-
-def _expect(where: str, name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, list) or any(type(item) is not kind for item in value):
-        raise BadFile(f"{where}: {name} must be a list of {kind.__name__}, got {str(value)[:60]}")

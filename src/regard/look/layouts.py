@@ -1,4 +1,4 @@
-"""How the keys lie: along a line, on a grid, in sentences, or on a graph. A picture is drawn after it."""
+"""The layout of the keys, which decides how a map is drawn: a sequence, a grid, sentences of words, or a graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import BadFile, ShapeError
 
 @dataclass(frozen=True)
 class Sequence:
-    """One after another: words, letters, time."""
+    """One after another: words, characters, time."""
 
     def check(self, keys: int) -> None:
         """Any number of keys fits."""
@@ -19,19 +19,19 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Grid:
-    """Row by row over height × width places, e.g. the patches of an image; `first` keys stand before it (a class token)."""
+    """Row by row over rows × columns positions, e.g. the patches of an image; `prefix_tokens` come before it (a class token)."""
 
-    height: int
-    width: int
-    first: int = 0
+    rows: int
+    columns: int
+    prefix_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if any(type(size) is not int for size in (self.height, self.width, self.first)):
-            raise ShapeError(f"the sizes of a Grid are whole numbers, got {self.height!r}, {self.width!r}, {self.first!r}")
+        if any(type(size) is not int for size in (self.rows, self.columns, self.prefix_tokens)):
+            raise ShapeError(f"{self}; expected whole numbers")
 
     def check(self, keys: int) -> None:
-        if min(self.height, self.width) < 1 or self.first < 0 or self.first + self.height * self.width != keys:
-            raise ShapeError(f"{self} has {self.first} + {self.height} × {self.width} places, but there are {keys} keys")
+        if min(self.rows, self.columns) < 1 or self.prefix_tokens < 0 or self.prefix_tokens + self.rows * self.columns != keys:
+            raise ShapeError(f"{self} has {self.prefix_tokens} + {self.rows} × {self.columns} positions, but there are {keys} keys")
 
 
 @dataclass(frozen=True, init=False)
@@ -46,12 +46,12 @@ class Tree:
     def check(self, keys: int) -> None:
         ends = [0, *(end for _, end in self.spans)]
         if [first for first, _ in self.spans] != ends[:-1] or ends[-1] != keys or any(end <= first for first, end in self.spans):
-            raise ShapeError(f"the spans of a Tree follow each other from 0 to the number of keys, here {keys}; got {self.spans}")
+            raise ShapeError(f"Tree has spans {self.spans}; expected non-empty ones, one after another, from 0 to {keys} keys")
 
 
 @dataclass(frozen=True, init=False)
 class Graph:
-    """Nodes joined by edges: (i, j) says that node i may look at node j."""
+    """Nodes joined by edges: along (i, j), node i may attend to node j."""
 
     edges: tuple[tuple[int, int], ...]
 
@@ -61,19 +61,17 @@ class Graph:
     def check(self, keys: int) -> None:
         wrong = [edge for edge in self.edges if not 0 <= edge[1] < keys or edge[0] < 0]
         if wrong:
-            raise ShapeError(f"edges of a Graph join nodes 0 … {keys - 1}; got {wrong[:3]}")
+            raise ShapeError(f"Graph has edges {wrong[:3]}; expected nodes from 0 to {keys - 1}")
 
 
 Layout = Sequence | Grid | Tree | Graph
 
 
 def to_json(layout: Layout) -> dict[str, Any]:
-    """The layout as plain data."""
     return {"kind": type(layout).__name__.lower()} | dict(vars(layout))
 
 
 def from_json(data: Any) -> Layout:
-    """The layout that was plain data."""
     kinds: dict[str, type[Layout]] = {"sequence": Sequence, "grid": Grid, "tree": Tree, "graph": Graph}
     try:
         fields = dict(data)

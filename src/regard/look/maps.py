@@ -1,4 +1,4 @@
-"""Where a model looked: the weights of some calls of some layers, with names for their rows and columns."""
+"""Attention maps: the weights of some calls of some layers, with labels for their rows and columns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,18 +14,18 @@ import torch
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, ShapeError, UnknownName
-from .labels import Labels, glued, line_of, lines
 from .layouts import Layout, Sequence
+from .token_labels import Labels, Words, batch_labels, join_pieces, lines
 
-MEAN = -1  # stands among `heads` for the average of several
+MEAN = -1  # in `heads`: the mean of several
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Map:
-    """The weights of one call of one layer, before dropout: rows over queries, columns over keys.
+    """The weights of one call of one layer, before dropout: a row per query, a column per key.
 
-    `rows` and `columns` are positions: those of a stream when there is a state, else places in the call. `queries` is how
-    many queries there were up to this call, asked for or not; positions are aligned at the end.
+    `rows` and `columns` are positions in the call, or in the whole sequence if there is a state. `queries` counts all queries
+    up to and including this call, captured or not; positions are aligned at the end.
     """
 
     layer: str
@@ -36,28 +37,28 @@ class Map:
     columns: tuple[int, ...]
     queries: int
     weights_BHLM: Tensor = field(repr=False)
-    normalised: bool  # every row that looks anywhere sums to one
+    normalised: bool  # every non-zero row sums to one
     pattern: str = "full"
-    stream: int | None = None  # which state was passed, if any
+    stream: int | None = None  # the number of the state that was passed, if any
     query_labels: Labels = field(default=(), repr=False)
     key_labels: Labels = field(default=(), repr=False)
     layout: Layout = field(default_factory=Sequence)
 
     def __post_init__(self) -> None:
-        shape, said = tuple(self.weights_BHLM.shape), (len(self.heads), len(self.rows), len(self.columns))
-        if len(shape) != 4 or shape[1:] != said:
-            raise ShapeError(f"{self.layer}: weights_BHLM {shape} does not have the {said} heads, rows and columns it is said to have")
-        for what, labels, size in (("query", self.query_labels, said[1]), ("key", self.key_labels, said[2])):
+        shape, expected = tuple(self.weights_BHLM.shape), (len(self.heads), len(self.rows), len(self.columns))
+        if len(shape) != 4 or shape[1:] != expected:
+            raise ShapeError(f"{self.layer}: weights_BHLM is {shape}; expected (batch, {', '.join(map(str, expected))}): heads, rows, keys")
+        for what, labels, size in (("query", self.query_labels, expected[1]), ("key", self.key_labels, expected[2])):
             if labels and (len(labels) not in (1, shape[0]) or any(len(line) != size for line in labels)):
                 raise ShapeError(f"{self.layer}: {what} labels must be {size} words, for all or for each of {shape[0]} batch rows")
         if not isinstance(self.layout, Sequence):
             self.layout.check(self.keys)
 
-    # -- what it is --------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------
 
     @property
     def keys(self) -> int:
-        """How many keys there were, forgotten ones included."""
+        """The number of keys, evicted ones included."""
         return max(self.columns, default=-1) + 1
 
     @property
@@ -67,15 +68,15 @@ class Map:
 
     @property
     def square(self) -> bool:
-        """Whether every position looked, and was looked at: the whole of a self-attention."""
+        """Whether all positions are rows and columns: a complete self-attention."""
         return self.rows == self.columns == tuple(range(self.queries))
 
     def labels(self, batch: int = 0) -> tuple[list[str], list[str]]:
-        """Names of the rows and of the columns; their positions where nobody named them."""
-        return line_of(self.query_labels, batch, self.rows), line_of(self.key_labels, batch, self.columns)
+        """The labels of rows and columns; positions where there are none."""
+        return batch_labels(self.query_labels, batch, self.rows), batch_labels(self.key_labels, batch, self.columns)
 
     def head(self, head: int | None = None) -> Map:
-        """One head alone; the average of all for None."""
+        """One head; the mean of all for None."""
         if head is None:
             return self if len(self.heads) == 1 else replace(self, heads=(MEAN,), weights_BHLM=self.weights_BHLM.mean(1, keepdim=True))
         if head not in self.heads:
@@ -83,23 +84,22 @@ class Map:
         at = self.heads.index(head)
         return replace(self, heads=(head,), weights_BHLM=self.weights_BHLM[:, at : at + 1])
 
-    # -- numbers -----------------------------------------------------------------------------------------------
+    # -- statistics -----------------------------------------------------------------------------------------------
 
     def entropy(self) -> Tensor:
-        """entropy_BH in nats, the mean over the rows that look anywhere: 0 for one key only, log M for all alike.
+        """entropy_BH in nats, the mean over non-zero rows: 0 if one key has all the weight, log M if it is uniform.
 
-        Rows are scaled to sum to one; of signed weights the sizes count.
+        Rows are scaled to sum to one; of signed weights the magnitudes count.
         """
-        share = self._shares()
-        return self._mean_rows(torch.special.entr(share).sum(-1))
+        return self._mean_rows(torch.special.entr(self._shares()).sum(-1))
 
     def distance(self) -> Tensor:
-        """distance_BH: how far from itself a query looks on average, in positions, aligned at the end."""
+        """distance_BH: the mean distance between a query and the keys it attends to, in positions, aligned at the end."""
         i, j = torch.tensor(self.rows) + (self.keys - self.queries), torch.tensor(self.columns)
         return self._mean_rows((self._shares() * (i[:, None] - j).abs()).sum(-1))
 
-    def path(self) -> Tensor:
-        """path_BHL: the position each query looks at most; −1 if it looks nowhere."""
+    def argmax(self) -> Tensor:
+        """The position each query attends to most, (B, H, L); −1 for a row of zeros."""
         if not self.columns:
             return torch.full(self.weights_BHLM.shape[:3], -1)
         best = self.weights_BHLM.max(-1)
@@ -110,18 +110,13 @@ class Map:
         return size / size.sum(-1, keepdim=True).masked_fill(size.sum(-1, keepdim=True) == 0, 1)
 
     def _mean_rows(self, x_BHL: Tensor) -> Tensor:
-        looks = self.weights_BHLM.abs().sum(-1) > 0
-        return ((x_BHL * looks).sum(-1) / looks.sum(-1).clamp(min=1)).float()
+        nonzero_BHL = self.weights_BHLM.abs().sum(-1) > 0
+        return ((x_BHL * nonzero_BHL).sum(-1) / nonzero_BHL.sum(-1).clamp(min=1)).float()
 
-    # -- changes -----------------------------------------------------------------------------------------------
+    # -- labels and words -----------------------------------------------------------------------------------------------
 
-    def label(
-        self,
-        queries: Seq[str] | Seq[Seq[str]] | None = None,
-        keys: Seq[str] | Seq[Seq[str]] | None = None,
-        layout: Layout | None = None,
-    ) -> Map:
-        """The same with names: a word for every position, one list for all batch rows or one a batch row."""
+    def label(self, queries: Words | None = None, keys: Words | None = None, layout: Layout | None = None) -> Map:
+        """The same map with labels: a word per position, one list for all batch rows or one per batch row."""
         return replace(
             self,
             query_labels=self.query_labels if queries is None else lines(queries, self.rows, self.queries, f"{self.layer}: queries"),
@@ -129,16 +124,16 @@ class Map:
             layout=self.layout if layout is None else layout,
         )
 
-    def merged(self, words: Seq[int], keys: Seq[int] | None = None) -> Map:
-        """Sub-words put together: summed over keys, averaged over queries, so rows still sum to what they did.
+    def merge_words(self, words: Seq[int], keys: Seq[int] | None = None) -> Map:
+        """Sub-word tokens merged into words: weights are summed over keys and averaged over queries, which keeps the sums of rows.
 
-        `words[p]` is the number of the word that position p belongs to (`word_numbers` makes them); the keys have
-        numbers of their own when they are another sequence.
+        `words[p]` is the number of the word that position p belongs to (see `word_numbers`); `keys` are the numbers for the keys when they
+        are another sequence.
         """
         keys = words if keys is None else keys
         for what, numbers, size in (("words", words, self.queries), ("keys", keys, self.keys)):
             if len(numbers) != size:
-                raise ShapeError(f"{self.layer}: {what} numbers {len(numbers)} positions, but there are {size}")
+                raise ShapeError(f"{self.layer}: {what} has {len(numbers)} word numbers; expected one for each of {size} positions")
         of_row, of_column = [words[p] for p in self.rows], [keys[p] for p in self.columns]
         rows, columns = tuple(dict.fromkeys(of_row)), tuple(dict.fromkeys(of_column))
         member_RL = torch.tensor([[float(n == word) for n in of_row] for word in rows]).view(len(rows), len(of_row))
@@ -150,8 +145,8 @@ class Map:
             columns=columns,
             queries=max(words, default=-1) + 1,
             weights_BHLM=(mean_RL @ self.weights_BHLM.float() @ member_MC).to(self.weights_BHLM.dtype),
-            query_labels=tuple(glued(line, of_row, rows) for line in self.query_labels),
-            key_labels=tuple(glued(line, of_column, columns) for line in self.key_labels),
+            query_labels=tuple(join_pieces(line, of_row, rows) for line in self.query_labels),
+            key_labels=tuple(join_pieces(line, of_column, columns) for line in self.key_labels),
             layout=Sequence(),
         )
 
@@ -161,17 +156,17 @@ class Map:
         return png(draw(self))
 
     def _repr_html_(self) -> str:
-        from .pictures import page
+        from .pictures import to_html
 
-        return page([self])
+        return to_html([self])
 
 
 class Maps(Mapping[str, list[Map]]):
-    """Layer name → its maps, oldest first. `maps[layer]`, `maps.layers`, `maps.all` for all in order of time."""
+    """Layer name → its maps, oldest first: `maps[layer]`, `maps.layers`; `maps.all` has all in order of time."""
 
     def __init__(self, maps: Iterable[Map] = (), idle: Iterable[str] = ()):
         self.all = list(maps)
-        self.idle = tuple(idle)  # layers that were watched; named when one asks for what was never called
+        self.idle = tuple(idle)  # layers that capture watched, for the error message if they were never called
 
     @property
     def layers(self) -> list[str]:
@@ -180,16 +175,19 @@ class Maps(Mapping[str, list[Map]]):
 
     @property
     def nbytes(self) -> int:
-        """What the weights take in memory."""
+        """Bytes that the weights take."""
         return sum(m.weights_BHLM.nbytes for m in self.all)
 
     def __getitem__(self, layer: str) -> list[Map]:
-        found = [m for m in self.all if m.layer == layer]
-        if not found:
-            if layer in self.idle:
-                raise CaptureNotSupported(f"{layer!r} was watched but not called inside the capture; called were: {', '.join(self.layers)}")
-            raise UnknownName("captured layer", layer, self.layers)
-        return found
+        self._check_layer(layer)
+        return [m for m in self.all if m.layer == layer]
+
+    def _check_layer(self, layer: str) -> None:
+        if layer in self.layers:
+            return
+        if layer in self.idle:
+            raise CaptureNotSupported(f"{layer!r} was not called inside the capture; these were: {', '.join(self.layers)}")
+        raise UnknownName("captured layer", layer, self.layers)
 
     def __contains__(self, layer: object) -> bool:
         return layer in self.layers
@@ -206,56 +204,51 @@ class Maps(Mapping[str, list[Map]]):
     def __repr__(self) -> str:
         return f"Maps({len(self.all)} of {', '.join(self.layers) or 'no layer'}; {self.nbytes / 2**20:.1f} MiB)"
 
-    # -- choosing ----------------------------------------------------------------------------------------------
+    # -- selection ----------------------------------------------------------------------------------------------
 
-    def joined(self, layer: str, stream: int | None = None) -> Map:
-        """All calls of a layer as one matrix: a row a query, a column a key position, 0 where there was no such key (yet, or any more).
+    def join_calls(self, layer: str, stream: int | None = None) -> Map:
+        """All calls of a layer as one matrix: a row per query, a column per key position, 0 where that key did not exist (yet, or any more).
 
-        Calls with a state are put at their positions; calls without (a recurrent decoder that looks once a step) go one below
-        the other. Of several streams, the latest unless told. After `state.reorder` (beams) a batch row has the
-        steps of whichever hypothesis stood there.
+        Calls with a state are placed at their positions; calls without (a recurrent decoder that attends once per step) are stacked.
+        Of several streams, the latest by default. After `state.reorder` (beam search) a batch row has the steps of whichever
+        hypothesis occupied it.
         """
-        found = self[layer]
-        stream = found[-1].stream if stream is None else stream
-        found = [m for m in found if m.stream == stream]
-        if not found:
-            raise UnknownName("stream of " + layer, str(stream), sorted({str(m.stream) for m in self[layer]}))
-        if len({(len(m.weights_BHLM), m.heads) for m in found}) > 1:
-            raise ShapeError(f"{layer}: its calls differ in batch or heads, so they do not make one matrix; take them from maps[{layer!r}]")
-        if stream is None and len({m.columns for m in found}) > 1:
-            raise ShapeError(f"{layer}: its calls see different keys and carry no state, so they do not make one matrix")
-        before = [0] * len(found)
-        if stream is None:
-            for n, m in enumerate(found[:-1]):
-                before[n + 1] = before[n] + m.queries
-        keys = max(m.keys for m in found)
-        last, first = found[-1], found[0].weights_BHLM
-        weights_BHLM = first.new_zeros(*first.shape[:2], sum(len(m.rows) for m in found), keys)
-        names: list[list[str]] = [[] for _ in last.query_labels]
-        at = 0
-        for m in found:
-            weights_BHLM[:, :, at : at + len(m.rows), torch.tensor(m.columns, dtype=torch.long)] = m.weights_BHLM
-            at += len(m.rows)
-            for line, words in zip(names, m.query_labels, strict=False):
-                line.extend(words)
-        whole = last.columns == tuple(range(keys))
-        labelled = bool(names) and all(len(line) == at for line in names)
+        calls = self._calls(layer, stream)
+        first, last, keys = calls[0], calls[-1], max(m.keys for m in calls)
+        starts = [0, *accumulate(m.queries for m in calls[:-1])] if last.stream is None else [0] * len(calls)
+        sizes = [len(m.rows) for m in calls]
+        weights_BHLM = first.weights_BHLM.new_zeros(*first.weights_BHLM.shape[:2], sum(sizes), keys)
+        for m, part in zip(calls, weights_BHLM.split(sizes, 2), strict=True):
+            part[..., torch.tensor(m.columns, dtype=torch.long)] = m.weights_BHLM
         return replace(
             last,
-            call=found[0].call,
-            rows=tuple(row + shift for m, shift in zip(found, before, strict=True) for row in m.rows),
+            call=first.call,
+            rows=tuple(row + start for m, start in zip(calls, starts, strict=True) for row in m.rows),
             columns=tuple(range(keys)),
-            queries=before[-1] + last.queries,
+            queries=starts[-1] + last.queries,
             weights_BHLM=weights_BHLM,
-            normalised=all(m.normalised for m in found),
-            query_labels=tuple(map(tuple, names)) if labelled else (),
-            key_labels=last.key_labels if whole else _spread(found, keys),
+            normalised=all(m.normalised for m in calls),
+            query_labels=_join_query_labels(calls),
+            key_labels=last.key_labels if last.columns == tuple(range(keys)) else _gather_key_labels(calls, keys),
         )
 
+    def _calls(self, layer: str, stream: int | None) -> list[Map]:
+        """The calls of a layer that make one matrix."""
+        every = self[layer]
+        stream = every[-1].stream if stream is None else stream
+        calls = [m for m in every if m.stream == stream]
+        if not calls:
+            raise UnknownName("stream of " + layer, str(stream), sorted({str(m.stream) for m in every}))
+        if len({(len(m.weights_BHLM), m.heads) for m in calls}) > 1:
+            raise ShapeError(f"{layer}: its calls differ in batch or heads and cannot be joined; take them from maps[{layer!r}]")
+        if stream is None and len({m.columns for m in calls}) > 1:
+            raise ShapeError(f"{layer}: its calls have different keys and no state, and cannot be joined; take them from maps[{layer!r}]")
+        return calls
+
     def view(self, layer: str | None = None, call: int | None = None) -> Map:
-        """What one would want to see of a layer: that call; else all steps together if it went step by step; else its last call."""
+        """One map of a layer: the call if given; else all steps joined if it ran step by step; else its last call."""
         if not self.all:
-            raise CaptureNotSupported("nothing was captured: run the model inside `with capture(model) as maps:`")
+            raise CaptureNotSupported("nothing was captured; run the model inside `with capture(model) as maps:`")
         layer = self.layers[-1] if layer is None else layer
         found = self[layer]
         if call is not None:
@@ -265,41 +258,37 @@ class Maps(Mapping[str, list[Map]]):
             return chosen[0]
         last = [m for m in found if m.stream == found[-1].stream]
         stepwise = last[0].stream is not None or (all(m.queries == 1 for m in last) and len({m.columns for m in last}) == 1)
-        return self.joined(layer) if len(last) > 1 and stepwise else last[-1]
+        return self.join_calls(layer) if len(last) > 1 and stepwise else last[-1]
 
     def label(
-        self,
-        queries: Seq[str] | Seq[Seq[str]] | None = None,
-        keys: Seq[str] | Seq[Seq[str]] | None = None,
-        layout: Layout | None = None,
-        layer: str | None = None,
+        self, queries: Words | None = None, keys: Words | None = None, layout: Layout | None = None, layer: str | None = None
     ) -> Maps:
-        """The same maps with names for rows and columns, all of them or those of one layer."""
+        """The same maps with labels for rows and columns, all of them or those of one layer."""
         if layer is not None:
-            _ = self[layer]
+            self._check_layer(layer)
         return self._each(lambda m: m.label(queries, keys, layout) if layer in (None, m.layer) else m)
 
-    def merged(self, words: Seq[int], keys: Seq[int] | None = None) -> Maps:
-        """Every map with sub-words put together; see `Map.merged`."""
-        return self._each(lambda m: m.merged(words, keys))
+    def merge_words(self, words: Seq[int], keys: Seq[int] | None = None) -> Maps:
+        """Every map with sub-word tokens merged into words; see `Map.merge_words`."""
+        return self._each(lambda m: m.merge_words(words, keys))
 
     def _each(self, change: Callable[[Map], Map]) -> Maps:
         return Maps(map(change, self.all), self.idle)
 
-    # -- through the layers ------------------------------------------------------------------------------------
+    # -- across layers ------------------------------------------------------------------------------------
 
     def rollout(self, layers: Iterable[str] | None = None, run: int | None = None) -> Tensor:
-        r"""rollout_BLM: what the top layer's positions hold of the inputs, if layers only mixed positions (Abnar & Zuidema 2020).
+        r"""Attention rollout, rollout_BLM: how much of each input reaches each position of the top layer (Abnar & Zuidema 2020).
 
         $$\tilde A_l = \text{rows of } \tfrac12(\text{mean}_h A_l + I) \text{ scaled to sum to one}, \qquad R = \tilde A_n \cdots \tilde A_1$$
 
-        Over all layers in order of time, or those named; of several runs of the model the latest unless told. Heads are those captured.
+        Over all layers in order of time, or `layers`; of several runs of the model the latest, or `run`. The mean is over captured heads.
         """
         names = self.layers if layers is None else list(layers)
         if not self.all:
-            raise CaptureNotSupported("nothing was captured, so there is nothing to roll out")
+            raise CaptureNotSupported("nothing was captured; run the model inside `with capture(model) as maps:`")
         for name in names:
-            _ = self[name]
+            self._check_layer(name)
         run = self.all[-1].run if run is None else run
         chosen = [m for m in self.all if m.layer in names and m.run == run]
         if not chosen:
@@ -308,8 +297,8 @@ class Maps(Mapping[str, list[Map]]):
         for m in chosen:
             if not m.square or m.queries != chosen[0].queries:
                 raise ShapeError(
-                    f"rollout multiplies square matrices of one size; {m.layer} has {len(m.rows)} of {m.queries} queries over {len(m.columns)} keys. "
-                    "Capture all rows, and name the self-attentions of one stack in layers="
+                    f"{m.layer} has {len(m.rows)} of {m.queries} queries over {len(m.columns)} keys; rollout needs square matrices of one size: "
+                    "capture all rows, and pass the self-attention layers of one stack as layers="
                 )
             mixed = (m.weights_BHLM.float().mean(1) + torch.eye(m.queries)) / 2
             mixed = mixed / mixed.sum(-1, keepdim=True)
@@ -317,7 +306,7 @@ class Maps(Mapping[str, list[Map]]):
         assert product is not None
         return product
 
-    # -- keeping and seeing ------------------------------------------------------------------------------------
+    # -- files and pictures ------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
         """To `name.safetensors` with `name.json` beside it, or to one `name.npz`."""
@@ -327,7 +316,7 @@ class Maps(Mapping[str, list[Map]]):
 
     @classmethod
     def load(cls, path: str | Path) -> Maps:
-        """What `save` wrote."""
+        """Read what `save` wrote."""
         from .files import load
 
         return load(path)
@@ -342,40 +331,48 @@ class Maps(Mapping[str, list[Map]]):
         query: int | None = None,
         image: Any = None,
     ) -> Path:
-        """A picture as a PNG file: one head of one layer, or small ones of all that is not narrowed down.
+        """Write a picture as PNG: one head of one layer, or small multiples of the layers and heads that are not selected.
 
-        `query` is a position: over a Grid it shows where that one looked, upon `image` (h, w) or (h, w, 3) if given.
+        `query` is a position: the picture shows what it attends to; over a Grid on top of `image`, (h, w) or (h, w, 3), if given.
         """
         from .pictures import figure_of, png
 
-        Path(path).write_bytes(png(figure_of(self, layer, head, batch, call, query, image)))
+        chosen = [self.view(name, call) for name in ([layer] if layer is not None or not self.all else self.layers)]
+        Path(path).write_bytes(png(figure_of([m if head is None else m.head(head) for m in chosen], batch, query, image)))
         return Path(path)
 
     def show(
         self, layer: str | None = None, head: int | None = None, batch: int = 0, call: int | None = None, file: TextIO | None = None
     ) -> None:
-        """Print one matrix as shaded blocks; the average of the heads unless one is named."""
-        from .text import text
+        """Print one matrix as shaded blocks; the mean of heads by default."""
+        from .terminal import to_text
 
-        print(text(self.view(layer, call).head(head), batch), file=sys.stdout if file is None else file)
+        print(to_text(self.view(layer, call).head(head), batch), file=sys.stdout if file is None else file)
 
     def _repr_png_(self) -> bytes | None:
         from .pictures import figure_of, png
 
-        return png(figure_of(self)) if self.all else None
+        return png(figure_of([self.view(layer) for layer in self.layers])) if self.all else None
 
     def _repr_html_(self) -> str:
-        from .pictures import page
+        from .pictures import to_html
 
-        return page([self.view(layer) for layer in self.layers])
+        return to_html([self.view(layer) for layer in self.layers])
 
 
-def _spread(found: list[Map], keys: int) -> Labels:
-    """Names of all keys, gathered from calls that each held only some."""
-    if not all(m.key_labels for m in found):
+def _join_query_labels(calls: list[Map]) -> Labels:
+    if len({len(m.query_labels) for m in calls}) > 1:
+        return ()
+    lines_of_calls = zip(*(m.query_labels for m in calls), strict=True)
+    return tuple(tuple(label for line in row for label in line) for row in lines_of_calls)
+
+
+def _gather_key_labels(calls: list[Map], keys: int) -> Labels:
+    """Labels of all keys, from calls that each had some of them."""
+    if not all(m.key_labels for m in calls):
         return ()
     rows = []
-    for b in range(len(found[-1].key_labels)):
-        known = {p: name for m in found for p, name in zip(m.columns, m.key_labels[b], strict=True)}
+    for b in range(len(calls[-1].key_labels)):
+        known = {p: label for m in calls for p, label in zip(m.columns, m.key_labels[b], strict=True)}
         rows.append(tuple(known.get(p, "") for p in range(keys)))
     return tuple(rows)

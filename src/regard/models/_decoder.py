@@ -1,8 +1,8 @@
-r"""What decoder-only transformers share: an embedding, causal blocks, a last norm, and an output matrix.
+r"""What decoder-only transformers share: embeddings, causal blocks, a final norm, and an output projection.
 
 $$x_t = E[\mathrm{id}_t] + P_t \qquad x \leftarrow \mathrm{block}_n(x) \qquad p(\mathrm{id}_{t+1}) = \mathrm{softmax}(W N(x_t))$$
 
-A model builds the parts; going through them, whole or step by step, documents apart or not, is here.
+A model creates the parts; running them, in one pass or step by step, with packed documents or not, is here.
 """
 
 from __future__ import annotations
@@ -12,64 +12,61 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..attention import Position, State
+from ..attention import Attention, PatternAttention, Position, State
 from ..errors import BadConfig, StateNotSupported
 from ..layers import Embedding, MultiHead, Packing, States
 from ..patterns import Full, Pattern, causal, segments
+from ..patterns.distance import Distance
+from ._config import Size
 from ._documents import Documents
 from ._language import LanguageModel, LanguageModelConfig
-from ._model import Spec, looking
+from ._model import attention_lines, build_heads
 
-PADDED = 2.0  # beyond this many times as many tokens, documents stay in their rows, and a pattern keeps them apart
+PADDED = 2.0  # if one row per document would make the batch larger than this factor, documents stay packed, separated by a pattern
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(LanguageModelConfig):
-    width: int = 256
-    heads: int = 4
-    depth: int = 4
-    attention: tuple[str, ...] = ("softmax",)  # of the layers in turn, and again from the first: see `Spec`
+    width: Size = 256
+    heads: Size = 4
+    depth: Size = 4
+    attention: str | tuple[str, ...] = "softmax"  # of all layers, or of the layers in turn: see `Spec`
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "attention", attention_lines(type(self).__name__, self.attention))
         super().__post_init__()
-        if type(self.attention) is not tuple or not self.attention:
-            raise BadConfig(
-                f"{type(self).__name__}: attention={self.attention!r}; expected names of mechanisms, for the layers in turn: ('softmax',)"
-            )
-        for line in self.attention:
-            Spec.read(line)
 
-    def _divided(self) -> None:
+    def _check_heads(self) -> None:
         if self.width % self.heads:
             raise BadConfig(f"{type(self).__name__}: width={self.width}; expected a multiple of heads={self.heads}")
 
 
 class Decoder(LanguageModel):
-    """A stack that reads from the left. A model gives the four parts named below."""
+    """A stack of causal blocks. A model creates the four parts named below."""
 
     config: DecoderConfig
     embedding: Embedding
     blocks: nn.ModuleList
     norm: nn.Module
-    output: nn.Linear | None  # None: the table of the embedding, once more
+    output: nn.Linear | None  # None: tied to the token embedding
 
     def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
         self.check(ids_BL, document_BL)
         if document_BL is None:
             return self._read(ids_BL, 0 if state is None else state.position(), causal, state)
         if state is not None:
-            raise StateNotSupported("documents are told apart in whole rows; step by step let a row begin anew, with state.reset(rows)")
+            raise StateNotSupported("document_BL is for whole rows, not for decoding with a state; state.reset(rows) starts a new document")
         documents = Documents.of(document_BL)
-        alike = all(block.mixer.attention.reads_apart and isinstance(block.mixer.own, Full) for block in self._blocks())
+        alike = all(_packs_documents(block.mixer.attention) and isinstance(block.mixer.within, Full) for block in self._blocks())
         if alike and documents.padding > PADDED:
-            return self._read(ids_BL, documents.place_BL, causal & segments(document_BL))
-        x_1TD = self._read(ids_BL.reshape(1, -1), documents.place_BL.reshape(1, -1), causal, packing=documents.rows)
+            return self._read(ids_BL, documents.position_BL, causal & segments(document_BL))
+        x_1TD = self._read(ids_BL.reshape(1, -1), documents.position_BL.reshape(1, -1), causal, packing=documents.rows)
         return x_1TD.view(*ids_BL.shape, -1)
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         return (self.embedding.token if self.output is None else self.output).weight, None
 
-    def begin(self, batch: int) -> State:
+    def start(self, batch: int) -> State:
         return States(batch, {f"block {i}": block.start(batch, causal) for i, block in enumerate(self._blocks())})
 
     def _read(
@@ -80,19 +77,26 @@ class Decoder(LanguageModel):
             x_BLD = block(x_BLD, pattern, state=None if state is None else _parts(state)[f"block {i}"], packing=packing)
         if state is not None:
             state.length += ids_BL.shape[1]
-        return self.norm(x_BLD)  # type: ignore[no-any-return]
+        return self.norm(x_BLD)
 
     def _blocks(self) -> list[Any]:
-        return list(self.blocks)  # PyTorch's list forgets what is in it
+        return list(self.blocks)  # nn.ModuleList does not know the type of its items
 
 
-def looking_in(config: DecoderConfig, layer: int, **options: Any) -> MultiHead:
-    """The heads of a layer, looking as the config says for it; the options are those of MultiHead."""
+def layer_heads(config: DecoderConfig, layer: int, **options: Any) -> MultiHead:
+    """The MultiHead of a layer, with the mechanism that the config names for it; the options are those of MultiHead."""
     c = config
-    return looking(c.attention[layer % len(c.attention)], c.width, c.heads, c.length, **options)
+    return build_heads(c.attention[layer % len(c.attention)], c.width, c.heads, c.context_length, **options)
 
 
 def _parts(state: State) -> States:
     if not isinstance(state, States):
-        raise StateNotSupported(f"a language model goes on from what model.begin(batch) gave, not from a {type(state).__name__}")
+        raise StateNotSupported(f"a language model takes the state of its start(batch), not a {type(state).__name__}")
     return state
+
+
+def _packs_documents(attention: Attention) -> bool:
+    """Whether documents packed in one row are each read as if alone under `segments`: any pattern is supported, and only distances count."""
+    facts = attention.facts
+    by_distance = isinstance(attention, PatternAttention) and isinstance(attention.own, Distance)
+    return facts.patterns == "any" and (by_distance or not facts.positional)

@@ -1,12 +1,12 @@
-"""What every model of one text offers: language models read from the left and go on, encoders read all at once.
+"""Models of a single text: language models, which predict the next token, and encoders, which read in both directions.
 
-    model.features(ids)                   row t has read ids 0 … t and speaks about id t + 1
-    state = model.begin(batch)            a reader that has read nothing yet
-    model.features(ids, state=state)      read on from there: a prompt in one go, or a token
-    model.step(token, state)              the same for one token a row: logits of the next
+    model.features(ids)                   features of all tokens; those at t depend on tokens 0 … t and predict token t + 1
+    state = model.start(batch)            a decoding state that has read nothing yet
+    model.features(ids, state=state)      continue from there: with a whole prompt, or a single token
+    model.step(token, state)              the same for one token per row: logits of the next token
 
-All ways must agree: `forward` gives at row t what the t-th `step` gives, and a prompt may be cut anywhere. With `document_BL` every token
-carries the number of its document, and each document is read as if it were alone, its positions counted from its own beginning.
+All of them agree: `forward` gives at position t what the t-th `step` gives, and a prompt may be split anywhere. With `document_BL`, the
+document number of every token, documents packed into one row do not attend to each other, and positions start at 0 in each.
 """
 
 from __future__ import annotations
@@ -20,101 +20,102 @@ from torch import Tensor
 
 from ..attention import State
 from ..errors import DtypeError, ShapeError
-from ..kernels import linear
+from ..kernels import fast_linear
 from ..layers import Packing
-from ._model import Model, ModelConfig, Step
+from ._config import ModelConfig, Size
+from ._model import Model, Step
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(ModelConfig):
-    vocab: int
-    length: int = 1024  # longest text, where positions end; models without such an end read on
+    vocab_size: Size
+    context_length: Size = 1024  # longest text, for positional embeddings and mechanisms that need it; recurrent and rotary models read on
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoderConfig(ModelConfig):
+    vocab_size: Size
+    max_length: Size = 512  # longest text, for positional embeddings
 
 
 class LanguageModel(Model):
-    """Says what comes next. A model gives `features`, `head` and `begin`; the rest is here."""
+    """Predicts the next token. A model implements `features`, `head` and `start`; the rest is here."""
 
     config: LanguageModelConfig
-    writes: ClassVar[tuple[str, ...]] = ("",)  # all of it
+    causal_parts: ClassVar[tuple[str, ...]] = ("",)  # all of it
+    length_setting: ClassVar[str] = "context_length"
 
     def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
-        """x_BLD: row t has read ids 0 … t, and what the state has read before; the state moves on."""
+        """x_BLD: position t depends on tokens 0 … t and on what the state has read before; the state advances."""
         raise NotImplementedError
 
-    def head(self) -> tuple[Tensor, Tensor | None]:
-        """weight_ND and bias_N of the output projection, so that a loss may be computed without ever holding all logits."""
-        raise NotImplementedError
-
-    def begin(self, batch: int) -> State:
-        """A reader of `batch` texts that has read nothing. It reorders, resets and joins rows (`State.join`) for batches that change."""
+    def start(self, batch: int) -> State:
+        """A decoding state for `batch` texts. Its rows can be reordered, reset and joined (`State.join`) for batches that change."""
         raise NotImplementedError
 
     def forward(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
         """logits_BLN"""
         return self.logits(self.features(ids_BL, document_BL, state))
 
-    def logits(self, x: Tensor) -> Tensor:
-        return linear(x, *self.head())
-
     def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
-        """One token a row; the state goes on. There is no source, so no weights over one; `regard.capture` sees all layers."""
+        """One token per row; the state advances. There is no source to have weights over; `regard.capture` shows the weights of all layers."""
         return Step(self.logits(self.features(token_B[:, None], state=state)[:, 0]), None)
 
     def check(self, ids_BL: Tensor, document_BL: Tensor | None = None) -> None:
-        """Refuse by name what does not fit together."""
+        """Raise an error for inputs whose shapes or types do not fit together."""
         check_ids(type(self).__name__, ids_BL, document_BL)
 
 
 class TextEncoder(Model):
-    """Reads a text from both sides: features of each token, guesses of hidden ones, and one vector for all. A model gives `features`,
-    `spoken`, `head` and `pooled`; the rest is here."""
+    """Reads a text in both directions: features of each token, logits of masked tokens, and one vector per text.
 
-    config: LanguageModelConfig
+    A model implements `features`, `mlm_features`, `head` and `pooled`; the rest is here.
+    """
 
-    def features(self, ids_BL: Tensor, n_B: Tensor | None = None, kind_BL: Tensor | None = None, packing: Packing | None = None) -> Tensor:
-        """x_BLD. The first n_B tokens of each row are real; `kind_BL` says which of two texts a token belongs to. With `packing`
-        (`Packing.of(n_B, L)`) only the real ones come back, x_1TD."""
+    config: TextEncoderConfig
+
+    def features(
+        self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None, packing: Packing | None = None
+    ) -> Tensor:
+        """x_BLD. The first n_B tokens of each row are real, the rest is padding; `segment_BL` holds segment ids. With `packing`
+        (`Packing.of(n_B, L)`) only the real tokens are returned, x_1TD."""
         raise NotImplementedError
 
-    def spoken(self, x: Tensor) -> Tensor:
-        """Features made ready for the output projection: `linear(spoken(x), *head())` are the logits of hidden tokens."""
+    def mlm_features(self, x: Tensor) -> Tensor:
+        """Features made ready for the output projection: `fast_linear(mlm_features(x), *head())` are the logits of hidden tokens."""
         return x
 
-    def head(self) -> tuple[Tensor, Tensor | None]:
-        """weight_ND and bias_N of the output projection."""
-        raise NotImplementedError
-
     def pooled(self, x_BLD: Tensor) -> Tensor:
-        """One vector a text, y_BD, of its features: what a classifier reads."""
+        """One vector per text, y_BD, from its features: what a classifier reads."""
         raise NotImplementedError
 
-    def forward(self, ids_BL: Tensor, n_B: Tensor | None = None, kind_BL: Tensor | None = None) -> Tensor:
-        """logits_BLN of every token's own place."""
-        return self.logits(self.features(ids_BL, n_B, kind_BL))
+    def forward(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
+        """logits_BLN of the token at every position."""
+        return self.logits(self.features(ids_BL, n_B, segment_BL))
 
     def logits(self, x: Tensor) -> Tensor:
-        return linear(self.spoken(x), *self.head())
+        return fast_linear(self.mlm_features(x), *self.head())
 
-    def embedded(self, ids_BL: Tensor, n_B: Tensor | None = None, kind_BL: Tensor | None = None) -> Tensor:
-        """One vector of length 1 a text, y_BD: the mean of its tokens' features. What sentence encoders compare, by dot products."""
-        x_BLD = self.features(ids_BL, n_B, kind_BL)
+    def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
+        """One unit vector per text, y_BD: the normalised mean of its token features, to be compared by dot products."""
+        x_BLD = self.features(ids_BL, n_B, segment_BL)
         if n_B is None:
             return F.normalize(x_BLD.mean(1), dim=-1)
         real_BL1 = (torch.arange(x_BLD.shape[1], device=x_BLD.device) < n_B[:, None])[..., None]
         return F.normalize((x_BLD * real_BL1).sum(1) / n_B[:, None].clamp(min=1), dim=-1)
 
-    def check(self, ids_BL: Tensor, n_B: Tensor | None = None, kind_BL: Tensor | None = None) -> None:
-        """Refuse by name what does not fit together."""
+    def check(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> None:
+        """Raise an error for inputs whose shapes or types do not fit together."""
         me = type(self).__name__
-        check_ids(me, ids_BL, kind_BL)
+        check_ids(me, ids_BL, segment_BL)
         if n_B is not None and n_B.shape != ids_BL.shape[:1]:
-            raise ShapeError(f"{me} takes one length a row, got lengths {tuple(n_B.shape)} for ids {tuple(ids_BL.shape)}")
+            raise ShapeError(f"{me} takes one length per row, got lengths {tuple(n_B.shape)} for ids {tuple(ids_BL.shape)}")
 
 
 def check_ids(me: str, ids_BL: Tensor, beside_BL: Tensor | None) -> None:
-    """Whole numbers (batch, length), and as many beside them."""
+    """Token ids are integers of shape (batch, length), and what comes with them has the same shape."""
     if ids_BL.dim() != 2 or (beside_BL is not None and beside_BL.shape != ids_BL.shape):
-        beside = "" if beside_BL is None else f" and {tuple(beside_BL.shape)} beside them"
-        raise ShapeError(f"{me} takes token numbers (batch, length), got {tuple(ids_BL.shape)}{beside}; ids[None] makes a batch of one")
+        beside = "" if beside_BL is None else f" with segments or documents {tuple(beside_BL.shape)}"
+        raise ShapeError(f"{me} takes token ids (batch, length), got {tuple(ids_BL.shape)}{beside}; ids[None] makes a batch of one")
     if ids_BL.dtype.is_floating_point or ids_BL.dtype == torch.bool:
-        raise DtypeError(f"{me} takes whole numbers, not {ids_BL.dtype}; tokens are ids, convert with .long()")
+        raise DtypeError(f"{me} takes token ids as integers, not {ids_BL.dtype}; convert with .long()")

@@ -1,31 +1,33 @@
-"""What every model has, whatever it reads and says: facts, a config of plain values, and a name to be built by."""
+"""The base class of all models: facts, a config of plain values, and mechanisms that can be replaced by name."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
-from ..attention import MECHANISMS, Attention
+from ..attention import Attention, StepState, find_mechanism, mechanisms
 from ..errors import BadConfig, BadPattern, NotSupported, UnknownName
+from ..kernels import fast_linear
 from ..layers import Block, MultiHead
 from ..patterns import Full, Pattern, causal, full, lengths, parse
+from ._config import ModelConfig, Sizes
 
 
 class Step(NamedTuple):
-    """What one step of decoding says."""
+    """The result of one decoding step."""
 
     logits_BN: Tensor
-    weights_BM: Tensor | None  # where it looked in the source: mean of the heads of the last cross-attention; None if there is none
+    weights_BM: Tensor | None  # attention weights over the source, averaged over the heads of the last cross-attention; None without one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What is true of a published system."""
+    """Facts about a published model."""
 
     name: str
     year: int
@@ -33,165 +35,162 @@ class ModelFacts:
     paper: str  # arXiv number or venue
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Plain numbers and names, so that they go to a file and come back."""
-
-    swapped: tuple[tuple[str, str], ...] = ()  # parts that look otherwise than they were built to: (path, mechanism); see `with_attention`
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, list):  # as JSON gives tuples back
-                object.__setattr__(self, field.name, tuple(value))
-            fits, expected = _FITS.get(str(field.type), (lambda value: True, ""))
-            if not fits(value):
-                raise BadConfig(f"{type(self).__name__}: {field.name}={value!r}; expected {expected}")
-        if not all(len(pair) == 2 and all(isinstance(part, str) for part in pair) for pair in self.swapped):
-            raise BadConfig(f"{type(self).__name__}: swapped={self.swapped!r}; expected pairs of a path and a mechanism")
-        object.__setattr__(self, "swapped", tuple((path, spec) for path, spec in self.swapped))
-
-    def _one_of(self, name: str, known: Iterable[str]) -> None:
-        if getattr(self, name) not in (known := list(known)):
-            raise UnknownName(f"{name} of {type(self).__name__}", str(getattr(self, name)), known)
+AttentionChoice = str | Attention | type[Attention] | tuple[str | Attention | type[Attention], ...] | None
 
 
-_FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "int": (lambda value: type(value) is int and value >= 1, "a whole number of at least 1"),
-    "float": (lambda value: type(value) in (int, float) and 0 <= value < 1, "a number from 0 to below 1"),
-    "bool": (lambda value: type(value) is bool, "true or false"),
-    "str": (lambda value: type(value) is str, "a name"),
-}
+class Model(nn.Module):
+    """A published model. `Config(**settings)` validates the settings, `Model(config)` builds it; see `models.build`.
 
-
-class _Swapping(type):
-    """Whatever a constructor builds: what the config says was swapped is swapped then."""
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        model = super().__call__(*args, **options)
-        for path, spec in model.config.swapped if _own_config(model) else ():
-            _swap(model, path, Spec.read(spec))
-        return model
-
-
-class Model(nn.Module, metaclass=_Swapping):
-    """A published system. `Config(**settings)` checks its settings, `Model(config)` builds it; see `models.build`."""
+    A model creates its submodules in `_build`; the constructor then replaces mechanisms according to `config.attention_overrides`.
+    """
 
     facts: ClassVar[ModelFacts]
-    Config: ClassVar[type[ModelConfig]]
+    Config: ClassVar[type[ModelConfig]] = ModelConfig
     config: ModelConfig
-    writes: ClassVar[tuple[str, ...]] = ()  # beginnings of the paths of those parts that go step by step and must not look ahead
+    output: Any  # the output projection, of models where `head` is a linear layer of its own
+    sizes: ClassVar[Sizes] = {}
+    causal_parts: ClassVar[tuple[str, ...]] = ()  # path prefixes of the submodules that decode step by step and must be causal
+    length_setting: ClassVar[str] = "max_length"  # the setting that holds the longest sequence
+
+    def __init__(self, config: ModelConfig | None = None):
+        """Build what the config describes. A wrapper around another model passes no config and may expose that of the inner model."""
+        super().__init__()
+        self._wrapper = config is None
+        if config is None:
+            return
+        if not isinstance(config, self.Config):
+            raise BadConfig(f"{type(self).__name__}: config={config!r}; expected a {self.Config.__name__}")
+        self.config = config
+        self._build()
+        for path, line in config.attention_overrides:
+            _swap(self, path, Spec.read(line))
+
+    def _build(self) -> None:
+        """Create the submodules that `self.config` describes."""
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence the model is built for: `context_length` of language models, `max_length` of others."""
+        return getattr(self.config, self.length_setting)
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """weight_ND and bias_N of the output projection, so that a loss can be computed without storing all logits."""
+        return self.output.weight, self.output.bias
+
+    def logits(self, x: Tensor) -> Tensor:
+        return fast_linear(x, *self.head())
 
     def attentions(self) -> dict[str, MultiHead]:
-        """The parts that look at their own sequence, by path, in order."""
+        """The self-attention layers by path, in order."""
         across = {id(part.cross) for part in self.modules() if isinstance(part, Block)}
         return {path: part for path, part in self.named_modules() if isinstance(part, MultiHead) and id(part) not in across}
 
     def with_attention(
-        self,
-        attention: str | Attention | type[Attention] | None = None,
-        *,
-        pattern: Pattern | None = None,
-        layers: Iterable[int] | None = None,
+        self, attention: AttentionChoice = None, *, pattern: Pattern | None = None, layers: Iterable[int] | None = None
     ) -> Self:
-        """A copy that looks by another mechanism, or by its own under a pattern; all other weights are those of this model, copied.
+        """A copy with another attention mechanism, or with its own under a pattern; all other parameters are copied.
 
-            model.with_attention("longformer")                              as it fits the model's sizes
-            model.with_attention(LocalAttention(64), layers=[0, 2])         made like this one, in some of `attentions()`
-            model.with_attention(pattern=window(64) | tokens(0))            the mechanism stays
+            model.with_attention("longformer")                              sized for the model
+            model.with_attention(("softmax", "local"))                      for the layers in turn
+            model.with_attention(LocalAttention(64), layers=[0, 2])         with these settings, in some of `attentions()`
+            model.with_attention(pattern=window(64) | tokens(0))            the same mechanism, restricted to a pattern
 
-        What the new mechanism learns by itself begins anew. The config remembers, so a run that is saved and loaded is the same.
+        Parameters of the new mechanism are freshly initialised. The config records the change, so it survives saving and loading.
         """
         model, parts = deepcopy(self), list(self.attentions())
-        if not _own_config(self):
+        if self._wrapper:
             raise NotSupported(
-                f"{type(self).__name__} shows the config of a model inside it; call with_attention on that, before it is put there"
+                f"{type(self).__name__} has the config of the model inside it; call with_attention on that, before wrapping it"
             )
         if not parts:
-            raise NotSupported(f"{type(self).__name__} has no MultiHead in which a mechanism could be swapped")
+            raise NotSupported(f"{type(self).__name__} has no MultiHead whose mechanism could be replaced")
         chosen = range(len(parts)) if layers is None else list(layers)
         if any(not -len(parts) <= n < len(parts) for n in chosen):
             raise UnknownName(f"layer of {type(self).__name__}", str(list(chosen)), [f"{n} ({path})" for n, path in enumerate(parts)])
-        swapped = dict(self.config.swapped)
-        for n in chosen:
-            spec = _asked(self.attentions()[parts[n]], attention, pattern)
-            swapped[parts[n]] = str(spec)
+        attention_overrides = dict(self.config.attention_overrides)
+        in_turn = attention if isinstance(attention, tuple) else (attention,)
+        if not in_turn:
+            raise BadConfig("with_attention(()): expected a mechanism, or several for the layers in turn")
+        for number, n in enumerate(chosen):
+            spec = _spec_of(self.attentions()[parts[n]], in_turn[number % len(in_turn)], pattern)
+            attention_overrides[parts[n]] = str(spec)
             _swap(model, parts[n], spec)
-        model.config = replace(self.config, swapped=tuple(swapped.items()))
+        model.config = replace(self.config, attention_overrides=tuple(attention_overrides.items()))
         return model
 
 
-def mechanism(name: str) -> type[Attention]:
-    """The mechanism a config names."""
-    known = {part.facts.name: part for part in MECHANISMS}
-    if name not in known:
-        raise UnknownName("mechanism", name, known)
-    return known[name]
-
-
 class Spec(NamedTuple):
-    """Which mechanism, made how, and under which pattern, as one line of a config:
+    """A mechanism, its settings and its pattern, as one line of a config:
 
-    local                                           as its `sized` makes it for the model
-    local(radius=64)                                made with these settings
-    softmax(dropout=0.1) under window(64) | tokens(0)   and looking only where the pattern allows, too
+    local                                               sized for the model
+    local(radius=64)                                    with these settings
+    softmax(dropout=0.1) under window(64) | tokens(0)   restricted to a pattern
     """
 
     kind: type[Attention]
-    settings: dict[str, Any] | None = None  # None: as `sized` makes it
+    settings: dict[str, Any] | None = None  # None: sized for the model
     pattern: Pattern = full
 
     @classmethod
     def read(cls, text: str) -> Spec:
-        """What the line says; never run as code."""
-        made, _, under = text.partition(" under ")
+        """Parse a line; it is never run as code."""
+        call, _, under = text.partition(" under ")
         pattern = parse(under) if under else full
-        if made.isidentifier():
-            return cls(mechanism(made), None, pattern)
+        if call.isidentifier():
+            return cls(find_mechanism(call), None, pattern)
         try:
-            match ast.parse(made.strip(), mode="eval").body:
+            match ast.parse(call.strip(), mode="eval").body:
                 case ast.Call(func=ast.Name(id=name), args=[], keywords=given) if all(option.arg for option in given):
-                    return cls(mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
+                    return cls(find_mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass
-        raise BadConfig(
-            f"{text!r} names no mechanism; write for example: local, or local(radius=64), or softmax under window(64) | tokens(0)"
-        )
+        raise BadConfig(f"{text!r} names no mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
 
-    def made(self, *, heads: int, width: int, length: int) -> Attention:
-        """The mechanism for `heads` heads of size `width` and up to `length` keys."""
+    def build(self, *, heads: int, head_dim: int, length: int) -> Attention:
+        """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""
         if self.settings is None:
-            return self.kind.sized(heads=heads, width=width, length=length)
+            return self.kind.sized(heads=heads, head_dim=head_dim, length=length)
         try:
             return self.kind(**self.settings)
         except TypeError as wrong:
-            raise BadConfig(f"{self.kind.__name__} is not made with {self.settings}: {wrong}") from wrong
+            raise BadConfig(f"{self.kind.__name__} does not take the settings {self.settings}: {wrong}") from wrong
 
     def __str__(self) -> str:
         given = "" if self.settings is None else f"({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
         return self.kind.facts.name + given + ("" if isinstance(self.pattern, Full) else f" under {self.pattern}")
 
 
-def looking(spec: str, width: int, heads: int, length: int, *, head_width: int | None = None, **options: Any) -> MultiHead:
-    """Heads that look as the line of a config says; the options are those of MultiHead."""
-    said = Spec.read(spec)
-    attention = said.made(heads=heads, width=width // heads if head_width is None else head_width, length=length)
-    return MultiHead(width, heads, attention, head_width=head_width, own=said.pattern, **options)
+def attention_lines(config: str, attention: object, parts: int = 1) -> tuple[str, ...]:
+    """The mechanisms a config names, each line checked; a single name stands for all `parts`."""
+    lines: list[str] = []
+    for line in attention if isinstance(attention, tuple | list) else [attention] * parts:
+        if not isinstance(line, str):
+            raise BadConfig(
+                f"{config}: attention={line!r}; expected the name of a mechanism, as in 'softmax'; a mechanism itself goes to "
+                "model.with_attention(…)"
+            )
+        Spec.read(line)
+        lines.append(line)
+    if not lines:
+        raise BadConfig(f"{config}: attention={attention!r}; expected names of mechanisms, one per layer in turn: ('softmax',)")
+    return tuple(lines)
 
 
-def _own_config(model: nn.Module) -> bool:
-    """Whether it was built from its config: a model around another, as a classifier, may show that one's."""
-    return isinstance(vars(model).get("config"), getattr(type(model), "Config", ()))
+def build_heads(spec: str, width: int, heads: int, length: int, *, head_dim: int | None = None, **options: Any) -> MultiHead:
+    """A MultiHead with the mechanism and the pattern that a line of a config names; the options are those of MultiHead."""
+    parsed = Spec.read(spec)
+    attention = parsed.build(heads=heads, head_dim=width // heads if head_dim is None else head_dim, length=length)
+    return MultiHead(width, heads, attention, head_dim=head_dim, within=parsed.pattern, **options)
 
 
-def _asked(heads: MultiHead, attention: str | Attention | type[Attention] | None, pattern: Pattern | None) -> Spec:
-    """What is to be there now, as it can be written down."""
+def _spec_of(heads: MultiHead, attention: str | Attention | type[Attention] | None, pattern: Pattern | None) -> Spec:
+    """The mechanism asked for, as a config can hold it."""
     if isinstance(attention, str):
         spec = Spec.read(attention)
     elif isinstance(attention, type):
         spec = Spec(attention)
     elif attention is None:
-        spec = Spec(type(heads.attention), heads.attention.settings, heads.own)
+        spec = Spec(type(heads.attention), heads.attention.settings, heads.within)
     else:
         spec = Spec(type(attention), attention.settings)
     spec = spec if pattern is None else spec._replace(pattern=pattern)
@@ -199,7 +198,7 @@ def _asked(heads: MultiHead, attention: str | Attention | type[Attention] | None
         again = Spec.read(str(spec))
     except (BadConfig, BadPattern, UnknownName) as wrong:
         raise BadConfig(
-            f"`{spec}` cannot be written into a config: a mechanism must be one of `regard list`, its settings plain values, and its pattern "
+            f"`{spec}` cannot be written into a config: the mechanism must be in `regard list`, its settings plain values, and its pattern "
             f"a rule without data ({wrong})"
         ) from wrong
     if again != spec:
@@ -208,35 +207,31 @@ def _asked(heads: MultiHead, attention: str | Attention | type[Attention] | None
 
 
 def _swap(model: Model, path: str, spec: Spec) -> None:
-    """Put the mechanism there, or say why not and which could be."""
+    """Replace the mechanism at `path`, or raise an error that names the mechanisms which fit there."""
     heads = model.attentions().get(path)
     if heads is None:
-        raise BadConfig(f"{type(model).__name__} has nothing at {path!r} that looks; it has {', '.join(model.attentions())}")
+        raise BadConfig(f"{type(model).__name__} has no self-attention at {path!r}; it has {', '.join(model.attentions())}")
     if type(heads) is not MultiHead:
-        raise NotSupported(
-            f"{path} is a {type(heads).__name__}, which looks in a way of its own; mechanisms are swapped in plain MultiHead"
-        )
-    writes = any(path.startswith(part) for part in model.writes)
-    why = _obstacle(spec.kind, heads, spec.pattern, writes)
+        raise NotSupported(f"{path} is a {type(heads).__name__}, whose mechanism is fixed; only that of a plain MultiHead can be replaced")
+    causal_parts = any(path.startswith(part) for part in model.causal_parts)
+    why = _obstacle(spec.kind, heads, spec.pattern, causal_parts)
     if why is not None:
-        can = [kind.facts.name for kind in MECHANISMS if _obstacle(kind, heads, spec.pattern, writes) is None]
-        raise NotSupported(f"{spec.kind.facts.name} cannot be at {path} of {model.facts.name}: {why}; those that can: {', '.join(can)}")
-    length: int = getattr(model.config, "length", 1024)
-    like, attention = heads.out.weight, spec.made(heads=heads.heads, width=heads.sizes[0] // heads.heads, length=length)
-    heads.attention, heads.own = attention.to(like.device, like.dtype).train(heads.training), spec.pattern
-    extra = heads.kv_heads * attention.extra
-    heads.extra = nn.Linear(heads.memory_width, extra, device=like.device, dtype=like.dtype) if extra else None
+        can = [kind.facts.name for kind in mechanisms().values() if _obstacle(kind, heads, spec.pattern, causal_parts) is None]
+        raise NotSupported(f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; those that can: {', '.join(can)}")
+    like, attention = heads.out.weight, spec.build(heads=heads.heads, head_dim=heads.sizes[0] // heads.heads, length=model.max_length)
+    heads.attention, heads.within = attention.to(like.device, like.dtype).train(heads.training), spec.pattern
+    gates = heads.kv_heads * attention.gates
+    heads.gates = nn.Linear(heads.memory_width, gates, device=like.device, dtype=like.dtype) if gates else None
 
 
-def _obstacle(kind: type[Attention], heads: MultiHead, pattern: Pattern, writes: bool) -> str | None:
-    """Why a mechanism cannot take this place."""
-    facts, under = kind.facts, pattern & (causal if writes else lengths([1]))
-    if writes and facts.causal != "strict":
-        return "this part must not look ahead" + (", and it lets statistics of the future in" if facts.causal == "mask-only" else "")
-    if writes and (not facts.streaming or facts.fixed_memory):
-        return "this part goes step by step"
-    if heads.kv_heads != heads.heads and not facts.grouped:
-        return f"{heads.heads} query heads share {heads.kv_heads} key heads here"
-    if not kind.knows(under):
-        return f"it cannot be restricted to `{under}`"
+def _obstacle(kind: type[Attention], heads: MultiHead, pattern: Pattern, decodes: bool) -> str | None:
+    """Why a mechanism cannot be used here."""
+    facts, under = kind.facts, pattern & (causal if decodes else lengths([1]))
+    if decodes and facts.causal != "strict":
+        leak = "only mask-causal" if facts.causal == "mask-only" else "not causal"
+        return f"the decoder needs a strictly causal mechanism; this one is {leak}"
+    if decodes and facts.state in (None, StepState):
+        return "the decoder runs step by step, and this mechanism cannot stream"
+    if not kind.supports(under):
+        return f"it does not support `{under}`"
     return None

@@ -1,4 +1,4 @@
-r"""FNet: BERT without attention. A Fourier transform mixes the tokens, and nothing of that is learned."""
+r"""FNet: BERT without attention. A Fourier transform mixes the tokens; it has no parameters."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import torch
 from torch import Tensor
 
 from ..attention import State
-from ..layers import Block, Dropout, FourierMixer, Packing
+from ..layers import FourierMixer, Packing
 from ..patterns import Pattern, full, lengths
+from ._config import Size
 from ._encoder import Encoder, EncoderConfig
 from ._model import ModelFacts
 
 
 @dataclass(frozen=True, kw_only=True)
 class FNetConfig(EncoderConfig):
-    kinds: int = 4
+    segments: Size = 4
     activation: str = "gelu_tanh"
 
 
 class FNet(Encoder):
-    """BERT's blocks with `FourierMixer` where attention was.
+    """BERT with `FourierMixer` in place of attention.
 
-    Cost:    time O(L·D·log(L·D) + L·D·F) a layer, memory O(L·D).
-    Use it:  where speed counts more than the last points: the paper keeps 92 to 97 % of BERT's accuracy.
-    Avoid it: where a token must find another one by what it says.
-    Limits:  at most `length` tokens. A transform of a longer sequence is another one, so rows of a batch are transformed in their own
-             length, the n_B real tokens. Without n_B padding counts as tokens, as in the published code.
+    Cost:    time O(L·D·log(L·D) + L·D·F) per layer, memory O(L·D).
+    Use it:  where speed matters more than the last points of accuracy: the paper keeps 92 to 97 % of BERT's.
+    Avoid it: where tokens must be found by content.
+    Limits:  at most `max_length` tokens. The transform depends on the length, so each row is transformed over its n_B real tokens.
+             Without n_B padding counts as tokens, as in the published code.
     Paper:   Lee-Thorp et al. 2021, "FNet: mixing tokens with Fourier transforms", arXiv:2105.03824.
     """
 
@@ -36,19 +37,14 @@ class FNet(Encoder):
     Config = FNetConfig
     config: FNetConfig
     projected: ClassVar[bool] = True
-
-    def __init__(self, config: FNetConfig):
-        super().__init__(config)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            block.around_mixer.dropout = Dropout(0.0)  # the published blocks drop nothing of the transform
+    mixer_dropout: ClassVar[float | None] = 0.0  # the published blocks have no dropout after the transform
 
     def _mixer(self, layer: int) -> FourierMixer:
         return _EachLength()
 
 
 class _EachLength(FourierMixer):
-    """A transform for each length in the batch."""
+    """One transform per length in the batch."""
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None) -> Tensor:
         if not isinstance(pattern, lengths):

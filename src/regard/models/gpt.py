@@ -1,4 +1,4 @@
-r"""GPT: a decoder alone, trained to say the next word, and then taught a task by a little more training.
+r"""GPT: a decoder-only transformer, pretrained to predict the next token and fine-tuned for each task.
 
 $$x_t = E[\mathrm{id}_t] + P_t \qquad x \leftarrow N(x + \mathrm{MHA}(x)),\; x \leftarrow N(x + \mathrm{FFN}(x)) \qquad p = \mathrm{softmax}(x E^\top)$$
 """
@@ -6,53 +6,52 @@ $$x_t = E[\mathrm{id}_t] + P_t \qquad x \leftarrow N(x + \mathrm{MHA}(x)),\; x \
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
-from ..layers import Block, Embedding, FeedForward, Learned, NoNorm, gelu_tanh, gpt
-from ._decoder import Decoder, DecoderConfig, looking_in
+from ..layers import Block, Embedding, FeedForward, Learned, NoNorm, gelu_tanh, init_gpt
+from ._config import Probability, Size, Sizes
+from ._decoder import Decoder, DecoderConfig, layer_heads
 from ._model import ModelFacts
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(DecoderConfig):
-    length: int = 512
-    dropout: float = 0.1
+    context_length: Size = 512
+    dropout: Probability = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._divided()
+        self._check_heads()
 
 
 class GPT(Decoder):
-    """Causal blocks with the norm after each sum, learned places, one table for input and output; any mechanism in them.
+    """Causal post-norm blocks, learned positions, tied input and output embeddings; any mechanism.
 
-    Cost:    time O(L²·D + L·D²) a layer, in parallel over positions; a step of decoding looks at caches.
-    Use it:  to read published weights, and to see what moving the norms did for GPT-2.
-    Avoid it: deep, or without warm-up: norms after each sum want both small. GPT-2 is the same with norms before.
-    Limits:  places end at `length`. Mechanisms must be causal, and go step by step for `begin`.
+    Cost:    time O(L²·D + L·D²) per layer, in parallel over positions; a decoding step reads a KV cache.
+    Use it:  to load the published checkpoint, and to see what moving the norms did for GPT-2.
+    Avoid it: for deep models or without warm-up, where post-norm is hard to train. GPT-2 is the same with pre-norm.
+    Limits:  at most `context_length` positions. Mechanisms must be causal, and must decode step by step for `start`.
     Paper:   Radford et al. 2018, "Improving language understanding by generative pre-training".
-    We differ: dropout acts on embeddings and on what a part adds, not on attention weights.
+    We differ: dropout acts on embeddings and on the output of sublayers, not on attention weights.
     """
 
     facts = ModelFacts(name="gpt", year=2018, title="Improving language understanding by generative pre-training", paper="OpenAI 2018")
     Config = GPTConfig
     config: GPTConfig
+    sizes: ClassVar[Sizes] = {
+        "openai-gpt": GPTConfig(vocab_size=40_478, context_length=512, width=768, heads=12, depth=12)  # 116,534,784 parameters
+    }
 
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        c = self.config = config
+    def _build(self) -> None:
+        c = self.config
 
         def block(layer: int) -> Block:
-            thinking = FeedForward(c.width, 4 * c.width, gelu_tanh)
-            return Block(c.width, looking_in(c, layer), thinking, placement="post", dropout=c.dropout)
+            feedforward = FeedForward(c.width, 4 * c.width, gelu_tanh)
+            return Block(c.width, layer_heads(c, layer), feedforward, placement="post", dropout=c.dropout)
 
-        self.embedding = Embedding(c.vocab, c.width, Learned(c.length, c.width), dropout=c.dropout)
+        self.embedding = Embedding(c.vocab_size, c.width, Learned(c.context_length, c.width), dropout=c.dropout)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))
         self.norm, self.output = NoNorm(c.width), None
-        gpt(self, c.depth)
-
-
-def openai_gpt(vocab: int = 40_478) -> GPTConfig:
-    """The published one: 116,534,784 parameters."""
-    return GPTConfig(vocab=vocab, length=512, width=768, heads=12, depth=12)
+        init_gpt(self, c.depth)

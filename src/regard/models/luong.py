@@ -1,66 +1,55 @@
-r"""Attention after the decoder's step, with simpler scores, windows, and the last look fed back in.
+r"""Attention after the decoder's step, with simpler scores, local windows, and input feeding.
 
 $$h_t = \mathrm{LSTM}([E y_{t-1}; \tilde h_{t-1}], h_{t-1}) \qquad c_t = \mathrm{attention}(h_t, \bar h, \bar h) \qquad
   \tilde h_t = \tanh(W_c [c_t; h_t]) \qquad p(y_t) = \mathrm{softmax}(W_s \tilde h_t)$$
 
-Feeding h̃ back tells the decoder where it has looked, and makes it sequential. Without it attention is done for all t at once.
+Input feeding passes h̃ to the next step and makes the decoder sequential. Without it attention is computed for all t at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention, State
-from ..layers import Dropout
-from ..layers.multihead import weights_now
+from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention, State, find_mechanism
 from ..patterns import Pattern, lengths
-from ._model import ModelFacts, Step, mechanism
-from ._recurrent import CELLS, GATES, Encoder, Hidden, Stack, halved, named
-from ._translator import Decoding, Translator, TranslatorConfig
+from ._config import Size, Sizes
+from ._model import ModelFacts
+from ._recurrent import GATES, Hidden, RecurrentConfig, RecurrentStack, RecurrentTranslator, named
+from ._translator import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)
-class LuongConfig(TranslatorConfig):
-    embedding: int = 256
-    width: int = 256  # of the decoder; each direction of a bidirectional encoder has half of it
-    depth: int = 2
-    cell: str = "lstm"  # rnn, gru or lstm
-    # dot, general, concat, location, local_monotonic, local_predictive, local_predictive_general: the paper's; or another
+class LuongConfig(RecurrentConfig):
+    # the paper's dot, general, concat, location, local_monotonic, local_predictive, local_predictive_general; or any other
     attention: str = "general"
-    feeding: bool = True
-    bidirectional: bool = False
-    reverse_source: bool = True
-    radius: int = 10  # of the local ones: the paper's D
-    length: int = 512  # longest source, for mechanisms that must know
-    dropout: float = 0.2
+    feeding: bool = True  # input feeding
+    radius: Size = 10  # of local mechanisms: the paper's D
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._one_of("cell", CELLS)
-        halved(type(self).__name__, self.width, self.bidirectional)
-        mechanism(self.attention)
+        find_mechanism(self.attention)
 
 
-def luong_paper(source_vocab: int = 50_000, target_vocab: int = 50_000) -> LuongConfig:
-    """Luong 2015: 4 layers of 1000."""
-    return LuongConfig(source_vocab=source_vocab, target_vocab=target_vocab, embedding=1000, width=1000, depth=4)
+# Luong 2015: 4 layers of 1000.
+PAPER = LuongConfig(source_vocab_size=50_000, target_vocab_size=50_000, embedding=1000, width=1000, depth=4)
 
 
-class Luong(Translator):
-    """A stacked LSTM reads, another writes, and each new state looks back before it speaks.
+class Luong(RecurrentTranslator):
+    """A stacked LSTM encoder and decoder; each decoder state attends to the encoder's states before the output.
 
-    Cost:    time O(L·M·W + (M + L)·W²); with feeding the target goes a step after the other, without in parallel.
-    Use it:  to compare scores and windows under equal conditions.
+    Cost:    time O(L·M·W + (M + L)·W²); the target is sequential with input feeding, parallel without.
+    Use it:  to compare score functions and windows under equal conditions.
     Avoid it: local_monotonic where the order of words changes; location for sources longer than in training.
-    Limits:  keys are not projected once: concat does that at each step of feeding. local_monotonic scores by the dot product.
+    Limits:  keys are not projected once for all steps: with input feeding concat projects them at each. local_monotonic uses dot products.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025.
-    We differ: with a reversed source the states are put back in order before they are looked at, so positions are the
-             reader's and local_monotonic is monotone. Recurrent matrices begin orthogonal and forget gates at one, the paper
-             draws all from ±0.1. The output has a bias.
+    We differ: states of a reversed source are put back in order, so positions are those of the source and local_monotonic is
+             monotonic. Recurrent matrices are initialised orthogonal and forget gates at one; the paper draws all from ±0.1.
+             The output has a bias.
     """
 
     facts = ModelFacts(
@@ -68,74 +57,67 @@ class Luong(Translator):
     )
     Config = LuongConfig
     config: LuongConfig
+    sizes: ClassVar[Sizes] = {"luong-paper": PAPER}
 
-    def __init__(self, config: LuongConfig):
-        super().__init__()
-        c = self.config = config
-        one_way = halved(type(c).__name__, c.width, c.bidirectional)
-        self.encoder = Encoder(
-            c.cell, c.source_vocab, c.embedding, one_way, depth=c.depth, both=c.bidirectional, backwards=c.reverse_source, dropout=c.dropout
-        )
-        self.token, self.dropout = nn.Embedding(c.target_vocab, c.embedding), Dropout(c.dropout)
-        self.decoder = Stack(c.cell, c.embedding, c.width, depth=c.depth, dropout=c.dropout)
-        # the part of the first layer's matrix that reads h̃: apart from the token's, which needs no waiting
+    def _build(self) -> None:
+        super()._build()
+        c = self.config
+        self.decoder = RecurrentStack(c.cell, c.embedding, c.width, depth=c.depth, dropout=c.dropout)
+        # the first layer's weights for h̃, separate from those for the token, which are applied to all steps at once
         self.feed = nn.Linear(c.width, GATES[c.cell] * c.width, bias=False) if c.feeding else None
         self.attention = _attention(c)
         self.combine = nn.Linear(2 * c.width, c.width, bias=False)  # W_c
-        self.output = nn.Linear(c.width, c.target_vocab)
+        self.output = nn.Linear(c.width, c.target_vocab_size)
 
     def features(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor) -> Tensor:
         self.check(source_BM, source_n_B, target_BL)
         memory_BMW, hidden = self.encoder(source_BM, source_n_B)
-        x_BLE, seen = self.dropout(self.token(target_BL)), lengths(source_n_B)
+        x_BLE, allowed = self.dropout(self.token(target_BL)), lengths(source_n_B)
         if self.feed is None:
             h_BLW, _ = self.decoder(x_BLE, hidden)
-            return self.dropout(self._look(h_BLW, memory_BMW, seen, None))  # type: ignore[no-any-return]
-        looking, made_BW, all_BLW = self.attention.start_over_memory(len(source_BM)), torch.zeros_like(hidden[0][:, -1]), []
-        for gates_BG in self.decoder.entrance(x_BLE).unbind(1):
-            h_BW, hidden = self.decoder.step(gates_BG + self.feed(made_BW), hidden)
-            made_BW = self._look(h_BW[:, None], memory_BMW, seen, looking)[:, 0]
-            all_BLW.append(made_BW)
-        return self.dropout(torch.stack(all_BLW, 1))  # type: ignore[no-any-return]
+            return self.dropout(self._attend(h_BLW, memory_BMW, allowed, None))
+        attention_state, attentional_BW, all_BLW = self.attention.start_cross(len(source_BM)), torch.zeros_like(hidden[0][:, -1]), []
+        for gates_BG in self.decoder.input_gates(x_BLE).unbind(1):
+            h_BW, hidden = self.decoder.step(gates_BG + self.feed(attentional_BW), hidden)
+            attentional_BW = self._attend(h_BW[:, None], memory_BMW, allowed, attention_state)[:, 0]
+            all_BLW.append(attentional_BW)
+        return self.dropout(torch.stack(all_BLW, 1))
 
-    def head(self) -> tuple[Tensor, Tensor | None]:
-        return self.output.weight, self.output.bias
-
-    def begin(self, source_BM: Tensor, source_n_B: Tensor) -> State:
+    def start(self, source_BM: Tensor, source_n_B: Tensor) -> State:
         self.check(source_BM, source_n_B)
         memory_BMW, hidden = self.encoder(source_BM, source_n_B)
-        now = {"made": torch.zeros_like(hidden[0][:, -1])} | named(hidden)
-        return Decoding(now, {"memory": memory_BMW, "n": source_n_B}, self.attention.start_over_memory(len(source_BM)))
+        now = {"attentional": torch.zeros_like(hidden[0][:, -1])} | named(hidden)
+        return Decoding(now, {"memory": memory_BMW, "n": source_n_B}, self.attention.start_cross(len(source_BM)))
 
-    def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
+    def step_features(self, token_B: Tensor, state: State, want_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         assert isinstance(state, Decoding)
-        made_BW, *old = state.now.values()
-        gates_BG = self.decoder.entrance(self.dropout(self.token(token_B)))
+        attentional_BW, *old = state.now.values()
+        gates_BG = self.decoder.input_gates(self.dropout(self.token(token_B)))
         if self.feed is not None:
-            gates_BG = gates_BG + self.feed(made_BW)
+            gates_BG = gates_BG + self.feed(attentional_BW)
         hidden: Hidden
         h_BW, hidden = self.decoder.step(gates_BG, tuple(old))
-        memory_BMW, seen, weights_BM = state.fixed["memory"], lengths(state.fixed["n"]), None
+        memory_BMW, allowed, weights_BM = state.fixed["memory"], lengths(state.fixed["n"]), None
         if want_weights:
             q_BLHK, k_BMHK = h_BW[:, None, None].to(memory_BMW.dtype), memory_BMW.unsqueeze(2)
-            weights_BM = weights_now(self.attention, q_BLHK, k_BMHK, seen, state=state.looking)[:, 0, 0]
-        made_BW = self._look(h_BW[:, None], memory_BMW, seen, state.looking)[:, 0]
-        state.move(made=made_BW, **named(hidden))
-        return Step(self.logits(self.dropout(made_BW)), weights_BM)
+            weights_BM = self.attention.weights(q_BLHK, k_BMHK, allowed, state=state.attention_state)[:, 0, 0]
+        attentional_BW = self._attend(h_BW[:, None], memory_BMW, allowed, state.attention_state)[:, 0]
+        state.move(attentional=attentional_BW, **named(hidden))
+        return self.dropout(attentional_BW), weights_BM
 
-    def _look(self, h_BLW: Tensor, memory_BMW: Tensor, seen: Pattern, looking: State | None) -> Tensor:
-        """h̃ of each h: keys and values are the encoder's states as they are."""
+    def _attend(self, h_BLW: Tensor, memory_BMW: Tensor, allowed: Pattern, attention_state: State | None) -> Tensor:
+        """h̃ of each h: keys and values are the encoder's states themselves."""
         memory_BMHK = memory_BMW.unsqueeze(2)
         h_BLW = h_BLW.to(memory_BMW.dtype)  # under autocast the two may differ
-        context_BLHV = self.attention(h_BLW.unsqueeze(2), memory_BMHK, memory_BMHK, seen, None, looking)
+        context_BLHV = self.attention(h_BLW.unsqueeze(2), memory_BMHK, memory_BMHK, allowed, None, attention_state)
         return torch.tanh(self.combine(torch.cat([context_BLHV.squeeze(2), h_BLW], -1)))
 
 
 def _attention(c: LuongConfig) -> Attention:
-    """The mechanism of one head that compares states as they are; the local ones have a radius to set."""
-    kind = mechanism(c.attention)
+    """A single-head mechanism over unprojected states; the local ones take the radius."""
+    kind = find_mechanism(c.attention)
     if kind is LocalMonotonicAttention:
         return LocalMonotonicAttention(radius=c.radius)
     if kind in (LocalPredictiveAttention, LocalPredictiveGeneralAttention):
-        return kind(width=c.width, radius=c.radius)
-    return kind.sized(heads=1, width=c.width, length=c.length)
+        return kind(head_dim=c.width, radius=c.radius)
+    return kind.sized(heads=1, head_dim=c.width, length=c.max_length)

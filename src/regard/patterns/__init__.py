@@ -1,4 +1,4 @@
-"""Where one may look: rules on (query position i, key position j) that combine with & | ~.
+"""Where a query may attend: rules on (query position i, key position j) that combine with & | ~.
 
     >>> from regard import causal, window, tokens
     >>> causal & (window(2) | tokens(0))
@@ -11,55 +11,32 @@
     ■·■■■·
     ■··■■■
 
-A pattern says *where*, never *how much* (that is a mechanism) nor *how it is computed* (that is a kernel). True means
-*may look*. Each rule has three forms, which must agree:
+A pattern says *where* a query may attend, never *how much* (that is a mechanism) nor *how it is computed* (that is a kernel). True
+means *may attend*. Each rule has two forms, which must agree:
 
 - `allows(b, h, i, j)`: the rule itself, on broadcasting index tensors (batch row, head, query position, key position);
 - `bounds(b, h, i, j)`: the rule on rectangles i = [first, last] × j = [first, last], answering "is any pair allowed?"
-  (`some`; may err towards True) and "are all pairs allowed?" (`every`; may err towards False). Combined by
-  three-valued logic, it tells empty, full and partial blocks apart without looking at single pairs;
-- `most(length)`: a bound on the keys one query may see, when there are `length` keys.
+  (`some`; may err towards True) and "are all pairs allowed?" (`every`; may err towards False). Combined by three-valued logic, it
+  tells empty, full and partial blocks apart without visiting single pairs: see `block_summary`.
 
-Positions are aligned at the end: among M keys, the last of L queries stands at position M − 1. So `causal` means the
-same for a whole sequence, for a decoding step with a cache, and for a block of new tokens.
+Positions are aligned at the end: with M keys, the last of L queries is at position M − 1. So `causal` means the same for a whole
+sequence, for a decoding step with a cache, and for a block of new tokens.
 """
 
-from ._base import Both as Both
-from ._base import Bounds as Bounds
-from ._base import Either as Either
-from ._base import Full as Full
-from ._base import Not as Not
-from ._base import Pattern as Pattern
-from ._base import Span as Span
-from ._base import full as full
-from ._base import per_head as per_head
-from ._base import spans as spans
-from ._parse import parse as parse
-from .blocks import block as block
-from .blocks import block_memory as block_memory
-from .blocks import block_window as block_window
-from .blocks import grid_memory as grid_memory
-from .blocks import grid_window as grid_window
-from .blocks import listed_blocks as listed_blocks
-from .blocks import random_blocks as random_blocks
-from .blocks import same_column as same_column
-from .blocks import same_row as same_row
-from .blocks import token_blocks as token_blocks
-from .chosen import behind as behind
-from .chosen import from_tokens as from_tokens
-from .chosen import summary as summary
-from .chosen import to_tokens as to_tokens
-from .chosen import tokens as tokens
-from .data import begun as begun
-from .data import edges as edges
-from .data import keep as keep
-from .data import lengths as lengths
-from .data import placed as placed
-from .data import segments as segments
-from .data import since as since
-from .distance import Causal as Causal
-from .distance import causal as causal
-from .distance import dilated as dilated
-from .distance import local_causal as local_causal
-from .distance import stride as stride
-from .distance import window as window
+from ._base import Both, Bounds, Either, Full, Not, Pattern, Span, block_summary, full, is_static, per_head, spans
+from ._parse import parse
+from .blocks import (
+    block,
+    block_memory,
+    block_window,
+    grid_memory,
+    grid_window,
+    listed_blocks,
+    random_blocks,
+    same_column,
+    same_row,
+    token_blocks,
+)
+from .distance import Causal, causal, dilated, local_causal, stride, window
+from .global_tokens import behind, from_tokens, summary, to_tokens, tokens
+from .input_dependent import at_positions, edges, from_row_start, keep, lengths, segments, since

@@ -22,53 +22,49 @@ class Span(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What is known of a rectangle of pairs without visiting them."""
+    """What is certain about rectangles of pairs without visiting them."""
 
     some: Tensor  # False only if no pair is allowed
     every: Tensor  # True only if all pairs are allowed
 
 
 class Pattern:
-    """Who may look at whom. Combine with `&`, `|`, `~`; print to see the rule; `draw(n)` to see the picture."""
+    """Which queries may attend to which keys. Combine with `&`, `|`, `~`; print it to see the rule, `draw(n)` to see the picture."""
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """True where query i of head h in batch row b may look at key j. All four broadcast."""
+        """True where query i of head h in batch row b may attend to key j. All four broadcast."""
         raise NotImplementedError
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        """What is sure about rectangles of pairs. The default is sure of nothing, which is always sound."""
+        """What is certain about rectangles of pairs. The default is certain of nothing, which is always sound."""
         shape = torch.broadcast_shapes(b.shape, h.shape, i.first.shape, j.first.shape)
         some = torch.ones(shape, dtype=torch.bool, device=i.first.device)
         return Bounds(some, ~some)
 
-    def most(self, length: int) -> int:
-        """At most this many of `length` keys are seen by one query."""
-        return length
-
     def fit(self, queries: int, keys: int) -> Pattern:
-        """The same pattern with everything that depends on the two lengths worked out."""
+        """The same pattern with everything resolved that depends on the two lengths."""
         return self
 
     def reach(self) -> tuple[int, int] | None:
-        """(w, s) if a query sees nothing behind it but the keys at most w back and the first s; None if unbounded.
+        """(w, s) if a query attends to no earlier keys but the last w and the first s; None if unbounded.
 
-        A streaming cache may forget the rest.
+        A streaming cache may drop the rest.
         """
         return None
 
     @property
     def batch(self) -> int:
-        """How many batch rows the rule tells apart: 1 if it is the same for all."""
+        """The number of batch rows that the rule distinguishes: 1 if it is the same for all."""
         return 1
 
     @property
     def heads(self) -> int:
-        """How many heads the rule tells apart: 1 if it is the same for all."""
+        """The number of heads that the rule distinguishes: 1 if it is the same for all."""
         return 1
 
     @property
-    def static(self) -> bool:
-        """Whether the rule holds only numbers, no tensors: equal patterns are then interchangeable, and plans kept."""
+    def _static(self) -> bool:
+        """See `is_static`."""
         return True
 
     # -- combining ---------------------------------------------------------------------------------------------
@@ -84,12 +80,7 @@ class Pattern:
     def __invert__(self) -> Pattern:
         return self.inner if isinstance(self, Not) else Not(self)
 
-    # -- seeing ------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The rule as one would type it."""
-        return repr(self)
+    # -- showing ------------------------------------------------------------------------------------------------
 
     def mask(self, queries: int, keys: int, device: torch.device | str | None = None) -> Tensor:
         """The whole rule as booleans `mask_BHLM`; B and H are 1 where the rule is the same for all."""
@@ -97,39 +88,30 @@ class Pattern:
         b, h, i, j = indices(pattern, queries, keys, device)
         return pattern.allows(b, h, i, j).expand(pattern.batch, pattern.heads, queries, keys)
 
-    def blocks(self, queries: int, keys: int, size: int, key_size: int | None = None) -> Tensor:
-        """The block summary, (B, H, query blocks, key blocks): 0 empty, 1 partial, 2 full."""
-        pattern, key_size = self.fit(queries, keys), key_size or size
-        b, h, _, _ = indices(pattern, 1, 1, None)
-        i, j = spans(queries, size, keys - queries), spans(keys, key_size)
-        some, every = pattern.bounds(b, h, Span(i.first[:, None], i.last[:, None]), j)
-        shape = (pattern.batch, pattern.heads, len(i.first), len(j.first))
-        return (some.to(torch.int8) + (some & every).to(torch.int8)).expand(shape)
-
     def draw(self, size: int, keys: int | None = None) -> str:
-        """The picture in characters: a line a query, ■ where it may look. The first batch row; heads below each other."""
+        """The picture in characters: one line per query, ■ where it may attend. The first batch row; heads below each other."""
         mask_HLM = self.mask(size, keys or size)[0]
         pictures = ["\n".join("".join("■" if cell else "·" for cell in row) for row in head) for head in mask_HLM.tolist()]
         return "\n\n".join(pictures)
 
     def save_png(self, path: str | Path, size: int = 64, keys: int | None = None) -> Path:
-        """The picture as a PNG file: dark where a query (row) may look at a key (column)."""
+        """The picture as a PNG file: dark where a query (row) may attend to a key (column)."""
         from matplotlib.figure import Figure  # only when a picture is asked for
 
         mask_HLM = self.mask(size, keys or size)[0]
         figure = Figure(figsize=(3.4 * len(mask_HLM), 3.7), layout="constrained")
         for h, axis in enumerate(figure.subplots(1, len(mask_HLM), squeeze=False)[0]):
             axis.imshow(mask_HLM[h].numpy(), cmap="Blues", vmin=0, vmax=1.3, interpolation="nearest")
-            axis.set_title(f"head {h}" if len(mask_HLM) > 1 else self.name, fontsize=9, wrap=True)
+            axis.set_title(f"head {h}" if len(mask_HLM) > 1 else str(self), fontsize=9, wrap=True)
             axis.set_xlabel("key")
             axis.set_ylabel("query")
         if len(mask_HLM) > 1:
-            figure.suptitle(self.name, fontsize=9, wrap=True)
+            figure.suptitle(str(self), fontsize=9, wrap=True)
         figure.savefig(path, dpi=150)
         return Path(path)
 
     def _repr_html_(self) -> str:
-        return f"<b>{self.name}</b><pre style='line-height:1.0'>{self.draw(32)}</pre>"
+        return f"<b>{self}</b><pre style='line-height:1.0'>{self.draw(32)}</pre>"
 
     def __repr__(self) -> str:
         shown: list[str] = [_short(getattr(self, f.name)) for f in fields(self) if f.repr] if is_dataclass(self) else []
@@ -147,6 +129,21 @@ def indices(pattern: Pattern, queries: int, keys: int, device: torch.device | st
     return b, h, torch.arange(keys - queries, keys, device=device)[:, None], torch.arange(keys, device=device)
 
 
+def is_static(pattern: Pattern) -> bool:
+    """Whether the rule holds only numbers, no tensors: equal patterns are then interchangeable, and plans may be cached."""
+    return pattern._static
+
+
+def block_summary(pattern: Pattern, queries: int, keys: int, size: int, key_size: int | None = None) -> Tensor:
+    """The pattern in blocks of `size` queries × `key_size` keys, (B, H, query blocks, key blocks): 0 empty, 1 partial, 2 full."""
+    pattern, key_size = pattern.fit(queries, keys), key_size or size
+    b, h, _, _ = indices(pattern, 1, 1, None)
+    i, j = spans(queries, size, keys - queries), spans(keys, key_size)
+    some, every = pattern.bounds(b, h, Span(i.first[:, None], i.last[:, None]), j)
+    shape = (pattern.batch, pattern.heads, len(i.first), len(j.first))
+    return (some.to(torch.int8) + (some & every).to(torch.int8)).expand(shape)
+
+
 def spans(length: int, size: int, start: int = 0) -> Span:
     """`length` positions from `start` on, cut into blocks of `size`, the last one perhaps shorter."""
     first = torch.arange(0, length, size)
@@ -158,7 +155,7 @@ def spans(length: int, size: int, start: int = 0) -> Span:
 
 def join(sizes: tuple[int, int], what: str, pattern: Pattern) -> int:
     if len({*sizes} - {1}) > 1:
-        raise ShapeError(f"`{pattern}` combines rules for {sizes[0]} and {sizes[1]} {what}; both must be the same, or 1")
+        raise ShapeError(f"`{pattern}` combines rules for {sizes[0]} and {sizes[1]} {what}; expected the same number, or 1")
     return max(sizes)
 
 
@@ -168,7 +165,7 @@ class _Pair(Pattern):
     right: Pattern
 
     def __post_init__(self) -> None:
-        _ = self.batch, self.heads  # raises where the two do not fit together
+        _ = self.batch, self.heads  # raises where the two do not match
 
     def fit(self, queries: int, keys: int) -> Pattern:
         return type(self)(self.left.fit(queries, keys), self.right.fit(queries, keys))
@@ -182,8 +179,8 @@ class _Pair(Pattern):
         return join((self.left.heads, self.right.heads), "heads", self)
 
     @property
-    def static(self) -> bool:
-        return self.left.static and self.right.static
+    def _static(self) -> bool:
+        return self.left._static and self.right._static
 
 
 class Both(_Pair):
@@ -195,9 +192,6 @@ class Both(_Pair):
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         left, right = self.left.bounds(b, h, i, j), self.right.bounds(b, h, i, j)
         return Bounds(left.some & right.some, left.every & right.every)
-
-    def most(self, length: int) -> int:
-        return min(self.left.most(length), self.right.most(length))
 
     def reach(self) -> tuple[int, int] | None:
         known = [r for r in (self.left.reach(), self.right.reach()) if r is not None]
@@ -216,9 +210,6 @@ class Either(_Pair):
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         left, right = self.left.bounds(b, h, i, j), self.right.bounds(b, h, i, j)
         return Bounds(left.some | right.some, left.every | right.every)
-
-    def most(self, length: int) -> int:
-        return min(length, self.left.most(length) + self.right.most(length))
 
     def reach(self) -> tuple[int, int] | None:
         left, right = self.left.reach(), self.right.reach()
@@ -253,8 +244,8 @@ class Not(Pattern):
         return self.inner.heads
 
     @property
-    def static(self) -> bool:
-        return self.inner.static
+    def _static(self) -> bool:
+        return self.inner._static
 
     def __repr__(self) -> str:
         return f"~({self.inner})" if isinstance(self.inner, _Pair) else f"~{self.inner}"
@@ -262,7 +253,7 @@ class Not(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class Full(Pattern):
-    """Everyone may look at everyone."""
+    """All queries may attend to all keys."""
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         shape = torch.broadcast_shapes(b.shape, h.shape, i.shape, j.shape)
@@ -287,7 +278,9 @@ class per_head(Pattern):
 
     def __init__(self, *rules: Pattern):
         if not rules or any(rule.heads > 1 for rule in rules):
-            raise ShapeError("per_head takes one rule a head, and rules that do not tell heads apart themselves")
+            raise ShapeError(
+                f"per_head got {len(rules)} rules for {[rule.heads for rule in rules]} heads; expected one or more rules, each for a single head"
+            )
         object.__setattr__(self, "rules", rules)
 
     @property
@@ -299,26 +292,23 @@ class per_head(Pattern):
         return reduce(lambda size, rule: join((size, rule.batch), "batch rows", self), self.rules, 1)
 
     @property
-    def static(self) -> bool:
-        return all(rule.static for rule in self.rules)
+    def _static(self) -> bool:
+        return all(rule._static for rule in self.rules)
 
     def fit(self, queries: int, keys: int) -> Pattern:
         return per_head(*(rule.fit(queries, keys) for rule in self.rules))
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return reduce(torch.Tensor.bitwise_or, ((h == n) & self.rules[n].allows(b, h, i, j) for n in self._asked(h)))
+        return reduce(torch.Tensor.bitwise_or, ((h == n) & self.rules[n].allows(b, h, i, j) for n in self._heads_in(h)))
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        each = [((h == n), self.rules[n].bounds(b, h, i, j)) for n in self._asked(h)]
+        each = [((h == n), self.rules[n].bounds(b, h, i, j)) for n in self._heads_in(h)]
         some, every = (reduce(torch.Tensor.bitwise_or, ((mine & known[x]) for mine, known in each)) for x in (0, 1))
         return Bounds(some, every)
 
-    def _asked(self, h: Tensor) -> Sequence[int]:
-        """The heads in question: a plan asks for one group at a time, a GPU kernel for one that cannot be read."""
+    def _heads_in(self, h: Tensor) -> Sequence[int]:
+        """The heads in `h`: a plan asks for one group at a time; the scalar of a GPU kernel cannot be read."""
         return range(self.heads) if h.dim() == 0 else torch.unique(h).tolist()
-
-    def most(self, length: int) -> int:
-        return max(rule.most(length) for rule in self.rules)
 
     def reach(self) -> tuple[int, int] | None:
         all_known = [rule.reach() for rule in self.rules]
@@ -331,7 +321,7 @@ class per_head(Pattern):
 def at_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or value < least:
-            raise ShapeError(f"{name}={value!r}: expected a whole number, at least {least}")
+            raise ShapeError(f"{name}={value!r}; expected an integer, at least {least}")
 
 
 def floor(x: Tensor, size: int) -> Tensor:
@@ -339,7 +329,7 @@ def floor(x: Tensor, size: int) -> Tensor:
 
 
 def rectangles(mask_BHLM: Tensor, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-    """Bounds of a table of booleans, exact, by counting: one pass makes sums from the corner, four look-ups a count."""
+    """Exact bounds of a boolean table, by counting: one pass of cumulative sums, then four look-ups per count."""
     corner = torch.nn.functional.pad(mask_BHLM.cpu().to(torch.int32), (1, 0, 1, 0)).cumsum(-1).cumsum(-2)
     top, bottom, left, right = i.first, i.last + 1, j.first, j.last + 1
     count = corner[b, h, bottom, right] - corner[b, h, top, right] - corner[b, h, bottom, left] + corner[b, h, top, left]

@@ -1,4 +1,4 @@
-"""Text to pattern: what a pattern prints can be typed back. Read as a syntax tree, never run as code."""
+"""Text to pattern: what a pattern prints can be parsed. Read as a syntax tree, never run as code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from ..errors import BadPattern, UnknownName
 from ._base import Pattern, full, per_head
 from .blocks import block, block_memory, block_window, grid_memory, grid_window, random_blocks, same_column, same_row, token_blocks
-from .chosen import behind, from_tokens, summary, to_tokens, tokens
 from .distance import causal, dilated, local_causal, stride, window
+from .global_tokens import behind, from_tokens, summary, to_tokens, tokens
 
 VALUES: dict[str, Pattern] = {"full": full, "causal": causal}
 RULES: dict[str, Any] = {
@@ -22,22 +22,22 @@ RULES: dict[str, Any] = {
         *(per_head, behind),
     )
 }
-LONGEST = 500  # characters; a deeper tree than that can hold would exhaust the stack
-LONGEST_RUN = 100_000  # positions are kept one by one
+LONGEST = 500  # characters; a longer text could nest deeper than the stack allows
+LONGEST_RUN = 100_000  # positions are stored one by one
 LARGEST = 10**9  # positions are 64-bit numbers, and sums of them must be too
 
 
 def parse(text: str) -> Pattern:
-    """The pattern that `text` writes down: names, calls with whole numbers, & | ~ and parentheses.
+    """The pattern that `text` describes: names, calls with integers, & | ~ and parentheses.
 
     >>> parse("causal & (window(3) | tokens(0, -1))")
     causal & (window(3) | tokens(-1, 0))
     """
     if len(text) > LONGEST:
-        raise BadPattern(f"a pattern of {len(text)} characters; at most {LONGEST} are read")
+        raise BadPattern(f"the pattern has {len(text)} characters; expected at most {LONGEST}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the reader of Python code warns of odd numbers and escapes; here they are refused below
+            warnings.simplefilter("ignore")  # Python's parser warns of odd numbers and escapes; they are refused below
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadPattern(f"{text!r} is not a pattern; write for example: causal & (window(3) | tokens(0))") from error
@@ -49,7 +49,7 @@ def _pattern(node: ast.expr, text: str) -> Pattern:
         case ast.Name(id=name) if name in VALUES:
             return VALUES[name]
         case ast.Name(id=name) if name in RULES:
-            raise BadPattern(f"{name} needs its numbers, as in {name}(3): {RULES[name].__doc__.splitlines()[0]}")
+            raise BadPattern(f"{name} needs arguments, as in {name}(3): {RULES[name].__doc__.splitlines()[0]}")
         case ast.Name(id=name):
             raise UnknownName("pattern", name, [*VALUES, *RULES])
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
@@ -59,7 +59,7 @@ def _pattern(node: ast.expr, text: str) -> Pattern:
         case ast.UnaryOp(op=ast.Invert(), operand=inner):
             return ~_pattern(inner, text)
         case ast.Call(func=ast.Name(id=name)) if name in VALUES:
-            raise BadPattern(f"{name} takes no numbers; write {name}")
+            raise BadPattern(f"{name} takes no arguments; write {name}")
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named):
             if name not in RULES:
                 raise UnknownName("pattern", name, [*VALUES, *RULES])
@@ -67,19 +67,19 @@ def _pattern(node: ast.expr, text: str) -> Pattern:
             options = {str(option.arg): _argument(option.value, name, text) for option in named}
             try:
                 made: Pattern = RULES[name](*given, **options)
-            except (TypeError, AttributeError) as error:  # a wrong number of arguments, or a number where a rule must be
+            except (TypeError, AttributeError) as error:  # a wrong number of arguments, or an integer in place of a pattern
                 raise BadPattern(f"`{ast.unparse(node)}` is not how {name} is called: {RULES[name].__doc__.splitlines()[0]}") from error
             return made
-    raise BadPattern(f"`{ast.unparse(node)}` in {text!r} is not part of a pattern; only names, whole numbers, & | ~ and ( ) are")
+    raise BadPattern(f"`{ast.unparse(node)}` in {text!r} is not part of a pattern; expected names, integers, & | ~ and ( )")
 
 
 def _arguments(node: ast.expr, name: str, text: str) -> list[Any]:
-    """One argument, or the many of a run of positions: tokens prints them as tokens(*range(0, 64))."""
+    """One argument, or all of a range of positions: tokens prints them as tokens(*range(0, 64))."""
     match node:
         case ast.Starred(value=ast.Call(func=ast.Name(id="range"), args=[_, _] as ends, keywords=[])) if name != "per_head":
             first, last = (_argument(end, name, text) for end in ends)
             if first is None or last is None or last - first > LONGEST_RUN:
-                raise BadPattern(f"`{ast.unparse(node)}` in {text!r}: a run has two ends, and at most {LONGEST_RUN} positions")
+                raise BadPattern(f"`{ast.unparse(node)}` in {text!r}: a range has two ends, and at most {LONGEST_RUN} positions")
             return list(range(first, last))
     return [_argument(node, name, text)]
 
@@ -94,4 +94,4 @@ def _argument(node: ast.expr, name: str, text: str) -> Any:
             return number
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))) if not isinstance(number, bool) and number <= LARGEST:
             return -number
-    raise BadPattern(f"`{ast.unparse(node)}` in {text!r}: {name} takes whole numbers up to {LARGEST}")
+    raise BadPattern(f"`{ast.unparse(node)}` in {text!r}: {name} takes integers up to {LARGEST}")

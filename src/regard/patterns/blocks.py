@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ..errors import ShapeError
-from ._base import Bounds, Pattern, Span, at_least, floor, rectangles
-from .chosen import tokens
+from ._base import Bounds, Pattern, Span, at_least, floor, full, rectangles
 from .distance import stride, window
+from .global_tokens import tokens
 
 
 @dataclass(frozen=True, repr=False)
 class block_window(Pattern):
-    """Blocks of `size` see the blocks at most `radius` away: |⌊i/size⌋ − ⌊j/size⌋| ≤ radius."""
+    """Blocks of `size` attend to the blocks at most `radius` away: |⌊i/size⌋ − ⌊j/size⌋| ≤ radius."""
 
     size: int
     radius: int
@@ -32,23 +32,20 @@ class block_window(Pattern):
         i, j = (Span(floor(x.first, self.size), floor(x.last, self.size)) for x in (i, j))
         return window(self.radius).bounds(b, h, i, j)
 
-    def most(self, length: int) -> int:
-        return min(length, self.size * (2 * self.radius + 1))
-
     def reach(self) -> tuple[int, int]:
         return self.size * (self.radius + 1) - 1, 0
 
 
 @dataclass(frozen=True, repr=False)
 class block(block_window):
-    """Blocks of `size` see themselves: ⌊i/size⌋ = ⌊j/size⌋."""
+    """Blocks of `size` attend to themselves: ⌊i/size⌋ = ⌊j/size⌋."""
 
     radius: int = field(default=0, init=False, repr=False)
 
 
 @dataclass(frozen=True, repr=False)
 class block_memory(Pattern):
-    """Blocks of `size` see themselves, the `before` positions before them and the `after` positions after them."""
+    """Blocks of `size` attend to themselves, the `before` positions before them and the `after` positions after them."""
 
     size: int
     before: int
@@ -63,14 +60,11 @@ class block_memory(Pattern):
         return (j >= first - self.before) & (j < first + self.size + self.after)
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        # what neighbouring blocks see overlaps or touches, so a run of blocks sees one interval in all
+        # the keys of neighbouring blocks overlap or touch, so a run of blocks has one interval of keys
         first, last = floor(i.first, self.size) * self.size, floor(i.last, self.size) * self.size
         end = self.size + self.after
         some = (j.last >= first - self.before) & (j.first < last + end)
         return Bounds(some, (j.first >= last - self.before) & (j.last < first + end))
-
-    def most(self, length: int) -> int:
-        return min(length, self.before + self.size + self.after)
 
     def reach(self) -> tuple[int, int]:
         return self.size - 1 + self.before, 0
@@ -78,14 +72,14 @@ class block_memory(Pattern):
 
 @dataclass(frozen=True, repr=False, init=False)
 class token_blocks(Pattern):
-    """Global blocks of `size`: all may look at them, and they look everywhere. Negative numbers count from the last block."""
+    """Global blocks of `size`: all queries may attend to them, and they to all keys. Negative numbers count from the last block."""
 
     size: int
     at: tuple[int, ...]
 
     def __init__(self, size: int, *at: int):
         at_least(1, size=size)
-        tokens(*at)  # refuses what is no whole number
+        tokens(*at)  # checks that they are integers
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "at", at)
 
@@ -100,7 +94,7 @@ class token_blocks(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class same_row(Pattern):
-    """On a grid `width` wide, read row by row: the pairs in one row."""
+    """On a grid with `width` columns, read row by row: the pairs in one row."""
 
     width: int
 
@@ -113,16 +107,13 @@ class same_row(Pattern):
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         return block(self.width).bounds(b, h, i, j)
 
-    def most(self, length: int) -> int:
-        return min(length, self.width)
-
     def reach(self) -> tuple[int, int]:
         return self.width - 1, 0
 
 
 @dataclass(frozen=True, repr=False)
 class same_column(Pattern):
-    """On a grid `width` wide, read row by row: the pairs in one column."""
+    """On a grid with `width` columns, read row by row: the pairs in one column."""
 
     width: int
 
@@ -135,19 +126,16 @@ class same_column(Pattern):
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         return stride(self.width).bounds(b, h, i, j)
 
-    def most(self, length: int) -> int:
-        return math.ceil(length / self.width)
-
 
 def columns_of(x: Span, width: int) -> Span:
-    """The columns that intervals of positions touch on a grid `width` wide; all of them where a row ends inside."""
+    """The columns that intervals of positions touch on a grid with `width` columns; all of them where a row ends inside."""
     one_row = floor(x.first, width) == floor(x.last, width)
     return Span((x.first % width).where(one_row, 0), (x.last % width).where(one_row, width - 1))
 
 
 @dataclass(frozen=True, repr=False)
 class grid_window(Pattern):
-    """On a grid `width` wide: at most `radius` rows and `radius` columns away."""
+    """On a grid with `width` columns: at most `radius` rows and `radius` columns away."""
 
     radius: int
     width: int
@@ -165,16 +153,13 @@ class grid_window(Pattern):
         columns = window(self.radius).bounds(b, h, columns_of(i, self.width), columns_of(j, self.width))
         return Bounds(rows.some & columns.some, rows.every & columns.every)
 
-    def most(self, length: int) -> int:
-        return min(length, (2 * self.radius + 1) ** 2)
-
     def reach(self) -> tuple[int, int]:
         return self.radius * self.width + self.radius, 0
 
 
 @dataclass(frozen=True, repr=False)
 class grid_memory(Pattern):
-    """On a grid `width` wide, cut into rectangles of `rows` × `columns`: each sees itself, `up` rows above, `side` columns beside it."""
+    """On a grid with `width` columns, cut into blocks of `rows` × `columns`: each attends to itself, `up` rows above and `side` columns beside it."""
 
     rows: int
     columns: int
@@ -203,19 +188,16 @@ class grid_memory(Pattern):
         down, across = self._down.bounds(b, h, *rows), self._across.bounds(b, h, *(columns_of(x, self.width) for x in (i, j)))
         return Bounds(down.some & across.some, down.every & across.every)
 
-    def most(self, length: int) -> int:
-        return min(length, (self.rows + self.up) * (self.columns + 2 * self.side))
-
     def reach(self) -> tuple[int, int]:
         return (self.rows - 1 + self.up) * self.width + self.columns - 1 + self.side, 0
 
 
 @dataclass(frozen=True, repr=False)
 class random_blocks(Pattern):
-    """Every block of `size` queries sees `count` blocks of keys drawn at random, anew for each of `per_head` heads.
+    """Every block of `size` queries attends to `count` blocks of keys drawn at random, separately for each of `per_head` heads.
 
-    The draw depends on the number of key blocks, so it is made once the lengths are known; give `length` to fix it
-    for all shorter sequences too (streaming needs that).
+    The draw depends on the number of key blocks, so it is made once the lengths are known; `length` fixes it for all shorter sequences
+    too, which streaming needs.
     """
 
     count: int
@@ -239,13 +221,10 @@ class random_blocks(Pattern):
         drawn.scatter_(-1, lottery.topk(min(self.count, columns)).indices, True)
         return listed_blocks(drawn, self.size)
 
-    def most(self, length: int) -> int:
-        return min(length, self.count * self.size)
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class listed_blocks(Pattern):
-    """Blocks of `size` queries see the key blocks marked in `table`: (H, query blocks, key blocks), H perhaps 1."""
+    """Blocks of `size` queries attend to the key blocks that are True in `table`: (1 or H, query blocks, key blocks)."""
 
     table: Tensor
     size: int
@@ -253,7 +232,7 @@ class listed_blocks(Pattern):
     def __post_init__(self) -> None:
         if self.table.dtype != torch.bool or self.table.dim() != 3:
             raise ShapeError(
-                f"listed_blocks takes a boolean table (heads, query blocks, key blocks), not {self.table.dtype} of shape {tuple(self.table.shape)}"
+                f"listed_blocks got {self.table.dtype} of shape {tuple(self.table.shape)}; expected booleans (heads, query blocks, key blocks)"
             )
 
     @property
@@ -261,7 +240,7 @@ class listed_blocks(Pattern):
         return len(self.table)
 
     @property
-    def static(self) -> bool:
+    def _static(self) -> bool:
         return False
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -273,3 +252,57 @@ class listed_blocks(Pattern):
 
     def most(self, length: int) -> int:
         return min(length, int(self.table.sum(-1).max()) * self.size)
+
+
+@dataclass(frozen=True, repr=False)
+class longer_than(Pattern):
+    """`rule` for sequences of more than `length` keys; shorter ones attend to everything."""
+
+    length: int
+    rule: Pattern
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return full if keys <= self.length else self.rule.fit(queries, keys)
+
+    @property
+    def heads(self) -> int:
+        return self.rule.heads
+
+
+@dataclass(frozen=True, repr=False)
+class chunk_ring(Pattern):
+    """Chunks of `size` attend to themselves, `before` chunks before and `after` chunks after them; the first follows the last.
+
+    The sequence is padded until chunks of all sizes `used` in the model fit. A single chunk attends to itself.
+    """
+
+    size: int
+    before: int
+    after: int
+    used: tuple[int, ...]
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        count = math.ceil(padded_length(keys, self.used) / self.size)
+        if count <= 1 + self.before + self.after:
+            return full
+        near: Pattern = block_memory(self.size, self.before * self.size, self.after * self.size)
+        return near | _AroundTheEnds(self.size, self.before, self.after, count)
+
+
+@dataclass(frozen=True, repr=False)
+class _AroundTheEnds(Pattern):
+    """What `before` and `after` reach beyond the first and the last of `count` chunks."""
+
+    size: int
+    before: int
+    after: int
+    count: int
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        of_i, of_j = (floor(x, self.size) for x in (i, j))
+        return (of_j - of_i >= self.count - self.before) | (of_i - of_j >= self.count - self.after)
+
+
+def padded_length(length: int, used: tuple[int, ...]) -> int:
+    """The length of a sequence padded until chunks of every size used fit; a single chunk needs no padding."""
+    return length if length <= min(used) else math.ceil(length / math.lcm(*used)) * math.lcm(*used)

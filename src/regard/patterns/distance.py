@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -11,7 +10,7 @@ from ._base import Bounds, Pattern, Span, at_least
 
 
 class Distance(Pattern):
-    """A rule on the distance d = i − j alone: the same picture wherever one stands."""
+    """A rule on the distance d = i − j alone: the same at every position."""
 
     def near(self, d: Tensor) -> Tensor:
         """The rule on distances."""
@@ -30,7 +29,7 @@ class Distance(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class Causal(Distance):
-    """No looking ahead: j ≤ i."""
+    """No attention to later keys: j ≤ i."""
 
     def near(self, d: Tensor) -> Tensor:
         return d >= 0
@@ -44,7 +43,7 @@ class Causal(Distance):
 
 @dataclass(frozen=True, repr=False)
 class window(Distance):
-    """At most `radius` away, on either side: |i − j| ≤ radius."""
+    """Keys at most `radius` away, on either side: |i − j| ≤ radius."""
 
     radius: int
 
@@ -57,16 +56,13 @@ class window(Distance):
     def between(self, low: Tensor, high: Tensor) -> Bounds:
         return Bounds((low <= self.radius) & (high >= -self.radius), (low >= -self.radius) & (high <= self.radius))
 
-    def most(self, length: int) -> int:
-        return min(length, 2 * self.radius + 1)
-
     def reach(self) -> tuple[int, int]:
         return self.radius, 0
 
 
 @dataclass(frozen=True, repr=False)
 class local_causal(Distance):
-    """At most `back` behind, none ahead: 0 ≤ i − j ≤ back."""
+    """Keys at most `back` before the query, none after it: 0 ≤ i − j ≤ back."""
 
     back: int
 
@@ -78,9 +74,6 @@ class local_causal(Distance):
 
     def between(self, low: Tensor, high: Tensor) -> Bounds:
         return Bounds((low <= self.back) & (high >= 0), (low >= 0) & (high <= self.back))
-
-    def most(self, length: int) -> int:
-        return min(length, self.back + 1)
 
     def reach(self) -> tuple[int, int]:
         return self.back, 0
@@ -102,9 +95,6 @@ class stride(Distance):
         some = high.div(self.step, rounding_mode="floor") * self.step >= low
         return Bounds(some, some & ((low == high) | (self.step == 1)))
 
-    def most(self, length: int) -> int:
-        return math.ceil(length / self.step)
-
 
 @dataclass(frozen=True, repr=False)
 class dilated(Distance):
@@ -124,9 +114,6 @@ class dilated(Distance):
         far = self.radius * self.step
         some, every = stride(self.step).between(low.clamp(min=-far), high.clamp(max=far))
         return Bounds(some & (low <= far) & (high >= -far), every & (low >= -far) & (high <= far))
-
-    def most(self, length: int) -> int:
-        return min(length, 2 * self.radius + 1)
 
     def reach(self) -> tuple[int, int]:
         return self.radius * self.step, 0

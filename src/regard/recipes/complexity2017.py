@@ -1,26 +1,25 @@
-"""The cost of a layer, measured: attention grows with the square of the length, recurrence and convolution with the length.
+"""The measured cost of a layer: attention grows with the square of the length, recurrence and convolution with the length.
 
 Paper: Vaswani et al. 2017, "Attention is all you need", arXiv:1706.03762, table 1: n²·d, n·d², k·n·d² per layer.
 Run:   regard run complexity2017        Takes: about half a minute; nothing is trained.
 
-One layer of width 64, batch 1, forward, one thread, at lengths 64 to 8,192, the best of seven. The exponent is that between
+One layer of width 64, batch 1, forward pass, one thread, at lengths 64 to 8,192, the fastest of seven. The exponent is that between
 the third longest and the longest.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from ..layers import MultiHead
-from ._base import Claim, Figures, Recipe, RecipeFacts
-from ._pictures import lines
+from ._engine import Claim, Curves, Recipe, RecipeFacts, between
+from ._engine.timing import milliseconds
 
 WIDTH, KERNEL, LENGTHS = 64, 3, (64, 256, 1024, 2048, 4096, 8192)
 
@@ -32,31 +31,12 @@ class Timed:
         self.make = make
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        layer, figures = self.make(), {}
-        with torch.inference_mode(), one_thread():
-            for length in LENGTHS:
-                x_BLD = torch.randn(1, length, WIDTH)
-                layer(x_BLD)
-                seconds = []
-                for _ in range(7):
-                    start = time.perf_counter()
-                    layer(x_BLD)
-                    seconds.append(time.perf_counter() - start)
-                figures[f"ms at {length}"] = min(seconds) * 1e3
-        ends = LENGTHS[-3], LENGTHS[-1]
-        figures["exponent"] = math.log(figures[f"ms at {ends[1]}"] / figures[f"ms at {ends[0]}"]) / math.log(ends[1] / ends[0])
-        return figures
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine would be measured instead of the work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        layer, times = self.make(), {}
+        for length in LENGTHS:
+            times[length] = milliseconds(partial(layer, torch.randn(1, length, WIDTH)), repeats=7)
+        first, last = LENGTHS[-3], LENGTHS[-1]
+        exponent = math.log(times[last] / times[first]) / math.log(last / first)
+        return {"exponent": exponent, **{f"ms, length {length}": ms for length, ms in times.items()}}
 
 
 def convolution() -> Callable[[Tensor], object]:
@@ -64,27 +44,12 @@ def convolution() -> Callable[[Tensor], object]:
     return lambda x_BLD: layer(x_BLD.transpose(1, 2))
 
 
-def curves(figures: Figures, out: Path) -> Path:
-    points = {name: {length: figures[name, f"ms at {length}"] for length in LENGTHS} for name in figures.seen}
-    return lines(out / "cost.png", points, x="length", y="milliseconds", title="One layer of width 64, forward", logarithmic="xy")
-
-
 def exponent(name: str, low: float, high: float) -> Claim:
-    return Claim(
-        f"{name}: the exponent of the time in the length lies between {low} and {high}",
-        lambda f: low <= f[name, "exponent"].low and f[name, "exponent"].high <= high,
-        lambda f: str(f[name, "exponent"]),
-    )
+    return between(f"{name}: the exponent of the time in the length is between {low} and {high}", low, high, (name, "exponent"))
 
 
 recipe = Recipe(
-    facts=RecipeFacts(
-        name="complexity2017",
-        year=2017,
-        title="Attention is all you need",
-        paper="arXiv:1706.03762",
-        takes="half a minute on two CPU cores",
-    ),
+    facts=RecipeFacts("complexity2017", 2017, "Attention is all you need", "arXiv:1706.03762", "about half a minute"),
     question="How does the cost of a layer grow with the length of the sequence?",
     variants={
         "self-attention": Timed(lambda: MultiHead(WIDTH, heads=1).eval()),
@@ -97,9 +62,9 @@ recipe = Recipe(
         exponent("convolution", 0.5, 1.4),
         Claim(
             "at 8,192 tokens, 128 times the width, attention costs more than convolution",
-            lambda f: f["self-attention", "ms at 8192"].low > f["convolution", "ms at 8192"].high,
-            lambda f: f"{f['self-attention', 'ms at 8192']} against {f['convolution', 'ms at 8192']} ms",
+            lambda r: r["self-attention", "ms, length 8192"].low > r["convolution", "ms, length 8192"].high,
+            lambda r: f"{r['self-attention', 'ms, length 8192']} against {r['convolution', 'ms, length 8192']} ms",
         ),
     ),
-    pictures=(curves,),
+    pictures=(Curves(metric="ms", file="cost", x="length", y="milliseconds", title="One layer of width 64, forward pass", log="xy"),),
 )

@@ -1,95 +1,65 @@
-"""Four scores and two windows under equal conditions: a window that moves with time cannot turn a sequence round, a predicted one can.
+"""Four scores and two windows under equal conditions: a window that moves with time cannot reverse a sequence, a predicted one can.
 
 Paper: Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation", arXiv:1508.04025, sections 3
-       and 5 (there English → German news, here digits to copy or to turn round).
-Run:   regard run luong2015        Takes: see the report; three seeds of sixteen small models, equal steps.
+       and 5 (there English → German news, here digits to copy or to reverse).
+Run:   regard run luong2015        Takes: about half an hour on two CPU cores; three seeds of sixteen small models, equal steps.
 
-Ten to sixteen random digits; GRUs of 64, a source read backwards, windows of three to either side. Copying goes along the diagonal
-of the alignment matrix, reversing across it. Feeding the last look back in is tried on English number words to German morphemes, where
-words come twice in a sentence.
+Ten to sixteen random digits; GRUs of 64, the source read backwards, windows of three to either side. Copying follows the diagonal
+of the alignment matrix, reversing the antidiagonal. Input feeding is tried on English number words to German morphemes, where words occur
+twice in a sentence.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ..tasks import TranslationConfig
-from ..train import AdamW, Budget, Every, InverseSquareRoot, TrainConfig
-from ._base import Claim, Figures, Recipe, RecipeFacts, folder
-from ._pictures import alignments, learning
-from ._trained import Trained
+from ..tasks import TranslationOptions
+from ..train import TrainOptions
+from ._engine import Alignments, Claim, Recipe, RecipeFacts, above, at_least, at_most, validation_curves
+from ._engine.translators import TranslationVariant
 
-TRAIN = TrainConfig(
-    budget=Budget(steps=300),
-    optimizer=AdamW(betas=(0.9, 0.98)),
-    schedule=InverseSquareRoot(peak=5e-3, warmup=50),
-    every=Every(log=50, evaluate=50),
-)
+TRAIN = TrainOptions(steps=300, lr=5e-3, warmup_steps=50, average=0, log_every=50, evaluate_every=50)
 SIZE: dict[str, Any] = {"embedding": 32, "width": 64, "depth": 1, "cell": "gru", "dropout": 0.0}
 DATA = {"copy": "copy:10-16", "reverse": "reverse:10-16", "numbers": "numbers:en-de_parts,list=2,count=6000"}
 TASKS = ("copy", "reverse")
-LOOKS: dict[str, dict[str, Any]] = {
+MECHANISMS: dict[str, dict[str, Any]] = {
     "dot": {"attention": "dot"},
     "general": {"attention": "general"},
     "concat": {"attention": "concat"},
-    "location": {"attention": "location", "length": 32},
+    "location": {"attention": "location", "max_length": 32},
     "local-m": {"attention": "local_monotonic", "radius": 3},
     "local-p": {"attention": "local_predictive", "radius": 3},
 }
 
 
-def variant(task: str, model: str = "luong", **settings: Any) -> Trained:
-    data = TranslationConfig(data=DATA[task], tokens="words", vocab=200, joint=False, budget=2048, smoothing=0.0, judged=50)
-    return Trained(config=data, train=TRAIN, model=model, settings=SIZE | settings)
-
-
-def looks(figures: Figures, out: Path) -> Path:
-    runs = {f"{task}, {name}": folder(out, f"{task}, {name}", figures.seeds[0]) for task in TASKS for name in LOOKS}
-    return alignments(out / "alignments.png", runs, "3 1 4 1 5 9 2 6 5 3 5 8", columns=len(LOOKS))
-
-
-TOKENS, NATS = "token accuracy", "nats a token"
+def variant(task: str, model: str = "luong", **settings: Any) -> TranslationVariant:
+    options = TranslationOptions(
+        data=DATA[task], tokenizer="word", vocab_size=200, joint=False, batch_tokens=2048, label_smoothing=0.0, valid_sentences=50
+    )
+    return TranslationVariant(options=options, train=TRAIN, model=model, settings=SIZE | settings)
 
 
 def learns(task: str, *names: str) -> Claim:
-    told = {"copy": "to copy", "reverse": "to turn round"}[task]
-    return Claim(
-        f"{', '.join(names)}: at least 95 % of the tokens right when taught {told}",
-        lambda f: all(f[f"{task}, {name}", TOKENS].low >= 0.95 for name in names),
-        lambda f: "; ".join(str(f[f"{task}, {name}", TOKENS]) for name in names),
-    )
+    text = f"{', '.join(names)}: at least 95 % of the tokens right when trained to {task}"
+    return at_least(text, 0.95, *(f"{task}, {name}" for name in names))
 
 
-def fails(task: str, name: str) -> Claim:
-    return Claim(
-        f"{task}, {name}: at most half of the tokens right",
-        lambda f: f[f"{task}, {name}", TOKENS].high <= 0.5,
-        lambda f: str(f[f"{task}, {name}", TOKENS]),
-    )
+def fails(variant: str) -> Claim:
+    return at_most(f"{variant}: at most half of the tokens right", 0.5, variant)
 
 
-def loses(task: str, worse: str, better: str) -> Claim:
-    """On average over the seeds, each compared with its like."""
-    return Claim(
-        f"{task}: {worse} needs more nats a token than {better}",
-        lambda f: (f[f"{task}, {worse}", NATS] - f[f"{task}, {better}", NATS]).mean > 0,
-        lambda f: f"{f[f'{task}, {worse}', NATS]} against {f[f'{task}, {better}', NATS]}",
-    )
+def higher_loss(task: str, worse: str, better: str) -> Claim:
+    text = f"{task}: {worse} has a higher loss than {better}"
+    return above(text, (f"{task}, {worse}", "loss"), (f"{task}, {better}", "loss"), on_average=True)
 
 
 recipe = Recipe(
     facts=RecipeFacts(
-        name="luong2015",
-        year=2015,
-        title="Effective approaches to attention-based neural machine translation",
-        paper="arXiv:1508.04025",
-        takes="some ten minutes on two CPU cores",
+        "luong2015", 2015, "Effective approaches to attention-based neural machine translation", "arXiv:1508.04025", "about half an hour"
     ),
-    question="Which score, and which window, can follow the order of the source, and which can turn it round?",
+    question="Which score, and which window, can follow the order of the source, and which can reverse it?",
     variants={
-        **{f"{task}, {name}": variant(task, **look) for task in TASKS for name, look in LOOKS.items()},
+        **{f"{task}, {name}": variant(task, **settings) for task in TASKS for name, settings in MECHANISMS.items()},
         **{f"{task}, no attention": variant(task, "seq2seq") for task in TASKS},
         "numbers, general": variant("numbers", attention="general"),
         "numbers, general without feeding": variant("numbers", attention="general", feeding=False),
@@ -100,18 +70,22 @@ recipe = Recipe(
         learns("copy", "local-m", "local-p"),
         learns("reverse", "local-p"),
         Claim(
-            "reverse: local-m, whose window goes the other way, is at least 30 points below local-p, and no whole sequence is right",
-            lambda f: (
-                f["reverse, local-p", TOKENS].low - f["reverse, local-m", TOKENS].high >= 0.3
-                and f["reverse, local-m", "exact match"].high < 0.01
-            ),
-            lambda f: f"{f['reverse, local-m', TOKENS]} against {f['reverse, local-p', TOKENS]}",
+            "reverse: local-m, whose window moves the other way, is at least 30 points below local-p, and no whole sequence is right",
+            lambda r: r["reverse, local-p"].low - r["reverse, local-m"].high >= 0.3 and r["reverse, local-m", "exact_match"].high < 0.01,
+            lambda r: f"{r['reverse, local-m']} against {r['reverse, local-p']}",
         ),
-        fails("copy", "no attention"),
-        fails("reverse", "no attention"),
-        loses("reverse", "location", "general"),
-        loses("reverse", "concat", "general"),
-        loses("numbers", "general without feeding", "general"),
+        fails("copy, no attention"),
+        fails("reverse, no attention"),
+        higher_loss("reverse", "location", "general"),
+        higher_loss("reverse", "concat", "general"),
+        higher_loss("numbers", "general without feeding", "general"),
     ),
-    pictures=(looks, *(partial(learning, among=task) for task in DATA)),
+    pictures=(
+        Alignments(
+            variants=tuple(f"{task}, {name}" for task in TASKS for name in MECHANISMS),
+            sentence="3 1 4 1 5 9 2 6 5 3 5 8",
+            columns=len(MECHANISMS),
+        ),
+        *(validation_curves("loss", task) for task in DATA),
+    ),
 )

@@ -1,12 +1,12 @@
-"""What the parts of a transformer are worth: positions, heads, smoothed labels, averaged weights, a beam.
+"""What the parts of a transformer contribute: positional encoding, heads, label smoothing, averaged parameters, beam search.
 
 Paper: Vaswani et al. 2017, "Attention is all you need", arXiv:1706.03762, sections 5.4 and 6.1 and table 3 (there English → German
        news, here number words → digits).
-Run:   regard run transformer2017        Takes: see the report; three seeds of six models, one of them judged in three ways.
+Run:   regard run transformer2017        Takes: about fifteen minutes on two CPU cores; three seeds of six models, one evaluated three times.
 
-Width 64, 2 + 2 layers, equal steps. Positions are taken away from a model that has seen most numbers below 10,000; the rest is
-compared on models that have seen some 180 of them, so that something is left to win. All are judged on the same unseen numbers,
-with the mean of the last five weights, as the paper does.
+Width 64, 2 + 2 layers, equal steps. The positional encoding is removed from a model trained on most numbers below 10,000; the rest is
+compared on models trained on about 180 of them, so that there is room for improvement. All are evaluated on the same unseen numbers,
+with the mean of the parameters at the last five evaluations, as in the paper.
 """
 
 from __future__ import annotations
@@ -14,78 +14,58 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..tasks import TranslationConfig
-from ..train import AdamW, Budget, Every, InverseSquareRoot, TrainConfig
-from ._base import Again, Claim, Recipe, RecipeFacts
-from ._pictures import learning
-from ._trained import Judged, Trained
+from ..tasks import TranslationOptions
+from ..train import TrainOptions
+from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, above, at_least, at_most, validation_curves
+from ._engine.translators import TranslationMetrics, TranslationVariant
 
-MANY = TranslationConfig(data="numbers:en-digits", tokens="words", vocab=200, joint=True, budget=2048, smoothing=0.1, judged=50)
-FEW = replace(MANY, data="numbers:en-digits,count=200")
-TRAIN = TrainConfig(
-    budget=Budget(steps=500),
-    optimizer=AdamW(betas=(0.9, 0.98)),
-    schedule=InverseSquareRoot(peak=4e-3, warmup=100),
-    every=Every(log=50, evaluate=50),
-    average=5,
+MANY = TranslationOptions(
+    data="numbers:en-digits", tokenizer="word", vocab_size=200, batch_tokens=2048, label_smoothing=0.1, valid_sentences=50
 )
+FEW = replace(MANY, data="numbers:en-digits,count=200")
+TRAIN = TrainOptions(steps=500, lr=4e-3, warmup_steps=100, average=5, log_every=50, evaluate_every=50)
 SIZE: dict[str, Any] = {"width": 64, "heads": 4, "depth": (2, 2), "hidden": 256, "dropout": 0.1}
-JUDGE = Judged(test=MANY.data, weights="average")
+METRICS = TranslationMetrics(test=MANY.data, parameters="average")
 
 
-def variant(data: TranslationConfig, **changes: Any) -> Trained:
-    return Trained(config=data, train=TRAIN, model="transformer", settings=SIZE | changes, judge=JUDGE)
+def variant(options: TranslationOptions, **changes: Any) -> TranslationVariant:
+    return TranslationVariant(options=options, train=TRAIN, model="transformer", settings=SIZE | changes, evaluate=METRICS)
 
 
-def better(says: str, one: str, other: str, figure: str) -> Claim:
-    """Of two variants the first has more, on average over the seeds, each compared with its like."""
-    return Claim(
-        says,
-        lambda f: (f[one, figure] - f[other, figure]).mean > 0,
-        lambda f: f"{figure} {f[one, figure]} against {f[other, figure]}",
-    )
+def few_above(text: str, other: str, metric: str) -> Claim:
+    return above(text, ("few numbers", metric), (other, metric), on_average=True)
 
 
 recipe = Recipe(
-    facts=RecipeFacts(
-        name="transformer2017", year=2017, title="Attention is all you need", paper="arXiv:1706.03762", takes="minutes on two CPU cores"
-    ),
-    question="What do positions, heads, smoothed labels, averaged weights and beams do for a transformer?",
+    facts=RecipeFacts("transformer2017", 2017, "Attention is all you need", "arXiv:1706.03762", "about fifteen minutes"),
+    question="What do positions, heads, label smoothing, averaged parameters and beam search contribute to a transformer?",
     variants={
         "many numbers": variant(MANY),
         "many, no positions": variant(MANY, position="none"),
         "few numbers": variant(FEW),
-        "few, last weights": Again("few numbers", replace(JUDGE, weights="last")),
-        "few, beam of 4": Again("few numbers", replace(JUDGE, beam=4)),
+        "few, last parameters": Reevaluation("few numbers", replace(METRICS, parameters="last")),
+        "few, beam of 4": Reevaluation("few numbers", replace(METRICS, beam=4)),
         "few, 1 head": variant(FEW, heads=1),
         "few, 16 heads": variant(FEW, heads=16),
-        "few, labels not smoothed": variant(replace(FEW, smoothing=0.0)),
+        "few, no label smoothing": variant(replace(FEW, label_smoothing=0.0)),
     },
     claims=(
+        at_least("with positions at least 97 % of unseen numbers are right", 0.97, ("many numbers", "exact_match")),
+        at_most("without positions at most half", 0.5, ("many, no positions", "exact_match")),
+        few_above("four heads have a higher exact match than one", "few, 1 head", "exact_match"),
+        few_above("four heads have a higher exact match than sixteen of a quarter of their size", "few, 16 heads", "exact_match"),
+        few_above("label smoothing makes the references less likely: a higher loss", "few, no label smoothing", "loss"),
+        few_above("and yet a higher exact match", "few, no label smoothing", "exact_match"),
         Claim(
-            "with positions at least 97 % of unseen numbers are right",
-            lambda f: f["many numbers", "exact match"].low >= 0.97,
-            lambda f: str(f["many numbers", "exact match"]),
-        ),
-        Claim(
-            "without positions at most half",
-            lambda f: f["many, no positions", "exact match"].high <= 0.5,
-            lambda f: str(f["many, no positions", "exact match"]),
-        ),
-        better("four heads are better than one", "few numbers", "few, 1 head", "exact match"),
-        better("four heads are better than sixteen of a quarter of their size", "few numbers", "few, 16 heads", "exact match"),
-        better("smoothed labels make the right answers less likely: more nats", "few numbers", "few, labels not smoothed", "nats a token"),
-        better("and yet more answers are right", "few numbers", "few, labels not smoothed", "exact match"),
-        Claim(
-            "the mean of the last five weights is at least as good as the last",
-            lambda f: (f["few numbers", "exact match"] - f["few, last weights", "exact match"]).mean >= 0,
-            lambda f: f"exact match {f['few numbers', 'exact match']} against {f['few, last weights', 'exact match']}",
+            "the mean of the last five parameters is at least as good as the last",
+            lambda r: (r["few numbers", "exact_match"] - r["few, last parameters", "exact_match"]).mean >= 0,
+            lambda r: f"{r['few numbers', 'exact_match']} against {r['few, last parameters', 'exact_match']}",
         ),
         Claim(
             "a beam of 4 finds translations at least as likely as the greedy ones",
-            lambda f: f["few, beam of 4", "log-probability"].mean >= f["few numbers", "log-probability"].mean - 1e-6,
-            lambda f: f"{f['few, beam of 4', 'log-probability']} against {f['few numbers', 'log-probability']}",
+            lambda r: r["few, beam of 4", "log_probability"].mean >= r["few numbers", "log_probability"].mean - 1e-6,
+            lambda r: f"{r['few, beam of 4', 'log_probability']} against {r['few numbers', 'log_probability']}",
         ),
     ),
-    pictures=(learning,),
+    pictures=(validation_curves("loss"),),
 )

@@ -1,14 +1,14 @@
-"""A language model behind HTTP, as OpenAI's completions are; `regard serve RUN` starts it.
+"""A language model behind an OpenAI-compatible HTTP API; `regard serve RUN` starts it.
 
 | route | what it does |
 |---|---|
-| `POST /v1/completions` | goes on with prompts, whole or by server-sent events |
-| `POST /v1/attention` | goes on with one prompt, and tells where every layer looked |
-| `GET /v1/models` | the one model there is |
-| `GET /metrics` | counters in Prometheus' text format |
-| `GET /health` | whether it is alive; needs no key |
+| `POST /v1/completions` | completes prompts, in one response or as server-sent events |
+| `POST /v1/attention` | completes one prompt, and returns the attention weights of its layers |
+| `GET /v1/models` | the model served |
+| `GET /metrics` | metrics in Prometheus' text format |
+| `GET /health` | whether the server is alive; needs no API key |
 
-Routes parse, bound, submit and stream; one thread owns the model, and steps all answers together (`decode.Engine`).
+Routes validate, submit and stream; one thread owns the model and decodes all completions together (`decode.Engine`).
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from ..errors import NotSupported
 
 if TYPE_CHECKING:
     from ..data import Tokenizer
-    from ..decode.weights import Weights
+    from ..decode import EngineOptions
+    from ..decode.quantization import ParameterDtype
     from ..models import LanguageModel
 
 
 def serve(
-    loader: Callable[[], tuple[LanguageModel, Tokenizer]],
+    load: Callable[[], tuple[LanguageModel, Tokenizer]],
     name: str,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
     key: str | None = None,
-    weights: Weights = "float32",
-    **bounds: int,
+    dtype: ParameterDtype = "float32",
+    engine_options: EngineOptions | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, which let running answers end first. The bounds are those of `decode.Engine`."""
+    """Serve the model that `load` returns until SIGTERM or Ctrl-C; running completions are finished first.
+
+    `key` is the API key that clients must send; without one the server accepts requests from this machine only.
+    """
     try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
+        import prometheus_client
+        import starlette
+        import uvicorn
     except ImportError as missing:
         raise NotSupported(f"serving needs {missing.name}, which is not installed: pip install 'regard[serve]'") from missing
-    from .listen import listen
+    from .server import run_server
 
-    listen(loader, name, host, port, key, weights, bounds)
+    run_server(load, name, host, port, key, dtype, engine_options)

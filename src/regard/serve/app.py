@@ -1,66 +1,68 @@
-"""The routes: parse, bound, submit, stream. Nothing here touches the model."""
+"""The routes: validate, submit, stream. Nothing here touches the model."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import ipaddress
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import torch
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..data import Tokenizer
-from ..decode import Engine, Options, Row, Said
-from ..decode import Request as Wanted
-from ..decode.complete import Text, best
+from ..decode import Chunk, Completion, Engine, PromptEncoder, Request
+from ..decode.generation import best_completions
 from ..errors import RegardError
 from ..look import capture
-from . import parse
-from .answers import Answer, label, usage
-from .errors import BROKEN, Refused
-from .metrics import Metrics
-from .worker import News, Ticket, Worker
+from . import schemas
+from .errors import MODEL_FAILED, ApiError
+from .metrics import CONTENT_TYPE, Metrics
+from .responses import CompletionResponse, token_text, usage
+from .schemas import AttentionRequest, CompletionRequest, GenerationRequest
+from .worker import Job, Worker
 
-READING = 20.0  # seconds for a body to arrive
-LOOKED = 512  # tokens that weights are given over
-WEIGHTS = 400_000  # numbers in one answer of /v1/attention
+ATTENTION_TOKENS = 512  # maximum length of a text that attention weights are returned for
+ATTENTION_WEIGHTS = 400_000  # maximum number of weights per response of /v1/attention
 DONE = b"data: [DONE]\n\n"
+T = TypeVar("T")
 log = logging.getLogger("regard.serve")
 
 
 class Service:
     """One model, its worker, and the routes to it."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, name: str):
-        self.engine, self.tokenizer, self.name = engine, tokenizer, name
-        self.text = Text(tokenizer, engine.vocab)
-        self.labels: dict[int, str] = {}  # at most as many as there are tokens
+    def __init__(self, engine: Engine, encoder: PromptEncoder, name: str, body_timeout: float = 20.0):
+        self.engine, self.encoder, self.tokenizer, self.name = engine, encoder, encoder.tokenizer, name
+        self.token_texts: dict[int, str] = {}  # grows to the size of the vocabulary at most
         self.metrics = Metrics()
         self.worker = Worker(engine, self.metrics)
-        self.limits = parse.Limits(
-            name,
-            min(engine.vocab, len(tokenizer)),
-            min(engine.length, engine.positions),
-            engine.rows,
-            min(parse.PROMPTS, engine.most_waiting),
+        self.metrics.prompts_open.set_function(lambda: self.worker.open)
+        self.limits = schemas.Limits(
+            model=name,
+            vocab_size=min(engine.vocab_size, len(encoder.tokenizer)),
+            context_length=min(engine.context_length, engine.options.max_context_tokens),
+            max_batch=engine.options.max_batch,
+            max_prompts=min(schemas.MAX_PROMPTS, engine.options.max_queue),
         )
-        self.since = int(time.time())
+        self.created = int(time.time())
+        self.body_timeout = body_timeout  # seconds for a body to arrive
 
     def app(self, key: str | None = None) -> ASGIApp:
+        """The ASGI application; with a `key` it accepts only requests that carry it."""
         routes = [
             Route("/health", self.health),
-            Route("/metrics", self.measured),
+            Route("/metrics", self.metrics_text),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.models),
             Route("/v1/completions", self.completions, methods=["POST"]),
@@ -68,136 +70,146 @@ class Service:
         ]
 
         @asynccontextmanager
-        async def life(app: Starlette) -> AsyncIterator[None]:
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
             self.worker.start()
             yield
             await self.worker.stop()
 
-        handlers: Any = {Refused: _refused, HTTPException: _no_route, Exception: _broken}
-        return Door(Starlette(routes=routes, lifespan=life, exception_handlers=handlers), key, self.metrics, {r.path for r in routes})
+        handlers: Any = {ApiError: _api_error, HTTPException: _http_error, Exception: _unexpected_error}
+        app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+        return AccessMiddleware(app, key, self.metrics, {route.path for route in routes})
 
     # -- routes --------------------------------------------------------------------------------------------------------
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, request: HttpRequest) -> Response:
         if not self.worker.alive:
-            raise Refused("the engine has stopped", status=503, code="unavailable")
+            raise ApiError("the engine has stopped", status=503, code="unavailable")
         return JSONResponse({"status": "ok", "model": self.name})
 
-    async def measured(self, request: Request) -> Response:
-        return PlainTextResponse(self.metrics.text(prompts_open=self.worker.open), media_type="text/plain; version=0.0.4")
+    async def metrics_text(self, request: HttpRequest) -> Response:
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
-    async def models(self, request: Request) -> Response:
-        me = {"id": self.name, "object": "model", "created": self.since, "owned_by": "regard"}
+    async def models(self, request: HttpRequest) -> Response:
+        model = {"id": self.name, "object": "model", "created": self.created, "owned_by": "regard"}
         name = request.path_params.get("name")
         if name is None:
-            return JSONResponse({"object": "list", "data": [me]})
+            return JSONResponse({"object": "list", "data": [model]})
         if name != self.name:
-            raise Refused(f"no such model; this server has {self.name!r}", "model", status=404, code="model_not_found")
-        return JSONResponse(me)
+            raise ApiError(f"no such model; this server has {self.name!r}", "model", status=404, code="model_not_found")
+        return JSONResponse(model)
 
-    async def completions(self, request: Request) -> Response:
-        with self.worker.arriving():
-            asked = parse.completion(parse.body(await _body(request)), self.limits)
-            wanted = await asyncio.to_thread(self._requests, asked)
-        ticket = await self.worker.submit(wanted, asked.options.copies)
-        answer = Answer(self.name, self.tokenizer, self.labels, asked.options.alternatives is not None)
-        if asked.stream:
-            return Events(ticket, self._streamed(ticket, asked, answer))
-        said = await self._whole(ticket, request.receive)
-        used, before = usage(ticket.rows), self._before(asked)
-        self.metrics.used(used["prompt_tokens"], used["completion_tokens"])
+    async def completions(self, request: HttpRequest) -> Response:
+        with self.worker.receiving():
+            params = schemas.read_completion(await self._body(request), self.limits)
+            requests = await asyncio.to_thread(self._requests, params)
+        job = await self.worker.submit(requests)
+        response = CompletionResponse(self.name, self.tokenizer, self.token_texts, params.logprobs is not None)
+        if params.stream:
+            return EventStream(job, self._events(job, params, response))
+        await self._finish(job, request.receive)
+        used, before = usage(requests), self._prompt_characters(params)
+        self.metrics.add_usage(used)
 
-        def told() -> dict[str, Any]:
-            shown = [(row, start) for some, start in zip(ticket.rows, before, strict=True) for row in best(some, asked.options.n)]
-            choices = [answer.choice(at, row.text, said.get(row, []), row.finish, start) for at, (row, start) in enumerate(shown)]
-            return answer.whole(choices, used)
+        def body() -> dict[str, Any]:
+            shown = [(one, start) for request, start in zip(requests, before, strict=True) for one in best_completions(request)]
+            choices = [response.choice(at, one.text, one.logprobs, one.finish_reason, start) for at, (one, start) in enumerate(shown)]
+            return response.body(choices, usage=used)
 
-        return await _json(told)
+        return await _json(body)
 
-    async def attention(self, request: Request) -> Response:
-        with self.worker.arriving():
-            looked = parse.attention(parse.body(await _body(request)), self.limits)
-            wanted = await asyncio.to_thread(self._requests, looked.asked, LOOKED)
-        ticket = await self.worker.submit(wanted, 1)
-        await self._whole(ticket, request.receive)
-        ((row,),) = ticket.rows
-        found = await self.worker.look(lambda: self._look(row, looked))
-        used = usage(ticket.rows)
-        self.metrics.used(used["prompt_tokens"], used["completion_tokens"])
-        return await _json(lambda: {"object": "attention", "model": self.name, "text": row.text, **found, "usage": used})
+    async def attention(self, request: HttpRequest) -> Response:
+        with self.worker.receiving():
+            params = schemas.read_attention(await self._body(request), self.limits)
+            requests = await asyncio.to_thread(self._requests, params, ATTENTION_TOKENS)
+        job = await self.worker.submit(requests)
+        await self._finish(job, request.receive)
+        ((completion,),) = (one.completions for one in requests)
+        weights = await self.worker.call(lambda: self._attention_weights(completion, params))
+        used = usage(requests)
+        self.metrics.add_usage(used)
+        return await _json(lambda: {"object": "attention", "model": self.name, "text": completion.text, **weights, "usage": used})
 
-    # -- how -----------------------------------------------------------------------------------------------------------
+    # -- their parts ---------------------------------------------------------------------------------------------------
 
-    def _requests(self, asked: parse.Asked, most: int | None = None) -> list[Wanted]:
-        """What the engine is asked for; in a thread, as cutting a long text into tokens takes a while."""
-        options: Options = asked.options
+    def _requests(self, params: GenerationRequest, max_length: int | None = None) -> list[Request]:
+        """Requests for the engine; called in a thread, because tokenizing a long text takes a while."""
+        options = params.options()
         try:
-            requests = [self.text.request(prompt, options) for prompt in asked.prompts]
+            requests = self.encoder.requests(params.prompts(), options)
         except RegardError as wrong:
-            raise Refused(f"prompt: {wrong}", "prompt") from None
-        scores = sum(parse.scores(len(request.prompt), options) for request in requests)
-        if scores > parse.SCORES:
-            raise Refused(f"logprobs: {scores:,} numbers in one answer; at most {parse.SCORES:,}: ask for fewer at a time", "logprobs")
+            raise ApiError(f"prompt: {wrong}", "prompt") from None
+        logprobs = sum(schemas.count_logprobs(len(request.prompt), options) for request in requests)
+        if logprobs > schemas.MAX_LOGPROBS:
+            raise ApiError(
+                f"logprobs: {logprobs:,} log-probabilities in one response; expected at most {schemas.MAX_LOGPROBS:,}", "logprobs"
+            )
         for request in requests:
-            parse.fits(len(request.prompt), options, self.limits)
-            if most is not None and len(request.prompt) + options.most > most:
-                raise Refused(f"weights are given over at most {most} tokens, prompt and answer together", "max_tokens")
-            if options.copies * (len(request.prompt) + options.most) > self.engine.positions:
-                raise Refused(f"{options.copies} such answers are more than the {self.engine.positions} tokens held at once", "best_of")
+            size = len(request.prompt) + (options.max_tokens or 0)
+            schemas.check_length(len(request.prompt), options.max_tokens or 0, self.limits)
+            if max_length is not None and size > max_length:
+                raise ApiError(f"prompt and completion may have {size} tokens; expected at most {max_length} for weights", "max_tokens")
+            if options.num_completions * size > self.engine.options.max_context_tokens:
+                raise ApiError(
+                    f"{options.num_completions} completions of {size} tokens; expected at most "
+                    f"{self.engine.options.max_context_tokens} tokens in all",
+                    "best_of",
+                )
         return requests
 
-    def _before(self, asked: parse.Asked) -> list[int]:
-        """Characters of each prompt, which offsets count though only an echo shows them."""
-        if asked.options.echo or asked.options.alternatives is None:
-            return [0] * len(asked.prompts)
-        return [len(prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)) for prompt in asked.prompts]
+    def _prompt_characters(self, params: CompletionRequest) -> list[int]:
+        """Characters of each prompt, which offsets include though only an echo shows them."""
+        prompts = params.prompts()
+        if params.echo or params.logprobs is None:
+            return [0] * len(prompts)
+        return [len(prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)) for prompt in prompts]
 
-    async def _whole(self, ticket: Ticket, receive: Receive) -> dict[Row, list[Said]]:
-        """All tokens of all answers. A client that goes ends them."""
-        gone = asyncio.create_task(_gone(receive))
-        gone.add_done_callback(lambda _: ticket.close())
-        said: dict[Row, list[Said]] = {}
+    async def _finish(self, job: Job, receive: Receive) -> None:
+        """Wait until all completions have ended. If the client disconnects they are cancelled."""
+        disconnected = asyncio.create_task(_disconnected(receive))
+        disconnected.add_done_callback(lambda _: job.close())
         try:
-            async for news in ticket.news():
-                said.setdefault(ticket.rows[news.prompt][news.choice], []).extend(news.said)
+            async for _ in job.chunks():
+                pass
         finally:
-            gone.cancel()
-            ticket.close()
-        if any(row.finish is None for some in ticket.rows for row in some):
+            disconnected.cancel()
+            job.close()
+        if not job.finished:
             raise ClientDisconnect
-        return said
 
-    async def _streamed(self, ticket: Ticket, asked: parse.Asked, answer: Answer) -> AsyncIterator[bytes]:
-        more, before = {"usage": None} if asked.usage else {}, self._before(asked)
+    async def _events(self, job: Job, params: CompletionRequest, response: CompletionResponse) -> AsyncIterator[bytes]:
+        more, before = {"usage": None} if params.include_usage else {}, self._prompt_characters(params)
 
-        def event(news: News) -> bytes:
-            index = news.prompt * asked.options.n + news.choice
-            choice = answer.choice(index, news.text, news.said, news.finish, before[news.prompt])
-            return _event({**answer.part([choice]), **more})
+        def event(chunk: Chunk) -> bytes:
+            request = chunk.completion.request
+            index = request.index * request.options.n + chunk.completion.index
+            choice = response.choice(index, chunk.text, chunk.logprobs, chunk.finish_reason, before[request.index])
+            return _event(response.body([choice], **more))
 
         try:
-            async for news in ticket.news():
-                if news.text or news.said or news.finish:
-                    yield event(news)
-        except Refused as wrong:
-            yield _event(wrong.body())
+            async for chunk in job.chunks():
+                if chunk.text or chunk.logprobs or chunk.finish_reason:
+                    yield event(chunk)
+        except ApiError as error:
+            yield _event(error.body())
             return
         finally:
-            used = usage(ticket.rows)
-            self.metrics.used(used["prompt_tokens"], used["completion_tokens"])
-        if asked.usage:
-            yield _event({**answer.part([]), "usage": used})
+            used = usage(job.requests)
+            self.metrics.add_usage(used)
+        if params.include_usage:
+            yield _event(response.body([], usage=used))
         yield DONE
 
-    def _look(self, row: Row, looked: parse.Looked) -> dict[str, Any]:
-        """Who looked at whom while this answer was written; in the worker's thread."""
-        ids = [*row.request.prompt, *row.ids]
+    def _attention_weights(self, completion: Completion, params: AttentionRequest) -> dict[str, Any]:
+        """The attention weights of a completed text; called in the worker's thread."""
+        ids = [*completion.request.prompt, *completion.ids]
+        layers: Any = _unique(params.layers)  # numbers or names
+        heads, rows = _unique(params.heads), _unique(params.rows)
         try:
-            with capture(self.engine.model, looked.layers, looked.heads, looked.rows, limit=4 * WEIGHTS) as maps, torch.no_grad():
+            with capture(self.engine.model, layers, heads, rows, limit=4 * ATTENTION_WEIGHTS) as maps, torch.no_grad():
                 self.engine.model.features(torch.tensor([ids], device=self.engine.device))
         except RegardError as wrong:
-            raise Refused(f"these weights cannot be given: {wrong}") from None
-        layers = [
+            raise ApiError(f"these weights cannot be returned: {wrong}") from None
+        found = [
             {
                 "layer": one.layer,
                 "mechanism": one.mechanism,
@@ -208,37 +220,57 @@ class Service:
             }
             for one in maps.all
         ]
-        return {"tokens": [label(self.tokenizer, token) for token in ids], "prompt_tokens": len(row.request.prompt), "layers": layers}
+        tokens = [token_text(self.tokenizer, token) for token in ids]
+        return {"tokens": tokens, "prompt_tokens": len(completion.request.prompt), "layers": found}
+
+    async def _body(self, request: HttpRequest) -> bytes:
+        """The body, within the limits of size and time."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise ApiError("the body must be JSON, with Content-Type: application/json", status=415, code="unsupported_media_type")
+        too_large = ApiError(f"the body is larger than {schemas.MAX_BODY} bytes", status=413, code="too_large")
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and int(length[:20]) > schemas.MAX_BODY:
+            raise too_large
+        raw = bytearray()
+        try:
+            async with asyncio.timeout(self.body_timeout):
+                async for piece in request.stream():
+                    raw += piece
+                    if len(raw) > schemas.MAX_BODY:
+                        raise too_large
+        except TimeoutError:
+            raise ApiError(f"the body did not arrive within {self.body_timeout:g} seconds", status=408, code="timeout") from None
+        return bytes(raw)
 
 
-class Events(Response):
-    """Server-sent events, as long as someone reads them."""
+class EventStream(Response):
+    """Server-sent events, until the client disconnects."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, ticket: Ticket, lines: AsyncIterator[bytes]):
+    def __init__(self, job: Job, events: AsyncIterator[bytes]):
         super().__init__(headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
-        self._ticket, self._lines = ticket, lines
+        self._job, self._events = job, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.create_task(_gone(receive))
-        gone.add_done_callback(lambda _: self._ticket.close())
+        disconnected = asyncio.create_task(_disconnected(receive))
+        disconnected.add_done_callback(lambda _: self._job.close())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for line in self._lines:
-                await send({"type": "http.response.body", "body": line, "more_body": True})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
-            gone.cancel()
-            self._ticket.close()
+            disconnected.cancel()
+            self._job.close()
 
 
-class Door:
-    """Who comes in: the key, if there is one; without one, only whoever asks for this machine by name. And a count of who did."""
+class AccessMiddleware:
+    """Middleware: API key, or local Host header without one; request counts."""
 
-    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, known: set[str]):
-        self.app, self.metrics, self.known = app, metrics, known
+    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, routes: set[str]):
+        self.app, self.metrics, self.routes = app, metrics, routes
         self._key = None if key is None else f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -247,7 +279,7 @@ class Door:
             return
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -255,33 +287,33 @@ class Door:
 
         try:
             self._check(scope)
-            await self.app(scope, receive, noted)
-        except Refused as no:
-            await no.response()(scope, receive, noted)
+            await self.app(scope, receive, send_and_note)
+        except ApiError as error:
+            await error.response()(scope, receive, send_and_note)
         except ClientDisconnect:
-            status = 499  # nobody is there to be told
+            status = 499  # nobody reads a response
         except Exception:
-            log.exception("a request failed")  # it was told so, if there was a way
+            log.exception("a request failed")  # the client got an error response, if that was still possible
         finally:
             path = scope["path"]
-            self.metrics.requested(path if path in self.known else "other", status or 499)
+            self.metrics.requests.labels(path if path in self.routes else "other", str(status or 499)).inc()
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
         if self._key is None:
-            if not _is_here(headers.get(b"host", b"").decode("latin-1")):
-                # a page in a browser may have made its own name point here
-                raise Refused("without a key only requests to this machine by its own name are answered", status=403, code="wrong_host")
+            if not _is_local(headers.get(b"host", b"").decode("latin-1")):
+                # DNS rebinding: a web page may have made its own name point to this machine
+                raise ApiError("without an API key only requests to localhost are answered", status=403, code="wrong_host")
         elif scope["path"] != "/health" and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
-            raise Refused(
-                "a key is needed, as Authorization: Bearer KEY, and this is none or a wrong one",
+            raise ApiError(
+                "missing or wrong API key; expected the header Authorization: Bearer KEY",
                 status=401,
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
     if name.lower() == "localhost":
         return True
@@ -291,57 +323,42 @@ def _is_here(host: str) -> bool:
         return False
 
 
-async def _body(request: Request) -> bytes:
-    """The body, no larger than allowed and not slower."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused("the body must be JSON, with Content-Type: application/json", status=415, code="unsupported_media_type")
-    too_much = Refused(f"the body is larger than {parse.BODY} bytes", status=413, code="too_large")
-    if request.headers.get("content-length", "0").isdecimal() and int(request.headers.get("content-length", "0")[:20]) > parse.BODY:
-        raise too_much
-    raw = bytearray()
-    try:
-        async with asyncio.timeout(READING):
-            async for piece in request.stream():
-                raw += piece
-                if len(raw) > parse.BODY:
-                    raise too_much
-    except TimeoutError:
-        raise Refused(f"the body did not arrive within {READING:.0f} seconds", status=408, code="timeout") from None
-    return bytes(raw)
+def _unique(chosen: list[T] | None) -> list[T] | None:
+    return None if chosen is None else list(dict.fromkeys(chosen))
 
 
-async def _gone(receive: Receive) -> None:
-    """Returns when the client has hung up."""
+async def _disconnected(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _json(found: Callable[[], dict[str, Any]]) -> Response:
-    """What is found, as an answer; made in a thread, as it may be large."""
-    return Response(await asyncio.to_thread(lambda: _bytes(found())), media_type="application/json")
+async def _json(body: Callable[[], dict[str, Any]]) -> Response:
+    """A JSON response, built in a thread because it may be large."""
+    return Response(await asyncio.to_thread(lambda: _encode(body())), media_type="application/json")
 
 
-def _event(found: dict[str, Any]) -> bytes:
-    return b"data: " + _bytes(found) + b"\n\n"
+def _event(body: dict[str, Any]) -> bytes:
+    return b"data: " + _encode(body) + b"\n\n"
 
 
-def _bytes(found: dict[str, Any]) -> bytes:
-    return json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+def _encode(body: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(body)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+async def _api_error(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
     return error.response()
 
 
-async def _no_route(request: Request, error: Exception) -> Response:
+async def _http_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said, code = {
-        404: ("there is nothing at this path", "not_found"),
-        405: ("this path does not take this method", "method_not_allowed"),
+    message, code = {
+        404: ("no such path", "not_found"),
+        405: ("this path does not accept this method", "method_not_allowed"),
     }.get(error.status_code, (error.detail, None))
-    return Refused(said, status=error.status_code, code=code, headers=error.headers).response()
+    return ApiError(message, status=error.status_code, code=code, headers=error.headers).response()
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    return BROKEN.response()
+async def _unexpected_error(request: HttpRequest, error: Exception) -> Response:
+    return MODEL_FAILED.response()

@@ -1,4 +1,4 @@
-"""What goes wrong, as OpenAI's clients expect to be told: {"error": {"message", "type", "param", "code"}}, whatever it was."""
+"""Errors in the form that OpenAI's clients expect: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
 
-class Refused(Exception):
-    """A request that is not answered, and why."""
+class ApiError(Exception):
+    """An error response: the message, the offending parameter, the HTTP status and OpenAI's code."""
 
     def __init__(
         self,
@@ -23,8 +23,9 @@ class Refused(Exception):
         headers: Mapping[str, str] | None = None,
     ):
         super().__init__(message)
-        self.message, self.status, self.code, self.headers = _written(message), status, code, dict(headers or {})
-        self.param = None if param is None else _written(param)
+        self.message, self.param = message, param
+        self.status, self.code = status, code
+        self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error")
@@ -34,13 +35,8 @@ class Refused(Exception):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-def _written(text: str) -> str:
-    """The text with what no file could hold replaced: what was sent may be half a surrogate pair."""
-    return text.encode("utf-8", "replace").decode()
+def queue_full(message: str) -> ApiError:
+    return ApiError(message, status=429, code="rate_limit_exceeded", headers={"Retry-After": "1"})
 
 
-def busy(message: str) -> Refused:
-    return Refused(message, status=429, code="rate_limit_exceeded", headers={"Retry-After": "1"})
-
-
-BROKEN = Refused("the model failed; the server has written down how, and goes on", status=500, code="internal_error")
+MODEL_FAILED = ApiError("the model failed; see the server's log", status=500, code="internal_error")

@@ -1,7 +1,7 @@
-"""The one thread that owns the model: it takes in what routes ask, steps the engine, and hands out what was written.
+"""The thread that owns the model: it takes in requests, steps the engine, and hands out what was generated.
 
-Routes live in an event loop and never touch the engine; they put a job into a box, and pieces of text come back as tickets are told.
-How much may lie in the box is counted before it is put there.
+Routes run in an event loop and never touch the engine: they put functions into an inbox, and chunks come back to their jobs. How many
+prompts may be open is checked before anything is put there.
 """
 
 from __future__ import annotations
@@ -13,97 +13,84 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from ..decode import Engine, Piece, Request, Row, Said
-from ..decode.requests import Finish
-from ..errors import Busy, NotSupported
-from .errors import BROKEN, Refused, busy
+from ..decode import Chunk, Completion, Engine, Request
+from ..errors import NotSupported, QueueFull
+from .errors import MODEL_FAILED, ApiError, queue_full
 from .metrics import Metrics
 
 T = TypeVar("T")
 log = logging.getLogger("regard.serve")
 
 
-class News(NamedTuple):
-    """What an answer, by the number of its prompt and its own, has grown by since last asked."""
+class Job:
+    """The completions of one HTTP request as they grow. A slow reader gets larger chunks: no more is kept than the completions themselves."""
 
-    prompt: int
-    choice: int
-    text: str
-    said: list[Said]
-    finish: Finish | None
-
-
-class Ticket:
-    """The answers to one request, as they grow. Whoever is slow to ask gets larger pieces: no more is kept than the answers themselves."""
-
-    def __init__(self, worker: Worker, prompts: int):
-        self.prompts = prompts
-        self.rows: list[list[Row]] = []
-        self._worker, self._open = worker, 0
-        self._place: dict[Row, tuple[int, int]] = {}
-        self._news: dict[Row, News] = {}
-        self._told = asyncio.Event()
-        self._failed: Refused | None = None
+    def __init__(self, worker: Worker, requests: Sequence[Request]):
+        self.requests = requests
+        self._worker, self._unfinished = worker, sum(request.options.num_completions for request in requests)
+        self._chunks: dict[Completion, Chunk] = {}  # not read yet
+        self._news = asyncio.Event()
+        self._error: ApiError | None = None
         self._closed = False
-        self._begun, self._first = time.perf_counter(), True
+        self._started, self._first = time.perf_counter(), True
 
-    def begin(self, rows: list[list[Row]]) -> None:
-        self.rows = rows
-        self._place = {row: (prompt, row.number) for prompt, some in enumerate(rows) for row in some}
-        self._open = len(self._place)
+    @property
+    def finished(self) -> bool:
+        return all(completion.finish_reason for request in self.requests for completion in request.completions)
 
-    def tell(self, piece: Piece) -> None:
-        """The engine has written on."""
-        if self._closed or piece.row not in self._place:
+    def add(self, chunk: Chunk) -> None:
+        """The engine has generated more."""
+        if self._closed:
             return
         if self._first:
             self._first = False
-            self._worker.metrics.waited(time.perf_counter() - self._begun)
-        before = self._news.get(piece.row)
-        news = News(*self._place[piece.row], piece.text, piece.said, piece.finish)
-        self._news[piece.row] = news if before is None else news._replace(text=before.text + news.text, said=before.said + news.said)
-        self._told.set()
+            self._worker.metrics.time_to_first_token.observe(time.perf_counter() - self._started)
+        before = self._chunks.get(chunk.completion)
+        if before is not None:
+            chunk = chunk._replace(text=before.text + chunk.text, logprobs=before.logprobs + chunk.logprobs)
+        self._chunks[chunk.completion] = chunk
+        self._news.set()
 
-    def fail(self, why: Refused) -> None:
-        self._failed = why
-        self._told.set()
+    def fail(self, error: ApiError) -> None:
+        self._error = error
+        self._news.set()
 
     def close(self) -> None:
-        """Nobody reads on: what is not finished stops."""
+        """Nobody reads any further: unfinished completions are cancelled."""
         if not self._closed:
             self._closed = True
             self._worker.release(self)
-            self._told.set()
+            self._news.set()
 
-    async def news(self) -> AsyncIterator[News]:
-        """Pieces until all answers have ended, or the ticket was closed."""
-        while self._open and not self._closed:
-            await self._told.wait()
-            self._told.clear()
-            if self._failed is not None:
-                raise self._failed
-            arrived, self._news = list(self._news.values()), {}
-            for one in arrived:
-                self._open -= one.finish is not None
-                yield one
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        """Chunks until all completions have ended, or the job was closed."""
+        while self._unfinished and not self._closed:
+            await self._news.wait()
+            self._news.clear()
+            if self._error is not None:
+                raise self._error
+            arrived, self._chunks = list(self._chunks.values()), {}
+            for chunk in arrived:
+                self._unfinished -= chunk.finish_reason is not None
+                yield chunk
 
 
 class Worker:
-    """The thread, and the counts of what it holds."""
+    """The thread, and the number of prompts it has accepted."""
 
     def __init__(self, engine: Engine, metrics: Metrics):
         self.engine, self.metrics = engine, metrics
-        self.open = 0  # prompts and looks that were asked for and have not ended
-        self._arriving = 0  # requests whose bodies are being read or cut into tokens
-        self.most_open = engine.most_waiting + engine.rows
-        self._box: deque[Callable[[], None]] = deque()
+        self.open = 0  # prompts and other tasks accepted and not finished
+        self.arriving = 0  # requests whose bodies are being received or tokenized
+        self.max_open = engine.options.max_queue + engine.options.max_batch
+        self._inbox: deque[Callable[[], None]] = deque()
         self._awake = threading.Condition()
         self._stopping = False
-        self._tickets: dict[Row, Ticket] = {}
+        self._jobs: dict[Completion, Job] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -- in the event loop ---------------------------------------------------------------------------------------------
 
@@ -112,7 +99,7 @@ class Worker:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Leave after what is being written."""
+        """Finish what is running, then end."""
         self._put(lambda: setattr(self, "_stopping", True))
         await asyncio.to_thread(self._thread.join, 60)
 
@@ -120,134 +107,139 @@ class Worker:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is open, running or queued."""
+        return not (self.open or self.engine.busy or self._jobs)
+
     @contextmanager
-    def arriving(self) -> Iterator[None]:
-        """While a request is read: of those, too, there are no more than may be answered or wait."""
-        if self.open + self._arriving >= self.most_open:
-            raise busy(f"{self.open} prompts are being answered or waiting, and {self._arriving} requests are arriving; ask again later")
-        self._arriving += 1
+    def receiving(self) -> Iterator[None]:
+        """While a request is received: these count towards the maximum too."""
+        if self.open + self.arriving >= self.max_open:
+            raise queue_full(f"the queue is full: {self.open} prompts are open and {self.arriving} requests are arriving; try again later")
+        self.arriving += 1
         try:
             yield
         finally:
-            self._arriving -= 1
+            self.arriving -= 1
 
-    async def submit(self, requests: Sequence[Request], copies: int) -> Ticket:
-        """A ticket for the answers to all of these, or Refused."""
-        ticket = Ticket(self, len(requests))
+    async def submit(self, requests: Sequence[Request]) -> Job:
+        """A job for the completions of all of these requests, or an ApiError."""
+        job = Job(self, requests)
         self._reserve(len(requests))
 
-        def begin() -> None:
-            rows: list[list[Row]] = []
+        def submit() -> None:
             try:
                 for request in requests:
-                    rows.append(self.engine.submit(request, copies))
+                    self.engine.submit(request)
             except Exception:  # all of them or none
-                for row in (row for some in rows for row in some):
-                    self.engine.cancel(row)
+                for completion in (completion for request in requests for completion in request.completions):
+                    self.engine.cancel(completion)
                 raise
-            self._tickets.update({row: ticket for some in rows for row in some})
-            ticket.begin(rows)  # here, before the first step: what it writes is told before this returns to the loop
+            self._jobs.update({completion: job for request in requests for completion in request.completions})
 
         try:
-            await self._asked(begin)
+            await self._call(submit)
         except BaseException as error:
-            ticket.close()  # also if the client went while the engine was busy: what was begun stops
-            if isinstance(error, Busy):
-                raise busy(str(error)) from None
+            job.close()  # also if the client disconnected in the meantime: what was started is cancelled
+            if isinstance(error, QueueFull):
+                raise queue_full(str(error)) from None
             if isinstance(error, NotSupported):
-                raise Refused(str(error)) from None
+                raise ApiError(str(error)) from None
             raise
-        return ticket
+        return job
 
-    async def look(self, job: Callable[[], T]) -> T:
-        """Something else that needs the model, done between two steps."""
+    async def call(self, task: Callable[[], T]) -> T:
+        """The result of a function that needs the model, called between two steps."""
         self._reserve(1)
         try:
-            return await self._asked(job)
+            return await self._call(task)
         finally:
             self.open -= 1
 
-    def release(self, ticket: Ticket) -> None:
-        self.open -= ticket.prompts
-        self._put(lambda: self._forget(ticket))
+    def release(self, job: Job) -> None:
+        self.open -= len(job.requests)
+        self._put(lambda: self._cancel(job))
 
     def _reserve(self, count: int) -> None:
-        if self.open + count > self.most_open:
-            raise busy(f"{self.open} prompts are being answered or waiting, and {count} more are too many; ask again later")
+        if self.open + count > self.max_open:
+            raise queue_full(
+                f"the queue is full: {self.open} prompts are open, and {count} more would exceed {self.max_open}; try again later"
+            )
         self.open += count
 
-    async def _asked(self, job: Callable[[], T]) -> T:
+    async def _call(self, task: Callable[[], T]) -> T:
         assert self._loop is not None
-        answer: asyncio.Future[T] = self._loop.create_future()
+        future: asyncio.Future[T] = self._loop.create_future()
 
-        def tell(result: Any, error: BaseException | None) -> None:
-            if answer.done():
-                return  # whoever asked has gone
+        def resolve(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return  # the client has disconnected
             if error is not None:
-                answer.set_exception(error)
+                future.set_exception(error)
             else:
-                answer.set_result(result)
+                future.set_result(result)
 
-        def work() -> None:
+        def run() -> None:
             try:
-                self._tell(tell, job(), None)
+                self._to_loop(resolve, task(), None)
             except Exception as error:
-                self._tell(tell, None, error)
+                self._to_loop(resolve, None, error)
 
-        self._put(work)
-        return await answer
+        self._put(run)
+        return await future
 
-    def _put(self, job: Callable[[], None]) -> None:
+    def _put(self, task: Callable[[], None]) -> None:
         with self._awake:
-            self._box.append(job)
+            self._inbox.append(task)
             self._awake.notify()
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         engine = self.engine
         while not (self._stopping and not engine.busy):
             with self._awake:
-                while not self._box and not engine.busy and not self._stopping:
+                while not self._inbox and not engine.busy and not self._stopping:
                     self._awake.wait()
-                jobs, self._box = self._box, deque()
-            for job in jobs:
-                job()
+                tasks, self._inbox = self._inbox, deque()
+            for task in tasks:
+                task()
             if engine.busy:
                 self._step()
 
     def _step(self) -> None:
         start = time.perf_counter()
         try:
-            pieces = self.engine.step()
-        except Exception:  # whatever a model raises: the server lives on
-            log.exception("a step of the model failed; all answers in the making are lost")
+            chunks = self.engine.step()
+        except Exception:  # whatever a model raises, the server goes on
+            log.exception("a step of the model failed; all completions in progress are lost")
             self.engine.clear()
-            self.metrics.held(0, 0)
-            lost, self._tickets = set(self._tickets.values()), {}
-            for ticket in lost:
-                self._tell(ticket.fail, BROKEN)
+            self.metrics.set_load(0, 0)
+            lost, self._jobs = set(self._jobs.values()), {}
+            for job in lost:
+                self._to_loop(job.fail, MODEL_FAILED)
             return
-        self.metrics.stepped(time.perf_counter() - start)
-        self.metrics.held(self.engine.running, self.engine.waiting)
-        told = [(self._tickets[piece.row], piece) for piece in pieces if piece.row in self._tickets]
-        for _, piece in told:
-            if piece.finish:
-                del self._tickets[piece.row]
-        if told:
-            self._tell(_tell_all, told)
+        self.metrics.step_seconds.observe(time.perf_counter() - start)
+        self.metrics.set_load(self.engine.running, self.engine.queued)
+        deliveries = [(self._jobs[chunk.completion], chunk) for chunk in chunks if chunk.completion in self._jobs]
+        for _, chunk in deliveries:
+            if chunk.finish_reason:
+                del self._jobs[chunk.completion]
+        if deliveries:
+            self._to_loop(_deliver, deliveries)
 
-    def _forget(self, ticket: Ticket) -> None:
-        for row in [row for row, one in self._tickets.items() if one is ticket]:
-            self.engine.cancel(row)
-            del self._tickets[row]
+    def _cancel(self, job: Job) -> None:
+        for completion in [completion for completion, owner in self._jobs.items() if owner is job]:
+            self.engine.cancel(completion)
+            del self._jobs[completion]
 
-    def _tell(self, what: Callable[..., Any], *arguments: Any) -> None:
+    def _to_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
         assert self._loop is not None
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(what, *arguments)
+            self._loop.call_soon_threadsafe(function, *arguments)
 
 
-def _tell_all(told: list[tuple[Ticket, Piece]]) -> None:
-    for ticket, piece in told:
-        ticket.tell(piece)
+def _deliver(deliveries: list[tuple[Job, Chunk]]) -> None:
+    for job, chunk in deliveries:
+        job.add(chunk)

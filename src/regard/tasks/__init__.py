@@ -1,30 +1,37 @@
-"""Work on the user's own data, whole: read, train, evaluate, predict, look. One file a task; a run directory holds the result."""
+"""Tasks on the user's own data, end to end: read, train, evaluate, predict, look at attention. One file per task; the imports are the list.
 
-from .finetune import LabelConfig as LabelConfig
-from .finetune import LabelTask as LabelTask
-from .finetune import Tuned as Tuned
-from .finetune import judge_labels as judge_labels
-from .finetune import probabilities as probabilities
-from .finetune import tagged as tagged
-from .finetune import train_labels as train_labels
-from .language import LanguageConfig as LanguageConfig
-from .language import LanguageTask as LanguageTask
-from .language import TextScore as TextScore
-from .language import judge_language as judge_language
-from .language import perplexity as perplexity
-from .language import train_language as train_language
-from .looking import looked as looked
-from .looking import translation_looked as translation_looked
-from .masked import MaskedConfig as MaskedConfig
-from .masked import MaskedTask as MaskedTask
-from .masked import judge_masked as judge_masked
-from .masked import train_masked as train_masked
-from .run import Run as Run
-from .translation import Score as Score
-from .translation import TranslationConfig as TranslationConfig
-from .translation import TranslationTask as TranslationTask
-from .translation import alignment as alignment
-from .translation import likelihood as likelihood
-from .translation import score as score
-from .translation import train_translator as train_translator
-from .translation import translations as translations
+result = train("language", LanguageOptions(data="book.txt"), TrainOptions(minutes=5), "runs/book")
+run = load_run("runs/book")
+evaluate(run).metrics["perplexity"]
+predict(run, ["Once upon a time"])
+"""
+
+from __future__ import annotations
+
+from inspect import isabstract
+from typing import Any
+
+from ._base import DataOptions, Dataset, Example, NoOptions, Prediction, Report, Task
+from ._processor import TextProcessor
+from ._registry import attention_maps, evaluate, expect, find_task, load_run, make_run, predict, task_for, task_of
+from ._trainer import TrainResult, new_config, resumed_config, train
+from .classify import Classify, ClassifyOptions
+from .label import Label, LabelOptions
+from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
+from .masked import Masked, MaskedObjective, MaskedOptions
+from .translation import (
+    Score,
+    Translation,
+    TranslationObjective,
+    TranslationOptions,
+    alignment,
+    layer_maps,
+    likelihood,
+    score,
+    translations,
+)
+
+# The list everything else reads, derived from the imports above: a new task is one line there.
+TASKS: tuple[type[Task[Any]], ...] = tuple(
+    part for part in list(vars().values()) if isinstance(part, type) and issubclass(part, Task) and not isabstract(part)
+)

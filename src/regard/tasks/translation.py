@@ -1,72 +1,190 @@
-"""Translation: pairs of sentences in, a translator out; and what to do with it then.
+"""Translation: pairs of sentences in, a translator out.
 
-The loss is the label-smoothed cross-entropy of every target token (padding left out before the output projection, so it costs
-nothing there). Quality is BLEU and chrF by sacrebleu on detokenised text, cased, with the signature, and exact match.
+The loss is the label-smoothed cross-entropy of every target token (padding is left out before the output projection, so it costs
+nothing there). Quality is BLEU and chrF by sacrebleu on detokenised, cased text, with the signature, and exact match.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..data import EOS, Batches, Corpus, PairBatch, Parallel, Tokenizers, collate, read
-from ..decode import Beam, Hypothesis, Sampling, translate
+from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, read_pairs
+from ..decode import Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig, NotSupported
 from ..kernels import smoothed_cross_entropy
-from ..look import Map
+from ..look import Map, Maps, capture
+from ..look._capture import Indices, Layers
 from ..look.maps import MEAN
-from ..models import Translator, build
-from ..train import Loss, Metric, Result, TrainConfig, fit
-from .run import Run, begin_run
+from ..models import Model, Translator
+from ..runs import Run
+from ..train import Loss, Metric
+from ._base import DataOptions, Dataset, Example, Prediction, Report, Task, TokenizerKind, require_parts
+from ._processor import TextProcessor
 
-GREEDY = Beam(width=1)
+GREEDY = Beam(size=1)
 END = "‹end›"  # the label of the end token
+Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationConfig:
-    """What to translate, cut into which tokens, in batches of which size."""
+class TranslationOptions(DataOptions):
+    """Which pairs, which tokens, batches of which size."""
 
     data: str = "numbers:en-de"
-    valid: str | None = None
-    test: str | None = None
-    tokens: Literal["bpe", "words", "characters", "bytes"] = "bpe"
-    vocab: int = 8000
+    """Two files, a .tsv or .jsonl (also .gz, .xz), or an embedded source: numbers:en-de, dates:en-fr, gettext:fr."""
+    tokenizer: TokenizerKind = "bpe"
+    """Kind of tokens."""
+    vocab_size: int = 8000
+    """Largest vocabulary size."""
     joint: bool = True
-    budget: int = 2048  # tokens a batch, of the longer side
-    smoothing: float = 0.1
-    judged: int = 200  # validation sentences that are translated at each evaluation
-    bad: Literal["stop", "skip"] = "stop"  # what to do with a bad line
-    bpe_dropout: float = 0.0  # each merge is left out with this probability: every epoch cuts the words anew; 0.1 in the paper
+    """One vocabulary for source and target."""
+    bpe_dropout: float = 0.0
+    """Probability of leaving out each BPE merge, drawn anew every epoch; 0.1 helps with few data."""
+    batch_tokens: int = 2048
+    """Tokens per batch, of the longer side."""
+    label_smoothing: float = 0.1
+    """Label smoothing."""
+    valid_sentences: int = 200
+    """Validation sentences that are translated at each evaluation."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.bpe_dropout < 1 or (self.bpe_dropout and self.tokens != "bpe"):
-            raise BadConfig(f"bpe_dropout is {self.bpe_dropout} with {self.tokens} tokens; expected 0 or more, below 1, and bpe")
+        if not 0 <= self.bpe_dropout < 1 or (self.bpe_dropout and self.tokenizer != "bpe"):
+            raise BadConfig(f"bpe_dropout={self.bpe_dropout} with {self.tokenizer} tokens; expected 0 ≤ bpe_dropout < 1, and only with bpe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamOptions:
+    """How to search."""
+
+    beam: int = 4
+    """Beam width; 1: greedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions(BeamOptions):
+    """How to search, and what to print."""
+
+    nbest: int = 1
+    """Translations per sentence, best first, with their scores."""
+    alignments: Literal["none", "pharaoh"] = "none"
+    """pharaoh: after each translation a tab and pairs source-target of word numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyOptions(BeamOptions):
+    beam: int = 1
+
+
+class Translation(Task[TranslationOptions]):
+    """Train a translator on pairs of sentences.
+
+    As in:  regard train translation --data numbers:en-de --out runs/numbers --minutes 2
+            regard train translation --data "train.en train.de" --valid "val.en val.de" --out runs/mine --set width=128 --set heads=4
+    """
+
+    name = "translation"
+    Options = TranslationOptions
+    EvaluateOptions = BeamOptions
+    PredictOptions = TranslateOptions
+    LookOptions = GreedyOptions
+    model_kind = Translator
+    default_model = "transformer"
+
+    # -- training ------------------------------------------------------------------------------------------------------
 
     def read(self) -> Parallel:
-        return read(self.data, valid=self.valid, test=self.test, bad=self.bad)
+        o = self.options
+        return read_pairs(o.data, valid=o.valid, test=o.test, on_error=o.on_error, shares=o.shares)
+
+    def make_processor(self, raw: Parallel, base: TextProcessor | None) -> TextProcessor:
+        o = self.options
+        if base is not None and isinstance(base.tokenizer, HFTokenizer):
+            raise NotSupported("a translator with a tokenizer of transformers can translate here, but not be trained on; start a new one")
+        return base or TextProcessor(Tokenizers.train(raw.train, o.tokenizer, o.vocab_size, o.joint))
+
+    def load_processor(self, folder: Path) -> TextProcessor:
+        return TextProcessor.load(folder)
+
+    def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
+        return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "")
+
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        source, target = processor.tokenizers.source, processor.tokenizers.target
+        untied = {"tied": "output"} if model == "transformer" and not processor.tokenizers.joint else {}
+        return {"source_vocab_size": len(source), "target_vocab_size": len(target), **untied}
+
+    def objective(self, dataset: Dataset[Pairs], processor: TextProcessor, model: Model, seed: int) -> TranslationObjective:
+        return TranslationObjective(dataset, processor.tokenizers, self.options, seed)
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, run: Run[Translator], data: str | None, options: BeamOptions) -> Report:
+        pairs = self.test_data(run, data)
+        sources, right = [s for s, _ in pairs], [t for _, t in pairs]
+        found = score([text for text, _ in translations(run, sources, Beam(size=options.beam))], right, sources)
+        return Report(
+            metrics={"bleu": found.bleu, "chrf": found.chrf, "exact_match": found.exact_match},
+            notes=(f"{len(pairs):,} sentences; signature: {found.signature}",),
+            columns=("source words", "sentences", "bleu", "exact_match"),
+            rows=[(length, *numbers) for length, numbers in found.by_length.items()],
+            details={"sentences": len(pairs), "signature": found.signature},
+        )
+
+    def predict(self, run: Run[Translator], inputs: Sequence[str], options: TranslateOptions) -> list[Prediction]:
+        beam = Beam(size=max(options.beam, options.nbest), nbest=options.nbest)
+        found = translations(run, inputs, beam, want_weights=options.alignments == "pharaoh")
+        return [
+            self._prediction(run, source, answers[: options.nbest], options) for source, (_, answers) in zip(inputs, found, strict=True)
+        ]
+
+    def _prediction(self, run: Run[Translator], source: str, answers: Sequence[Hypothesis], options: TranslateOptions) -> Prediction:
+        found, lines = [], []
+        for answer in answers:
+            text = run.processor.tokenizers.target.decode(answer.ids).replace("\n", " ")
+            links = {"alignment": _pharaoh(run, source, answer)} if options.alignments == "pharaoh" else {}
+            found.append({"text": text, "score": answer.score, **links})
+            lines.append("\t".join([*([f"{answer.score:.4f}"] if options.nbest > 1 else []), text, *links.values()]))
+        return Prediction("\n".join(lines), {"translations": found})
+
+    def attention_maps(self, run: Run[Translator], text: str, layers: Layers, heads: Indices, options: BeamOptions) -> tuple[str, Maps]:
+        """The alignment of source and translation; with `layers` the maps of these layers while the source is read and the target written."""
+        beam = Beam(size=options.beam)
+        if layers is None and heads is None:
+            translated, drawn = alignment(run, text, beam)
+            return translated, Maps([drawn])
+        return layer_maps(run, text, beam, layers, heads)
+
+    @classmethod
+    def example(cls, folder: Path) -> Example:
+        numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+        path = folder / "pairs.tsv"
+        path.write_text("".join(f"{a} {b}\t{b} {a}\n" for a in numbers for b in numbers), encoding="utf-8")
+        options = TranslationOptions(data=str(path), tokenizer="word", vocab_size=50, batch_tokens=64, valid_sentences=3)
+        return Example(
+            options=options, settings={"width": 16, "heads": 2, "depth": (1, 1), "hidden": 16}, input="two nine", broken="one column\n"
+        )
 
 
-class TranslationTask:
+class TranslationObjective:
     """What the training loop asks."""
 
-    metric = Metric("chrf", higher=True)  # BLEU is 0 for sentences of fewer than four words, whatever they say
+    metric = Metric("chrf", higher=True)  # BLEU is 0 for sentences of fewer than four words
 
-    def __init__(self, pairs: Parallel, tokenizers: Tokenizers, config: TranslationConfig, seed: int = 0):
-        if not pairs.train or not pairs.valid:
-            raise NotSupported(f"{config.data}: {pairs}; training needs pairs in both")
-        self.config, self.tokenizers, self.valid = config, tokenizers, pairs.valid
+    def __init__(self, pairs: Dataset[Pairs] | Parallel, tokenizers: Tokenizers, options: TranslationOptions, seed: int = 0):
+        require_parts(options.data, len(pairs.train), len(pairs.valid), "pairs")
+        self.options, self.tokenizers, self.valid = options, tokenizers, pairs.valid
 
-        def cut(epoch: int) -> Corpus:  # by seed, epoch and sentence alone: resumed, or in another process, it is the same
-            return Corpus.of(pairs.train, tokenizers, config.bpe_dropout, (seed << 20) + epoch)
+        def cut(epoch: int) -> Corpus:  # a function of seed, epoch and sentence: the same when resumed and in every process
+            return Corpus.of(pairs.train, tokenizers, options.bpe_dropout, (seed << 20) + epoch)
 
-        self.order = Batches(cut if config.bpe_dropout else cut(0), config.budget, seed=seed, long="alone")
-        self.unseen = _in_order(pairs.valid[:1000], tokenizers, config.budget)
+        self.order = Batches(cut if options.bpe_dropout else cut(0), options.batch_tokens, seed=seed, long="alone")
+        self.unseen = _in_order(pairs.valid[:1000], tokenizers, options.batch_tokens)
 
     def batches(self, epoch: int) -> Sequence[Any]:
         self.corpus = self.order.corpus(epoch)
@@ -77,29 +195,30 @@ class TranslationTask:
 
     def loss(self, model: nn.Module, batch: PairBatch) -> Loss:
         assert isinstance(model, Translator)
-        total, right, count = summed_loss(model, batch, self.config.smoothing)
-        return Loss(total, count, {"right": float(right)})
+        total, right, count = summed_loss(model, batch, self.options.label_smoothing)
+        return Loss(total, count, {"accuracy": float(right)})
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, Translator)
-        nats, right = _likelihood(model, self.unseen)
-        judged = self.valid[: self.config.judged]
-        found = score([t for t, *_ in translations(model, self.tokenizers, [s for s, _ in judged], GREEDY)], [t for _, t in judged])
-        return {"nats": nats, "right": right, "bleu": found.bleu, "chrf": found.chrf, "exact": found.exact}
+        loss, accuracy = _likelihood(model, self.unseen)
+        some = self.valid[: self.options.valid_sentences]
+        answers = _translations(model, self.tokenizers, [s for s, _ in some], GREEDY)
+        found = score([text for text, _ in answers], [t for _, t in some])
+        return {"loss": loss, "accuracy": accuracy, "bleu": found.bleu, "chrf": found.chrf, "exact_match": found.exact_match}
 
 
-def summed_loss(model: Translator, batch: PairBatch, smoothing: float) -> tuple[Tensor, Tensor, int]:
-    """The summed loss of all real target tokens, how many were right, and how many there are."""
+def summed_loss(model: Translator, batch: PairBatch, label_smoothing: float) -> tuple[Tensor, Tensor, int]:
+    """The summed loss of all real target tokens, how many were predicted correctly, and how many there are."""
     given_BL, wanted_BL = batch.target_BL[:, :-1], batch.target_BL[:, 1:]
     x_TD = model.real_features(batch.source_BM, batch.source_n_B, given_BL, batch.target_n_B)
     real_BL = torch.arange(wanted_BL.shape[1], device=wanted_BL.device) < batch.target_n_B[:, None]
-    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_BL[real_BL], smoothing)
+    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_BL[real_BL], label_smoothing)
     return total, right, int(batch.target_n_B.sum())
 
 
-def _in_order(pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers, budget: int) -> list[PairBatch]:
+def _in_order(pairs: Pairs, tokenizers: Tokenizers, batch_tokens: int) -> list[PairBatch]:
     corpus = Corpus.of(pairs, tokenizers)
-    return [collate(corpus, index) for index in Batches(corpus, budget, shuffle=False, long="alone").plan(0)]
+    return [collate(corpus, index) for index in Batches(corpus, batch_tokens, shuffle=False, long="alone").plan(0)]
 
 
 def _likelihood(model: Translator, batches: Sequence[PairBatch]) -> tuple[float, float]:
@@ -109,43 +228,35 @@ def _likelihood(model: Translator, batches: Sequence[PairBatch]) -> tuple[float,
 
 
 @torch.no_grad()
-def likelihood(model: Translator, tokenizers: Tokenizers, pairs: Sequence[tuple[str, str]], budget: int = 2048) -> tuple[float, float]:
-    """Nats a target token, and how often the right token is the likeliest, each time after the right ones before it; no smoothing."""
-    return _likelihood(model, _in_order(pairs, tokenizers, budget))
-
-
-def train_translator(
-    out: Path,
-    config: TranslationConfig,
-    train: TrainConfig,
-    model: str = "transformer",
-    settings: Mapping[str, Any] | None = None,
-    *,
-    resume: bool = False,
-    progress: bool = True,
-) -> Result:
-    """Read the data, make the vocabulary, train, and leave a run directory."""
-    pairs = config.read()
-    kept = out / "tokenizer.json"
-    tokenizers = (
-        Tokenizers.load(kept) if resume and kept.exists() else Tokenizers.train(pairs.train, config.tokens, config.vocab, config.joint)
-    )
-    torch.manual_seed(train.seed)
-    sizes = {"source_vocab": len(tokenizers.source), "target_vocab": len(tokenizers.target)}
-    if model == "transformer" and not config.joint:
-        sizes |= {"tied": "output"}  # type: ignore[dict-item]
-    translator = build(model, {**sizes, **(settings or {})})
-    begin_run(Path(out), "translation", asdict(config) | {"digest": pairs.digest}, translator, train, tokenizers, resume=resume)
-    return fit(translator, TranslationTask(pairs, tokenizers, config, train.seed), train, out, resume=resume, progress=progress)
+def likelihood(run: Run[Translator], pairs: Pairs, batch_tokens: int = 2048) -> tuple[float, float]:
+    """Loss in nats per target token without smoothing, and token accuracy, under teacher forcing."""
+    return _likelihood(run.model, _in_order(pairs, run.processor.tokenizers, batch_tokens))
 
 
 def translations(
-    model: Translator, tokenizers: Tokenizers, sentences: Sequence[str], options: Beam | Sampling = GREEDY, *, want_weights: bool = False
+    run: Run[Translator], sentences: Sequence[str], options: Beam | Sampling = GREEDY, *, want_weights: bool = False
 ) -> list[tuple[str, list[Hypothesis]]]:
     """The best translation of each sentence, and all hypotheses behind it."""
-    sources = [[*ids, EOS] for ids in tokenizers.source.encode_all(list(sentences))]
-    answers = translate(model, sources, options, want_weights=want_weights)
+    return _translations(run.model, run.processor.tokenizers, sentences, options, want_weights)
+
+
+def _translations(
+    model: Translator, tokenizers: Tokenizers, sentences: Sequence[str], options: Beam | Sampling, want_weights: bool = False
+) -> list[tuple[str, list[Hypothesis]]]:
+    tokens = decoder_tokens(tokenizers.target)
+    sources = [[*ids, tokens.end] for ids in tokenizers.source.encode_all(list(sentences))]
+    answers = translate(model, sources, options, tokens=tokens, want_weights=want_weights)
     return [(tokenizers.target.decode(each[0].ids), each) for each in answers]
+
+
+def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
+    """What a target begins and ends with: BOS and EOS of ours; a tokenizer of transformers has its own, and Marian begins with padding."""
+    if not isinstance(tokenizer, HFTokenizer):
+        return DecoderTokens()
+    roles = tokenizer.roles
+    if "eos" not in roles or "pad" not in roles:
+        raise NotSupported(f"{tokenizer!r} has no token that ends a text, or none for padding; its roles are {', '.join(roles) or 'none'}")
+    return DecoderTokens(first=roles.get("bos", roles["pad"]), end=roles["eos"], banned=(roles["pad"],))
 
 
 @dataclass(frozen=True)
@@ -154,7 +265,7 @@ class Score:
 
     bleu: float
     chrf: float
-    exact: float
+    exact_match: float
     signature: str
     by_length: dict[str, tuple[int, float, float]]  # source words "1–5" → (sentences, BLEU, exact match)
 
@@ -177,12 +288,14 @@ def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | N
     return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length)
 
 
+# -- attention maps ----------------------------------------------------------------------------------------------------
+
+
 def alignment(run: Run[Translator], sentence: str, options: Beam = GREEDY) -> tuple[str, Map]:
-    """The translation of one sentence, and where each of its tokens looked."""
-    ((text, answers),) = translations(run.model, run.tokenizers, [sentence], options, want_weights=True)
-    best = answers[0]
+    """The translation of one sentence, and which source tokens each of its tokens attended to."""
+    ((text, answers),) = translations(run, [sentence], options, want_weights=True)
+    best, source, target = answers[0], run.processor.tokenizers.source, run.processor.tokenizers.target
     assert best.weights_LM is not None
-    source, target = run.tokenizers.source, run.tokenizers.target
     keys, queries = [*source.strings(source.encode(sentence)), END], [*target.strings(best.ids), END]
     weights_BHLM = best.weights_LM[None, None].float().cpu()
     L, M = weights_BHLM.shape[2:]
@@ -199,3 +312,40 @@ def alignment(run: Run[Translator], sentence: str, options: Beam = GREEDY) -> tu
         normalised=torch.allclose(weights_BHLM.sum(-1), torch.ones(1, 1, L), atol=1e-3),
     )
     return text, drawn.label(queries[:L], keys[:M])
+
+
+@torch.no_grad()
+def layer_maps(
+    run: Run[Translator], sentence: str, options: Beam = GREEDY, layers: Layers = None, heads: Indices = None
+) -> tuple[str, Maps]:
+    """The translation of a sentence, and the maps of all layers under teacher forcing. A row is named after the token it predicts."""
+    tokenizers, model = run.processor.tokenizers, run.model
+    ((text, answers),) = translations(run, [sentence], options)
+    special = decoder_tokens(tokenizers.target)
+    source, best = [*tokenizers.source.encode(sentence), special.end], answers[0].ids
+    with capture(model, layers, heads) as maps:
+        model.features(torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([[special.first, *best]]))
+    read_labels = [*tokenizers.source.strings(source[:-1]), END]
+    target_labels = tokenizers.target.strings([special.first, *best])
+    written_labels = [*target_labels[1:], END]
+    self_attention = model.attentions()
+
+    def labelled(m: Map) -> Map:
+        layer = m.layer.rpartition(".")[0]
+        if layer not in self_attention:
+            queries, keys = written_labels, read_labels
+        elif layer.startswith(model.causal_parts):
+            queries, keys = written_labels, target_labels
+        else:
+            queries, keys = read_labels, read_labels
+        return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
+
+    return text, Maps(map(labelled, maps.all), maps.idle)
+
+
+def _pharaoh(run: Run[Translator], sentence: str, hypothesis: Hypothesis) -> str:
+    """The source word each target word attended to most, as `i-j` pairs of word numbers."""
+    source, target = run.processor.tokenizers.source, run.processor.tokenizers.target
+    assert hypothesis.weights_LM is not None
+    weights_LM = align.words(hypothesis.weights_LM, target.word_numbers(hypothesis.ids), source.word_numbers(source.encode(sentence)))
+    return align.pharaoh(align.best(weights_LM))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the loop to finish its step and save, the second ends the process at once."""
+"""Ctrl-C and SIGTERM: the first makes the loop finish its step and save, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Self
 
 
 class Signals:
-    """Inside `with`, signals are only noted. `asked` is the first that came, or None."""
+    """Inside `with`, signals are only recorded. `asked` is the first one, or None."""
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python forbids it, and the main thread decides
+        if threading.current_thread() is threading.main_thread():  # Python allows signal handlers in the main thread only
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
         return self

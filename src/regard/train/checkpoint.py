@@ -1,4 +1,4 @@
-"""A run's state on disk, so that power may fail at any moment and nothing is lost but the last few minutes.
+"""Checkpoints that survive a power failure at any moment: nothing is lost but the last few minutes.
 
     state/
       latest                    {"name": "step-00000120", "manifest": SHA-256 of its manifest}; written last
@@ -6,9 +6,9 @@
         manifest.json           size and SHA-256 of every other file
         *.safetensors  *.json   tensors and plain values
 
-A checkpoint is written into a folder with a passing name, every file and the folder are forced to the disk, the folder gets its name in
-one move, and only then does `latest` point to it. What was cut off in the middle is never taken for a checkpoint: either its name is a
-passing one, or its sums do not agree. Reading takes what `latest` names, else the newest that is whole, and says what it passed over.
+A checkpoint is written into a folder with a temporary name, every file and the folder are synced to disk, the folder is renamed
+atomically, and only then does `latest` point to it. An interrupted write is never taken for a checkpoint: its name is temporary, or its
+hashes do not match. Reading takes what `latest` names, else the newest intact one, and reports what it skipped.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _PASSING = ("writing-", "leaving-")
 
 @dataclass
 class Checkpoint:
-    """What one folder holds: dictionaries of tensors, and plain values, each by the name of its file."""
+    """The contents of one folder: dictionaries of tensors, and JSON values, each by the name of its file."""
 
     step: int
     tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)  # newer ones that could not be used, each with the reason; filled by reading
+    skipped: list[str] = field(default_factory=list)  # newer ones that could not be used, with the reason; set by reading
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
-    """Write the checkpoint, point `latest` to it, remove all but the last `keep`. Whatever goes wrong with the disk is CannotSave."""
+    """Write the checkpoint, point `latest` to it, remove all but the last `keep`. Any disk error is CannotSave."""
     name = f"step-{checkpoint.step:08d}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +74,13 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     return final
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is one at all, whole or not; nothing is read."""
+    return folder.is_dir() and any(_NAME.fullmatch(path.name) for path in folder.iterdir())
+
+
 def load_latest(folder: Path) -> Checkpoint | None:
-    """The checkpoint to go on from; None if there never was one. If there are some and none is whole, that is an error."""
+    """The checkpoint to resume from; None if there is none. If there are some and none is intact, that is an error."""
     names = {int(m[1]): path for path in (folder.iterdir() if folder.is_dir() else ()) if (m := _NAME.fullmatch(path.name))}
     skipped: list[str] = []
     order = [names[step] for step in sorted(names, reverse=True)]
@@ -91,36 +96,36 @@ def load_latest(folder: Path) -> Checkpoint | None:
         checkpoint.skipped = skipped
         return checkpoint
     if order or skipped:
-        raise BadFile(f"{folder} holds no checkpoint that is whole: {'; '.join(skipped)}. Remove the folder to begin again")
+        raise BadFile(f"{folder} holds no intact checkpoint: {'; '.join(skipped)}. Remove the folder to start again")
     return None
 
 
 def clean(folder: Path) -> None:
-    """Remove what interrupted writing or removing has left."""
+    """Remove what an interrupted write or removal has left."""
     for path in folder.iterdir():
         if path.is_dir() and path.name.startswith(_PASSING):
             shutil.rmtree(path)
 
 
 def replace_text(path: Path, text: str) -> None:
-    """The file holds either the old text or the new, never a part."""
+    """Write atomically: the file holds the old text or the new one, never a part."""
     passing = path.with_name(f"{path.name}.writing")
     passing.write_text(text, encoding="utf-8")
     move(passing, path)
 
 
-def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """One file of tensors, the old one or the new one, never a part."""
+def save_parameters(path: Path, parameters: Mapping[str, Tensor]) -> None:
+    """Write one file of tensors atomically."""
     passing = path.with_name(f"{path.name}.writing")
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, passing)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in parameters.items()}, passing)
         move(passing, path)
     except (OSError, SafetensorError) as error:
         raise cannot(path, error) from error
 
 
 def move(source: Path, target: Path) -> None:
-    """Force to the disk, then rename over what was there."""
+    """Sync to disk, then rename over the target."""
     _sync(source)
     os.replace(source, target)
     _sync(target.parent)
@@ -205,13 +210,12 @@ def _sync(path: Path) -> None:
 
 
 def cannot(path: Path, error: Exception) -> CannotSave:
-    """What the operating system said, and what to do about it."""
-    number = getattr(error, "errno", None)
+    """The error of the operating system, and what to do about it."""
     advice = {
-        errno.ENOSPC: "the disk is full: make room",
-        errno.EDQUOT: "the disk quota is used up: make room",
+        errno.ENOSPC: "the disk is full: free some space",
+        errno.EDQUOT: "the disk quota is used up: free some space",
         errno.EACCES: "permission is denied: choose a folder you may write to",
         errno.EPERM: "permission is denied: choose a folder you may write to",
         errno.EROFS: "the file system is read-only: choose another folder",
-    }.get(number or 0, "check the disk")
+    }.get(getattr(error, "errno", None) or 0, "check the disk")
     return CannotSave(f"cannot save {path}: {error}; {advice}, then resume: what was saved before is untouched")

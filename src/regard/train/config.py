@@ -1,4 +1,4 @@
-"""Everything about a training run that is a number or a name, in one value that goes to JSON and back."""
+"""The configuration of a training run: one frozen value that goes to JSON and back."""
 
 from __future__ import annotations
 
@@ -16,55 +16,80 @@ Precision = Literal["float32", "bfloat16", "auto"]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """When to stop; whichever comes first. A run that ends by the clock is not the same twice."""
+    """When to stop, whichever comes first. A run that ends by the clock is not reproducible."""
 
     steps: int | None = None
+    """Maximum number of optimizer steps."""
     epochs: int | None = None
+    """Maximum number of epochs."""
     minutes: float | None = None
+    """Maximum training time in minutes."""
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         if not given:
-            raise BadConfig("a budget needs an end: give steps, epochs or minutes")
+            raise BadConfig("an empty budget; give steps, epochs or minutes")
         for name, value in given.items():
             if not value > 0:
-                raise BadConfig(f"the budget's {name} are {value}; expected a number above 0")
+                raise BadConfig(f"{name}={value} in the budget: expected a number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Every:
-    """How many steps from one line, one evaluation, one checkpoint to the next; 0 means at the end of each epoch."""
+    """Intervals in steps; 0 means at the end of each epoch."""
 
     log: int = 10
+    """Steps between two lines of metrics.jsonl."""
     evaluate: int = 0
+    """Steps between two evaluations; 0: at the end of each epoch."""
     save: int = 0
-    minutes: float = 10.0  # a checkpoint at least this often, whatever the steps say
+    """Steps between two checkpoints; 0: at the end of each epoch."""
+    minutes: float = 10.0
+    """Maximum minutes between two checkpoints."""
 
     def __post_init__(self) -> None:
         if self.log < 1 or self.evaluate < 0 or self.save < 0 or not self.minutes > 0:
-            raise BadConfig(f"{self}: log must be at least 1, evaluate and save not below 0, minutes above 0")
+            raise BadConfig(f"{self}: expected log ≥ 1, evaluate ≥ 0, save ≥ 0, minutes > 0")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How to train; what to train is the model, and on what the task."""
+class LoopOptions:
+    """What `TrainConfig`, which the loop takes, and the flat `TrainOptions` have in common."""
+
+    accumulate: int = 1
+    """Micro-batches per optimizer step, over all processes together."""
+    clip: float = 1.0
+    """Maximum gradient norm; 0: no clipping."""
+    outlier: float = 0.0
+    """Skip steps whose gradient norm is this many times the usual one; 0: never."""
+    ema: float = 0.0
+    """Decay of an exponential moving average of the parameters, such as 0.999; 0: none."""
+    average: int = 0
+    """Also try the average of the parameters at the last N evaluations; 0: no."""
+    patience: int = 0
+    """Stop after this many evaluations without improvement; 0: never."""
+    keep: int = 2
+    """Checkpoints kept on disk."""
+    seed: int = 0
+    """Random seed of the initial parameters, the data order and dropout."""
+    precision: Precision = "float32"
+    """Forward-pass matmul precision; parameters stay float32. auto: bfloat16 where it is safe and faster."""
+    sharding: Sharding = "none"
+    """full: each process holds a shard of the parameters and of the optimizer state (FSDP); none: all of them."""
+    compile: bool = False
+    """Train with torch.compile: minutes to start; for large models with few batch shapes."""
+    tensorboard: bool = False
+    """Write TensorBoard event files beside metrics.jsonl."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(LoopOptions):
+    """How to train; the model and the task are given to `fit`."""
 
     budget: Budget
     optimizer: OptimizerConfig = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=InverseSquareRoot)
     every: Every = field(default_factory=Every)
-    accumulate: int = 1  # batches to a step, over all processes together
-    clip: float = 1.0  # longest gradient; 0 is no limit
-    outlier: float = 0.0  # a step whose gradient is this many times longer than usual is skipped; 0 is never
-    ema: float = 0.0  # running average of the weights: 0.999 looks back some thousand steps; 0 is none
-    average: int = 0  # mean of the weights of the last so many evaluations, tried at the end; 0 is none
-    patience: int = 0  # stop after so many evaluations without a better one; 0 is never
-    keep: int = 2  # checkpoints on disk
-    sharding: Sharding = "none"  # several processes: each has all weights, or "full": each has a part of them (`sharding.py`)
-    precision: Precision = "float32"  # of products on the way forward; weights are float32. "auto": bfloat16 where safe and faster
-    compile: bool = False  # the loss by torch.compile
-    tensorboard: bool = False  # curves for TensorBoard beside metrics.jsonl
-    seed: int = 0
 
     def __post_init__(self) -> None:
         wrong = [
@@ -85,14 +110,12 @@ class TrainConfig:
         if wrong:
             raise BadConfig("; ".join(wrong))
         if self.sharding == "full" and isinstance(self.optimizer, Adafactor | Muon):
-            raise BadConfig(
-                f"{type(self.optimizer).__name__} needs whole matrices, and sharding full cuts them apart; take AdamW, or sharding none"
-            )
+            raise BadConfig(f"{type(self.optimizer).__name__} needs whole matrices, which sharding='full' splits; take AdamW, or 'none'")
         if self.sharding == "full" and self.compile:
-            raise BadConfig("compile does not go with sharding full, whose parts meet between layers; give up one of the two")
+            raise BadConfig("compile=True and sharding='full' cannot be combined; choose one of the two")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and names."""
+        """Plain JSON values."""
         plain: dict[str, Any] = dataclasses.asdict(self)
         plain["optimizer"] = {"name": _name(OPTIMIZERS, self.optimizer), **plain["optimizer"]}
         plain["schedule"] = {"name": _name(SCHEDULES, self.schedule), **plain["schedule"]}
@@ -114,14 +137,14 @@ class TrainConfig:
                 **plain,
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise BadConfig(f"this is not a training configuration: {error}") from error
+            raise BadConfig(f"not a training configuration: {error}") from error
 
 
 def _name(known: dict[str, Any], value: object) -> str:
     for name, kind in known.items():
         if type(value) is kind:
             return name
-    raise BadConfig(f"{type(value).__name__} has no name that a file could hold; known: {', '.join(known)}")
+    raise BadConfig(f"{type(value).__name__} has no name in a file; expected one of {', '.join(known)}")
 
 
 def _class(known: dict[str, Any], kind: str, name: str) -> Any:

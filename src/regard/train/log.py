@@ -1,4 +1,4 @@
-"""metrics.jsonl: what happened, one JSON object a line, in order and never twice."""
+"""metrics.jsonl: what happened, one JSON object per line, in order and never twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .checkpoint import cannot
 
 
 class Sink(Protocol):
-    """Whoever wants to hear the same."""
+    """Another receiver of the same events."""
 
     def write(self, event: str, values: Mapping[str, Any]) -> None: ...
 
@@ -23,9 +23,9 @@ class Sink(Protocol):
 
 
 class Log:
-    """Lines are flushed as they come. A checkpoint remembers how long the file was; going on from it cuts what came after.
+    """Lines are written at once. A checkpoint stores the length of the file; resuming truncates what came after.
 
-    The sinks are told every line, and asked to flush whenever a checkpoint is about to be made.
+    The sinks get every line, and are flushed before each checkpoint.
     """
 
     def __init__(self, path: Path, length: int = 0, sinks: Sequence[Sink] = ()):
@@ -38,7 +38,7 @@ class Log:
             raise cannot(path, error) from error
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """One line. JSON has no word for infinity or not-a-number; they become null."""
+        """Write one line. Infinity and NaN, which JSON lacks, become null."""
         line = {"event": event, **{key: _plain(value) for key, value in values.items()}}
         try:
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
@@ -48,7 +48,7 @@ class Log:
             raise cannot(self._path, error) from error
 
     def length(self) -> int:
-        """How many bytes are safely on the disk."""
+        """Bytes that are synced to disk."""
         for sink in self._sinks:
             sink.flush()
         os.fsync(self._file.fileno())
@@ -60,14 +60,15 @@ class Log:
         self._file.close()
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """All whole lines."""
-    with path.open("rb") as file:
-        return [json.loads(line) for line in file if line.endswith(b"\n")]
+def read_metrics(path: Path, event: str | None = None) -> list[dict[str, Any]]:
+    """The whole lines of metrics.jsonl (or of that file in a run directory); with `event` (train, evaluation, skip, final) only these."""
+    with (path / "metrics.jsonl" if path.is_dir() else path).open("rb") as file:
+        lines = [json.loads(line) for line in file if line.endswith(b"\n")]
+    return [line for line in lines if event in (None, line["event"])]
 
 
 def _whole_lines(path: Path, length: int) -> int:
-    """At most `length`, and no part of a line: the file may be shorter than the checkpoint remembers if somebody touched it."""
+    """At most `length`, up to a line end: somebody may have shortened the file since the checkpoint."""
     content = path.read_bytes()[:length]
     return content.rfind(b"\n") + 1
 

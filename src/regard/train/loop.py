@@ -1,12 +1,12 @@
-"""The training loop, the only one: batches, gradients, a step; now and then a look at how good it is, and a checkpoint.
+"""The training loop: batches, gradients, steps, and at intervals an evaluation and a checkpoint.
 
     for each group of `accumulate` batches:
         gradient = Σ gradients of the sums of losses  /  Σ tokens          over all batches and all processes
-        if it is finite and not far longer than usual: clip, step
+        if it is finite and its norm is not an outlier: clip, step
         when due: a line in metrics.jsonl; an evaluation; a checkpoint
 
-All randomness of a batch comes from (seed, epoch, place in the epoch). A run that is killed and resumed therefore ends with the same
-weights, bit for bit, as one that was left alone (same machine, same number of threads), and several processes give what one gives.
+All randomness of a batch comes from (seed, epoch, index in the epoch). A run that is killed and resumed therefore ends with the same
+parameters, bit for bit, as an uninterrupted one (same machine and number of threads), and several processes give what one gives.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from ._rng import seed_all
 from ._signals import Signals
 from .config import TrainConfig
 from .log import Log
-from .progress import Progress, progress_for
+from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
+from .progress import Progress, describe, progress_for
 from .state import State, Window
 from .task import AfterStep, Rated, Task
 from .tensorboard import TensorBoard, writer
-from .weights import Weights, copied, lent, load_weights, weights_of
 
-SKIPS_IN_A_ROW = 20  # then something is broken, and waiting will not mend it
-YOUNG = 20  # steps before a gradient's usual length is known
+SKIPS_IN_A_ROW = 20  # more means that something is broken
+YOUNG = 20  # steps before the usual gradient norm is known
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run; the model holds the chosen weights, and so does model.safetensors."""
+    """The result of a run; the model and model.safetensors hold the chosen parameters."""
 
     steps: int
     epochs: int
@@ -51,18 +51,17 @@ class Result:
     seconds: float
     ended_by: str  # "budget" or "patience"
     chosen: str  # "last", "best" or "average"
-    metrics: dict[str, float]  # of the chosen weights
+    metrics: dict[str, float]  # of the chosen parameters
 
 
 def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Result:
-    """Train the model on the task, with all that happens written to the folder `out`.
+    """Train the model on the task; write model.safetensors, metrics.jsonl and state/ into the folder `out`.
 
-    Writes model.safetensors, metrics.jsonl and state/. With `resume` it goes on from the last checkpoint in `out`, or begins if there is
-    none. SIGINT and SIGTERM let it finish the step and save; then it raises Interrupted. With shards the model is empty while its copy
-    trains, and after any other error it stays so.
+    With `resume` it continues from the last checkpoint in `out`, or starts if there is none. On SIGINT and SIGTERM it finishes the step,
+    saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays so after any other error.
     """
     out = Path(out)
-    with distributed.joined(), Signals() as signals, progress_for(config.budget, progress, distributed.rank() == 0) as shown:
+    with distributed.joined(), Signals() as signals, progress_for(progress, silent=distributed.rank() != 0) as shown:
         loop = _Loop(model, task, config, out, signals, shown)
         try:
             loop.begin(resume)
@@ -78,17 +77,17 @@ class _Loop:
         self.signals, self.shown = signals, shown
         self.first = distributed.rank() == 0
         if config.tensorboard:
-            writer()  # asked of all processes: one that fails alone would leave the others waiting
+            writer()  # in all processes: one that fails alone would leave the others waiting
         self.device = next(model.parameters()).device
         self.cut = config.sharding == "full" and distributed.world() > 1
-        # the loss of the model itself, or of a copy cut over the processes: then the model is empty but for evaluations, and at the end
+        # the loss of the model, or of a sharded copy: then the model has parameters only during evaluations and at the end
         objective = sharding.sharded(task, model) if self.cut else distributed.Objective(task, model)
         self.objective: nn.Module = objective
         self.trained: nn.Module = objective.model
         self.state = State(self.trained, config, task.rates(self.trained) if isinstance(task, Rated) else None)
         self.log: Log | None = None
-        self.asked: int | None = None  # a signal that some process got, agreed on by all
-        self.out_of_time = self.late = False  # by the clock of the first, told to all: the budget is used up; a checkpoint is due
+        self.asked: int | None = None  # a signal that some process got, known to all
+        self.out_of_time = self.late = False  # by the clock of rank 0: the budget is used up; a checkpoint is due
         self.saved_at = time.monotonic()
         self.batches = 1  # in this epoch
 
@@ -98,11 +97,11 @@ class _Loop:
         folder = self.out / "state"
         found = checkpoints.load_latest(folder)
         if found and not resume:
-            raise RunExists(f"{self.out} already holds a run, at step {found.step}; resume it, or choose another folder")
+            raise RunExists(f"{self.out} already holds a run at step {found.step}; resume it, or choose another folder")
         length = self.state.restore(found) if found else 0
         step = self.state.position.step
         if distributed.sums([step])[0] != step * distributed.world():
-            raise BadConfig(f"the processes see different checkpoints in {folder}; put it where all of them can read it")
+            raise BadConfig(f"the processes find different checkpoints in {folder}; use a folder that all of them can read")
         self._choose_precision()
         if self.config.compile:
             self.objective.compile(dynamic=True)
@@ -111,19 +110,19 @@ class _Loop:
             curves = [TensorBoard(self.out / "tensorboard", step)] if self.config.tensorboard else []
             self.log = Log(self.out / "metrics.jsonl", length, curves)
             for reason in found.skipped if found else ():
-                self.shown.say(f"passed over: {reason}")
+                self.shown.say(f"skipped checkpoint: {reason}")
             if found:
-                self.shown.say(f"going on from step {step}")
+                self.shown.say(f"resuming from step {step}")
         if not found:
-            self.save()  # a disk that cannot be written to should say so now, not in an hour
+            self.save()  # an unwritable disk should fail now, not in an hour
 
     def _choose_precision(self) -> None:
         position = self.state.position
-        mine, said = precision.choose(self.config.precision, self.device, position.precision)
+        mine, message = precision.choose(self.config.precision, self.device, position.precision)
         all_can = distributed.sums([mine == "bfloat16"])[0] == distributed.world()  # two processes may have measured differently
         position.precision = "bfloat16" if all_can else "float32"
-        if said:
-            self.shown.say(said)
+        if message:
+            self.shown.say(message)
 
     def run(self) -> Result:
         self.model.train()
@@ -139,18 +138,17 @@ class _Loop:
         budget, position, patience = self.config.budget, self.state.position, self.config.patience
         if patience and position.stale >= patience:
             return "patience"
-        over = (budget.steps is not None and position.step >= budget.steps) or (
-            budget.epochs is not None and position.epoch >= budget.epochs
-        )
+        limits = ((position.step, budget.steps), (position.epoch, budget.epochs))
+        over = any(limit is not None and done >= limit for done, limit in limits)
         return "budget" if over or self.out_of_time else ""
 
     def _epoch(self) -> None:
-        """What is left of the epoch, or of the budget."""
+        """The rest of the epoch, or of the budget."""
         position, size = self.state.position, self.config.accumulate
         items = self.task.batches(position.epoch)
         self.batches = len(items)
         if not self.batches:
-            raise BadConfig(f"epoch {position.epoch} of {type(self.task).__name__} has no batches; is the data empty?")
+            raise BadConfig(f"epoch {position.epoch} of {type(self.task).__name__} has no batches; check that the data are not empty")
         while position.index < len(items) and not self._ended():
             began = time.monotonic()
             self._step(items[position.index : position.index + size])
@@ -162,7 +160,7 @@ class _Loop:
             position.seconds += stepped - began
             position.window.seconds += stepped - began
             self._after_step(at_edge)
-            position.seconds += time.monotonic() - stepped  # evaluations and checkpoints take time too, and the budget's clock counts it
+            position.seconds += time.monotonic() - stepped  # the budget includes the time of evaluations and checkpoints
             if at_edge:
                 return
 
@@ -176,34 +174,34 @@ class _Loop:
             self.save()
         if self.asked:
             if self.cut:
-                self._give(weights_of(self.trained))
-            distributed.barrier()  # nobody leaves before the checkpoint is on the disk
-            raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}: resume to go on")
+                self._load(parameters_of(self.trained))
+            distributed.barrier()  # no process leaves before the checkpoint is on disk
+            raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}: resume to continue")
 
     def _finish(self, ended_by: str) -> Result:
-        """The last, the best and the average weights are compared by the deciding figure; the winner stays."""
+        """Compare the last, the best and the averaged parameters by the deciding metric; keep the best of them."""
         position, metric = self.state.position, self.task.metric
         if position.window.steps:
             self._write_window()
         if position.evaluated != position.step:
             self._evaluate()
         self.save()
-        last = self.state.ema.mean if self.state.ema else copied(weights_of(self.trained))
-        candidates: dict[str, tuple[Weights, dict[str, float]]] = {"last": (last, position.metrics)}
+        last = self.state.ema.mean if self.state.ema else copy_parameters(parameters_of(self.trained))
+        candidates: dict[str, tuple[Parameters, dict[str, float]]] = {"last": (last, position.metrics)}
         if self.state.best and position.best_step != position.step:
-            candidates["best"] = self.state.best, {**self._figures(self.state.best)}
+            candidates["best"] = self.state.best, {**self._metrics(self.state.best)}
         if len(self.state.ring.kept) > 1:
             mean = self.state.ring.mean()
-            candidates["average"] = mean, self._figures(mean)
+            candidates["average"] = mean, self._metrics(mean)
         chosen = "last"
         for name, (_, figures) in candidates.items():
             if metric.better(figures[metric.name], candidates[chosen][1][metric.name]):
                 chosen = name
-        weights, metrics = candidates[chosen]
-        self._give(weights)
+        parameters, metrics = candidates[chosen]
+        self._load(parameters)
         if self.log:
             self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **metrics})
-            checkpoints.save_weights(self.out / "model.safetensors", weights_of(self.model))
+            checkpoints.save_parameters(self.out / "model.safetensors", parameters_of(self.model))
             tried = ", ".join(f"{name} {figures[metric.name]:.4g}" for name, (_, figures) in candidates.items())
             self.shown.say(f"ended by {ended_by} after step {position.step}; {metric.name}: {tried}; kept: {chosen}")
         distributed.barrier()
@@ -223,15 +221,15 @@ class _Loop:
         if self.cut:
             length = math.sqrt(distributed.sums([length * length], self.device)[0])
         norm = length / max(count, 1)
-        # every process has the same sums here, so all of them decide alike
-        if reason := self._refuses(total, count, norm):
+        # all processes have the same sums, so they decide alike
+        if reason := self._skip_reason(total, count, norm):
             self._skip(reason, total / max(count, 1), norm)
             return
         factor = min(1.0, config.clip / (norm + 1e-6)) / count if config.clip else 1.0 / count
         for gradient in gradients:
             gradient.mul_(factor)
         for parameters in optimizer.param_groups:
-            parameters["lr"] = config.schedule.lr(position.step) * parameters.get("rate", 1.0)
+            parameters["lr"] = config.schedule.at(position.step) * parameters.get("rate", 1.0)
         optimizer.step()
         if isinstance(self.task, AfterStep):
             self.task.after_step(self.trained)
@@ -239,22 +237,20 @@ class _Loop:
         if self.state.ema:
             self.state.ema.update(self.trained, position.step - position.skipped)
         window = position.window
-        window.total, window.count, window.steps, window.norm = (
-            window.total + total,
-            window.count + count,
-            window.steps + 1,
-            window.norm + norm,
-        )
+        window.total += total
+        window.count += count
+        window.steps += 1
+        window.norm += norm
         for name, number in extra.items():
             window.extra[name] = window.extra.get(name, 0.0) + number
 
     def _gradients(self, group: Sequence[Any]) -> tuple[float, int, dict[str, float]]:
-        """Sums over the group and all processes: in the gradients, and of losses, tokens and extras, which are returned."""
+        """Accumulate gradients; returns losses, tokens and extras summed over the group and all processes."""
         position = self.state.position
         total, count, extra = 0.0, 0, dict[str, float]()
         mine = distributed.share(group, distributed.rank(), distributed.world())
-        for n, (place, item, counts) in enumerate(mine):
-            seed_all(self.config.seed, position.epoch, position.index + place)
+        for n, (index, item, counts) in enumerate(mine):
+            seed_all(self.config.seed, position.epoch, position.index + index)
             batch = self.task.batch(item)
             with distributed.adding(self.objective, now=n == len(mine) - 1):
                 with precision.autocast(position.precision, self.device):
@@ -273,8 +269,8 @@ class _Loop:
         self.out_of_time, self.late = bool(overs), bool(lates)
         return total, int(tokens), dict(zip(extra, extras, strict=True))
 
-    def _refuses(self, total: float, count: int, norm: float) -> str:
-        """Why this step must not be taken, or nothing."""
+    def _skip_reason(self, total: float, count: int, norm: float) -> str:
+        """Why this step is skipped, or ""."""
         position, limit = self.state.position, self.config.outlier
         if not (math.isfinite(total) and math.isfinite(norm)):
             return "not finite"
@@ -282,7 +278,7 @@ class _Loop:
             return "nothing to predict"
         taken = position.step - 1 - position.skipped
         usual, far = position.usual_norm, limit and taken >= YOUNG and norm > limit * position.usual_norm
-        # far ones count as the limit: if long gradients have become usual, that is learned instead of refused for ever
+        # outliers count as the limit: if large gradients have become usual, the mean adapts instead of skipping for ever
         position.usual_norm = norm if taken == 0 else usual + 0.05 * (min(norm, limit * usual) - usual if far else norm - usual)
         return "outlier" if far else ""
 
@@ -296,17 +292,17 @@ class _Loop:
             self.shown.say(f"step {position.step} skipped: {reason} (loss {loss:.4g}, gradient {norm:.4g})")
         if position.in_a_row >= SKIPS_IN_A_ROW:
             raise Diverged(
-                f"{position.in_a_row} steps in a row could not be taken, the last one at step {position.step} ({reason}); "
-                "lower the learning rate, lengthen the warm-up, or look at the data; the last checkpoint is from before"
+                f"{position.in_a_row} steps in a row were skipped, the last at step {position.step} ({reason}); "
+                "lower the learning rate, raise warmup_steps, or check the data; the last checkpoint is older"
             )
 
-    # -- now and then --------------------------------------------------------------------------------------------------
+    # -- at intervals --------------------------------------------------------------------------------------------------
 
-    def _figures(self, weights: Weights | None) -> dict[str, float]:
-        """What `evaluate` says of these weights: asked by the first process, told to all."""
+    def _metrics(self, parameters: Parameters | None) -> dict[str, float]:
+        """The metrics of these parameters, evaluated by rank 0; the deciding one is known to all."""
         metric, value = self.task.metric, 0.0
         metrics: dict[str, float] = {}
-        with self._having(weights):
+        with self._with_parameters(parameters):
             if self.first:
                 seed_all(self.config.seed, "evaluation")
                 with torch.no_grad():
@@ -315,33 +311,33 @@ class _Loop:
                     self.model.train()
         if self.first:
             if metric.name not in metrics:
-                raise BadConfig(f"{metric.name!r} decides, but evaluate gave only {', '.join(metrics) or 'nothing'}")
+                raise BadConfig(f"{metric.name!r} is the deciding metric, but evaluate returned only {', '.join(metrics) or 'nothing'}")
             value = metrics[metric.name]
         return {**metrics, metric.name: distributed.sums([value], self.device)[0]}
 
-    def _having(self, weights: Weights | None) -> AbstractContextManager[None]:
-        """Inside, the model has these weights, or the present ones: in the first process, and where nothing is cut in all."""
+    def _with_parameters(self, parameters: Parameters | None) -> AbstractContextManager[None]:
+        """Inside, the model has these parameters, or the current ones if None; if sharded, on rank 0 only."""
         if self.cut:
-            return sharding.filled(self.model, weights or weights_of(self.trained), keep=self.first)
-        return lent(self.model, weights if self.first else None)
+            return sharding.filled(self.model, parameters or parameters_of(self.trained), keep=self.first)
+        return temporary_parameters(self.model, parameters if self.first else None)
 
-    def _give(self, weights: Weights) -> None:
-        """The caller's model gets these weights, to keep."""
+    def _load(self, parameters: Parameters) -> None:
+        """Load these parameters into the caller's model."""
         if self.cut:
-            sharding.fill(self.model, sharding.gathered(weights))
+            sharding.fill(self.model, sharding.gathered(parameters))
         else:
-            load_weights(self.model, weights)
+            load_parameters(self.model, parameters)
 
     def _evaluate(self) -> None:
         state, position, metric = self.state, self.state.position, self.task.metric
         shadow = state.ema.mean if state.ema else None
-        position.metrics, position.evaluated = self._figures(shadow), position.step
+        position.metrics, position.evaluated = self._metrics(shadow), position.step
         state.ring.push(self.trained)
         value = position.metrics[metric.name]
         position.stale += 1
         if metric.better(value, position.best):
             position.best, position.best_step, position.stale = value, position.step, 0
-            state.best = copied(shadow or weights_of(self.trained))
+            state.best = copy_parameters(shadow or parameters_of(self.trained))
         if self.log:
             self.log.write("evaluation", {"step": position.step, "epoch": position.epoch, **position.metrics})
             figures = "  ".join(f"{name} {number:.4g}" for name, number in position.metrics.items())
@@ -354,7 +350,7 @@ class _Loop:
                 "step": position.step,
                 "epoch": position.epoch,
                 "loss": window.total / window.count,
-                "lr": self.config.schedule.lr(position.step),
+                "lr": self.config.schedule.at(position.step),
                 "norm": window.norm / window.steps,
                 "tokens": position.tokens,
                 "tokens_per_second": window.count / max(window.seconds, 1e-9),
@@ -363,11 +359,11 @@ class _Loop:
             }
             self.log.write("train", values)
             share = self._share()
-            self.shown.step(values, share, position.seconds * (1 - share) / share if share else None)
+            self.shown.update(describe(values, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
 
     def _share(self) -> float:
-        """How much of the budget is used."""
+        """The used share of the budget."""
         budget, position = self.config.budget, self.state.position
         used = [position.step / budget.steps if budget.steps else 0.0, position.seconds / 60 / budget.minutes if budget.minutes else 0.0]
         if budget.epochs:
@@ -375,7 +371,7 @@ class _Loop:
         return min(1.0, max(used))
 
     def save(self) -> None:
-        """The first process writes; the others have the same state, or give it their parts."""
+        """Rank 0 writes; the others have the same state, or contribute their shards."""
         self.saved_at = time.monotonic()
         if not (self.log or self.cut):
             return

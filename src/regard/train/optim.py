@@ -1,17 +1,16 @@
-"""Which way to step: optimisers as a few numbers each, built for a model when training starts.
+"""Optimizers: frozen configurations, built for a model when training starts.
 
-Weight decay pulls weights towards zero. It acts on matrices only: a bias or the gain of a norm has no reason to be small.
-The learning rate is no part of an optimiser here; the schedule sets it before every step. Some weights may learn more slowly than others:
-`rates` says by which share (`layerwise` for one), and the schedule's rate is multiplied by it.
+Weight decay acts on matrices only: a bias or the gain of a norm has no reason to be small. The learning rate is no part of the
+configuration; the schedule sets it before every step. `rates` (from `layerwise`, for example) are factors of the learning rate by parameter.
 
-| optimiser | when |
+| optimizer | when |
 |---|---|
 | `Adam` | the Transformer's own recipe, with its warm-up |
-| `AdamW` | the usual choice: decay apart from the gradient |
-| `RAdam` | no warm-up wanted: it holds back by itself while its estimate of the variance is young |
+| `AdamW` | the usual choice: decoupled weight decay |
+| `RAdam` | without warm-up: it takes small steps while its variance estimate is young |
 | `Lamb` | very large batches |
-| `Muon` | the fewest steps: matrices of hidden layers move as far in rare directions as in frequent ones |
-| `Adafactor` | memory is short: one row and one column of numbers for each matrix instead of two matrices |
+| `Muon` | the fewest steps: hidden matrices move as far in rare directions as in frequent ones |
+| `Adafactor` | little memory: one row and one column of statistics per matrix instead of two matrices |
 """
 
 from __future__ import annotations
@@ -32,27 +31,35 @@ from .muon import MuonOptimizer
 Rates = Mapping[str, float]
 
 
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(ABC):
-    """The numbers of an optimiser, and how to build it."""
+    """Hyperparameters of an optimizer, and how to build it."""
+
+    def __post_init__(self) -> None:
+        betas = getattr(self, "betas", (0.0, 0.0))
+        if not all(0 <= beta < 1 for beta in betas):
+            raise BadConfig(f"{type(self).__name__}: betas are {betas}; expected numbers in [0, 1)")
+        if not getattr(self, "eps", 1.0) > 0 or getattr(self, "weight_decay", 0.0) < 0:
+            raise BadConfig(f"{self}: expected eps > 0 and weight_decay ≥ 0")
 
     @abstractmethod
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
-        """The optimiser of all parameters of the model that learn; `rates` as in `parameter_groups`."""
+        """The optimizer of all trainable parameters; `rates` as in `parameter_groups`."""
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None = None) -> list[dict[str, Any]]:
-    """Matrices with decay, everything smaller without; a tied weight appears once.
+    """Matrices with weight decay, vectors and scalars without; a tied parameter appears once.
 
-    `rates` are shares of the schedule's learning rate by the name of the parameter, 1 where nothing is said; they stand in a group as `rate`.
+    `rates` are factors of the learning rate by parameter name, 1 by default; each group has its factor as `rate`.
     """
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
-        raise BadConfig(f"{type(model).__name__} has no parameter that learns: is everything frozen?")
+        raise BadConfig(f"{type(model).__name__} has no trainable parameter; is everything frozen?")
     rates = rates or {}
     unknown = sorted(set(rates) - {name for name, _ in model.named_parameters()})
     if unknown or any(not 0 < rate < float("inf") for rate in rates.values()):
         wrong = f"there is no parameter {unknown[0]}" if unknown else f"rates are {sorted(set(rates.values()))}"
-        raise BadConfig(f"{type(model).__name__}: {wrong}; rates are numbers above 0, by the names of its parameters")
+        raise BadConfig(f"{type(model).__name__}: {wrong}; expected rates above 0 by parameter name")
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in learning.items():
         groups.setdefault((rates.get(name, 1.0), parameter.ndim < 2), []).append(parameter)
@@ -63,21 +70,21 @@ def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None 
 
 
 def layerwise(model: nn.Module, decay: float) -> dict[str, float]:
-    """Rates that fall by the factor `decay` with each layer from the top down: lower layers are more general and need less change.
+    """Layer-wise learning-rate decay: factors that fall by `decay` per layer from the top down; lower layers need less change.
 
     Howard & Ruder 2018 (arXiv:1801.06146) took 1 / 2.6; for transformers 0.8 to 0.95 is usual.
     """
     if not 0 < decay <= 1:
-        raise BadConfig(f"a decay of {decay} from layer to layer; expected a share above 0, at most 1")
+        raise BadConfig(f"decay={decay}: expected a factor above 0, at most 1")
     depth = depths(model)
     top = max(depth.values(), default=0)
     return {name: decay ** (top - below) for name, below in depth.items()}
 
 
 def depths(model: nn.Module) -> dict[str, int]:
-    """How far up each parameter is: 0 for what comes before the layers, 1 … n in them, n + 1 after. Layers are the longest ModuleList.
+    """The depth of each parameter: 0 before the layers, 1 … n in them, n + 1 after. Layers are the longest ModuleList.
 
-    What comes before and what after follows from the order in which a model has registered its parts.
+    What comes before and after them follows from the order in which the model registers its modules.
     """
     lists = {name: part for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part)}
     name, layers = max(lists.items(), key=lambda one: len(one[1]), default=("", nn.ModuleList()))
@@ -89,23 +96,12 @@ def depths(model: nn.Module) -> dict[str, int]:
     return found
 
 
-def _checked(config: Any) -> None:
-    betas = getattr(config, "betas", (0.0, 0.0))
-    if not all(0 <= beta < 1 for beta in betas):
-        raise BadConfig(f"{type(config).__name__}: betas are {betas}; expected numbers from 0 up to, not including, 1")
-    if not config.eps > 0 or getattr(config, "weight_decay", 0.0) < 0:
-        raise BadConfig(f"{config}: eps must be above 0 and weight_decay not below it")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Adam(OptimizerConfig):
     """Kingma & Ba 2015, arXiv:1412.6980, with the numbers of Vaswani et al. 2017. No weight decay: for that take AdamW."""
 
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-9
-
-    def __post_init__(self) -> None:
-        _checked(self)
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameter_groups(model, 0.0, rates), betas=self.betas, eps=self.eps, fused=True)
@@ -119,9 +115,6 @@ class AdamW(OptimizerConfig):
     eps: float = 1e-8
     weight_decay: float = 0.01
 
-    def __post_init__(self) -> None:
-        _checked(self)
-
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameter_groups(model, self.weight_decay, rates), betas=self.betas, eps=self.eps, fused=True)
 
@@ -133,9 +126,6 @@ class RAdam(OptimizerConfig):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        _checked(self)
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         groups = parameter_groups(model, self.weight_decay, rates)
@@ -150,9 +140,6 @@ class Lamb(OptimizerConfig):
     eps: float = 1e-6
     weight_decay: float = 0.01
 
-    def __post_init__(self) -> None:
-        _checked(self)
-
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         groups = parameter_groups(model, self.weight_decay, rates)
         for group in groups:
@@ -162,7 +149,7 @@ class Lamb(OptimizerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Muon(OptimizerConfig):
-    """Jordan et al. 2024, for the matrices of linear layers; the formula is in `muon.py`. All else, and the output layer, as AdamW."""
+    """Jordan et al. 2024, for the matrices of linear layers; the formula is in `muon.py`. Everything else, and the output layer, by AdamW."""
 
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.98)
@@ -170,21 +157,20 @@ class Muon(OptimizerConfig):
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
-        _checked(self)
+        super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise BadConfig(f"Muon: momentum is {self.momentum}; expected a number from 0 up to, not including, 1")
+            raise BadConfig(f"Muon: momentum={self.momentum}; expected a number in [0, 1)")
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         kinds = (nn.Linear, nn.Embedding)
         of = {kind: {id(part.weight) for part in model.modules() if isinstance(part, kind)} for kind in kinds}
         head = {id(part) for part in model.head()} if hasattr(model, "head") else set()  # type: ignore[operator]
         hidden = of[nn.Linear] - of[nn.Embedding] - head
-        fused = {id(part.qkv.weight): list(part.sizes) for part in model.modules() if isinstance(part, MultiHead) and part.qkv is not None}
+        qkv = {id(part.qkv.weight): list(part.sizes) for part in model.modules() if isinstance(part, MultiHead) and part.qkv is not None}
         groups = []
         for group in parameter_groups(model, self.weight_decay, rates):
-            turned = [p for p in group["params"] if id(p) in hidden]
-            if turned:
-                groups.append({**group, "params": turned, "turned": [fused.get(id(p), [len(p)]) for p in turned]})
+            if matrices := [p for p in group["params"] if id(p) in hidden]:
+                groups.append({**group, "params": matrices, "parts": [qkv.get(id(p), [len(p)]) for p in matrices]})
             if others := [p for p in group["params"] if id(p) not in hidden]:
                 groups.append({**group, "params": others})
         return MuonOptimizer(groups, momentum=self.momentum, betas=self.betas, eps=self.eps)
@@ -192,23 +178,13 @@ class Muon(OptimizerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Adafactor(OptimizerConfig):
-    """Shazeer & Stern 2018, arXiv:1804.04235. Its step is the schedule's rate, at most 1/√step, times the tensor's own size: give ~1e-2."""
+    """Shazeer & Stern 2018, arXiv:1804.04235. Its step is the learning rate, at most 1/√step, times the RMS of the tensor: use ~1e-2."""
 
-    eps: float = 1e-3  # the smallest size a tensor is taken to have
+    eps: float = 1e-3  # lower bound of that RMS
     weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        _checked(self)
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.Adafactor(parameter_groups(model, self.weight_decay, rates), eps=(None, self.eps))
 
 
-OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
-    "adam": Adam,
-    "adamw": AdamW,
-    "radam": RAdam,
-    "lamb": Lamb,
-    "muon": Muon,
-    "adafactor": Adafactor,
-}
+OPTIMIZERS: dict[str, type[OptimizerConfig]] = {kind.__name__.lower(): kind for kind in (Adam, AdamW, RAdam, Lamb, Muon, Adafactor)}

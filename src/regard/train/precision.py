@@ -1,7 +1,7 @@
-"""Products in bfloat16 on the way forward, where the machine is sure to do them right; weights, sums and steps stay in float32.
+"""Mixed precision: bfloat16 matmuls in the forward pass where that is safe; parameters, sums and optimizer steps stay in float32.
 
-On some machines the first bfloat16 product ends the process, on others it is many times slower than float32. `kernels.bf16()` finds
-out in a process of its own, and its answer decides here.
+On some machines the first bfloat16 matmul kills the process, on others it is many times slower than float32. `machine.bf16()` finds
+out in a child process.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from contextlib import contextmanager
 
 import torch
 
-from .. import kernels
+from .. import machine
 from ..errors import NotSupported
 from .config import Precision
 
 
 def choose(wanted: Precision, device: torch.device, before: str = "") -> tuple[str, str]:
-    """ "float32" or "bfloat16", and what to say about it, if anything.
+    """ "float32" or "bfloat16", and a message for the user or "".
 
-    A run that goes on keeps what "auto" chose `before` if that is safe here: another precision would end in other weights.
+    A resumed run keeps what "auto" chose `before` if that is safe here: another precision would lead to other parameters.
     """
     if wanted == "float32" or (wanted == "auto" and before == "float32"):
         return "float32", ""
@@ -37,7 +37,7 @@ def choose(wanted: Precision, device: torch.device, before: str = "") -> tuple[s
 
 @contextmanager
 def autocast(precision: str, device: torch.device) -> Iterator[None]:
-    """Inside, matrix products are in this precision; float32 leaves everything as it is."""
+    """Autocast to this precision inside; float32 changes nothing."""
     if precision != "bfloat16":
         yield
         return
@@ -50,8 +50,8 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
         raise
 
 
-def _found(device: torch.device) -> kernels.Bf16:
+def _found(device: torch.device) -> machine.Bf16:
     if device.type == "cpu":
-        return kernels.bf16()
+        return machine.bf16()
     yes = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return kernels.Bf16(yes, yes, False, "works" if yes else "is not in this device's instructions: not used")
+    return machine.Bf16(yes, yes, False, "works" if yes else "is not in this device's instructions: not used")

@@ -1,23 +1,21 @@
-"""What a person sees while a model trains: a bar with loss, speed and time left, or plain lines where there is no terminal."""
+"""Progress of a long computation: a bar, or plain lines where there is no terminal."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from .config import Budget
-
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Plain lines on standard error; says nothing where `silent` (all processes but the first)."""
+    """Plain lines on standard error; nothing where `silent` (all ranks but 0)."""
 
-    def __init__(self, budget: Budget, silent: bool = False):
-        self.budget, self.silent = budget, silent
-        self._last = 0.0
+    def __init__(self, silent: bool = False):
+        self.silent, self._last = silent, -math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -25,11 +23,11 @@ class Progress:
     def __exit__(self, *exc: object) -> None:
         pass
 
-    def step(self, values: Mapping[str, Any], share: float, left: float | None) -> None:
-        """A window of steps is over; `share` of the budget is used, `left` seconds remain."""
+    def update(self, text: str, share: float) -> None:
+        """What is being done, and the share of the whole that is done."""
         if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            self.say(f"step {values['step']}  {describe(values, left)}  {share:.0%}")
+            self.say(f"{text}  {share:.0%}")
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -38,39 +36,40 @@ class Progress:
 
 
 class Bar(Progress):
-    """The same with one moving line below, drawn by rich."""
+    """The same with a progress bar by rich; a `transient` one vanishes at the end."""
 
-    def __enter__(self) -> Self:
+    def __init__(self, transient: bool = False):
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
+        super().__init__()
         columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TextColumn("{task.description}"))
-        self._rich = RichProgress(*columns, console=Console(stderr=True))
-        self._rich.start()
+        self._rich = RichProgress(*columns, console=Console(stderr=True), transient=transient)
         self._task = self._rich.add_task("starting", total=1.0)
+
+    def __enter__(self) -> Self:
+        self._rich.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._rich.stop()
 
-    def step(self, values: Mapping[str, Any], share: float, left: float | None) -> None:
-        self._rich.update(self._task, completed=share, description=f"step {values['step']}  {describe(values, left)}")
+    def update(self, text: str, share: float) -> None:
+        self._rich.update(self._task, completed=share, description=text)
 
     def say(self, text: str) -> None:
         self._rich.console.print(text, markup=False, highlight=False)
 
 
-def progress_for(budget: Budget, wanted: bool, first: bool) -> Progress:
-    """A bar if it is wanted and standard error is a terminal; plain lines otherwise; nothing from any process but the first."""
-    if first and wanted and sys.stderr.isatty():
-        return Bar(budget)
-    return Progress(budget, silent=not first)
+def progress_for(bar: bool, silent: bool, transient: bool = False) -> Progress:
+    """A bar if it is wanted and standard error is a terminal; plain lines otherwise."""
+    return Bar(transient) if bar and not silent and sys.stderr.isatty() else Progress(silent)
 
 
 def describe(values: Mapping[str, Any], left: float | None) -> str:
-    """loss 3.142  lr 0.0007  12,345 tokens/s  2 min left"""
-    parts = [f"loss {values['loss']:.4f}", f"lr {values['lr']:.3g}", f"{values['tokens_per_second']:,.0f} tokens/s"]
+    """step 120  loss 3.142  lr 0.0007  12,345 tokens/s  2 min left"""
+    parts = [f"step {values['step']}  loss {values['loss']:.4f}", f"lr {values['lr']:.3g}", f"{values['tokens_per_second']:,.0f} tokens/s"]
     if left is not None:
         parts.append(f"{left / 60:.0f} min left" if left >= 90 else f"{left:.0f} s left")
     if values.get("skipped"):

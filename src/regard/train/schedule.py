@@ -1,15 +1,15 @@
-"""How large a step to take, as a function of how many were taken: each schedule is a few numbers and one formula.
+"""Learning-rate schedules: the learning rate as a function of the step.
 
-Steps count from 1. `warmup` steps rise in a straight line to the peak, which is reached at step = warmup.
+Steps count from 1. The learning rate rises linearly over `warmup_steps` steps to its peak, reached at step = warmup_steps.
 
 | schedule | after the warm-up |
 |---|---|
 | `Noam` | width^−½ · step^−½ (Vaswani et al. 2017, section 5.3) |
-| `InverseSquareRoot` | peak · √(warmup / step): Noam with the peak given |
-| `Cosine` | half a cosine from the peak to `floor` at `steps` |
-| `Linear` | a straight line from the peak to `floor` at `steps` |
-| `WSD` | the peak (stable), then over the last `decay` steps a straight line to `floor` |
-| `Constant` | the peak |
+| `InverseSquareRoot` | lr · √(warmup_steps / step): Noam by its peak |
+| `Cosine` | half a cosine from lr to `floor` at `steps` |
+| `Linear` | linear from lr to `floor` at `steps` |
+| `WSD` | lr (stable), then linear to `floor` over the last `decay` steps |
+| `Constant` | lr |
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..errors import BadConfig
 class Schedule(ABC):
     """A learning rate for every step."""
 
-    def lr(self, step: int) -> float:
+    def at(self, step: int) -> float:
         """The learning rate of this step; the first is step 1."""
         if step < 1:
-            raise BadConfig(f"steps count from 1; a schedule was asked for step {step}")
+            raise BadConfig(f"step {step} of a schedule: steps count from 1")
         return self._lr(step)
 
     @abstractmethod
@@ -40,116 +40,107 @@ def _positive(schedule: Schedule, **numbers: float) -> None:
             raise BadConfig(f"{type(schedule).__name__}: {name} is {number}; expected a number above 0")
 
 
-def _within(schedule: Schedule, warmup: int, steps: int) -> None:
-    if not 0 <= warmup < steps:
-        raise BadConfig(f"{type(schedule).__name__}: a warm-up of {warmup} does not fit into {steps} steps; take 1 to 10 % of them")
+def _within(schedule: Schedule, warmup_steps: int, steps: int) -> None:
+    if not 0 <= warmup_steps < steps:
+        raise BadConfig(f"{type(schedule).__name__}: warmup_steps={warmup_steps} of {steps} steps; take 1 to 10 % of them")
 
 
-def _warm(warmup: int, step: int) -> float:
-    return min(1.0, step / warmup) if warmup else 1.0
+def _warm(warmup_steps: int, step: int) -> float:
+    return min(1.0, step / warmup_steps) if warmup_steps else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noam(Schedule):
-    """factor · width^−½ · min(step^−½, step · warmup^−3/2): the peak is factor / √(width · warmup)."""
+    """factor · width^−½ · min(step^−½, step · warmup_steps^−3/2): the peak is factor / √(width · warmup_steps)."""
 
     width: int = 512
-    warmup: int = 4000
+    warmup_steps: int = 4000
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(self, width=self.width, warmup=self.warmup, factor=self.factor)
+        _positive(self, width=self.width, warmup_steps=self.warmup_steps, factor=self.factor)
 
     def _lr(self, step: int) -> float:
-        return self.factor * min(1 / math.sqrt(step), step / (self.warmup * math.sqrt(self.warmup))) / math.sqrt(self.width)
+        return self.factor * min(1 / math.sqrt(step), step / (self.warmup_steps * math.sqrt(self.warmup_steps))) / math.sqrt(self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InverseSquareRoot(Schedule):
-    """peak · min(step / warmup, √(warmup / step)): no end is needed, so training may go on."""
+    """lr · min(step / warmup_steps, √(warmup_steps / step)): it needs no number of steps, so training can be extended."""
 
-    peak: float = 1e-3
-    warmup: int = 1000
+    lr: float = 1e-3
+    warmup_steps: int = 1000
 
     def __post_init__(self) -> None:
-        _positive(self, peak=self.peak, warmup=self.warmup)
+        _positive(self, lr=self.lr, warmup_steps=self.warmup_steps)
 
     def _lr(self, step: int) -> float:
-        return self.peak * min(step / self.warmup, math.sqrt(self.warmup / step))
+        return self.lr * min(step / self.warmup_steps, math.sqrt(self.warmup_steps / step))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine(Schedule):
+class _Decay(Schedule):
+    """From the peak to the floor; after `steps` it stays at the floor."""
+
+    lr: float = 1e-3
+    warmup_steps: int = 0
+    steps: int
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive(self, lr=self.lr, steps=self.steps)
+        _within(self, self.warmup_steps, self.steps)
+
+    def _lr(self, step: int) -> float:
+        if step <= self.warmup_steps:
+            return self.lr * _warm(self.warmup_steps, step)
+        left = max(0.0, (self.steps - step) / (self.steps - self.warmup_steps))
+        return self.floor + (self.lr - self.floor) * self._height(left)
+
+    def _height(self, left: float) -> float:
+        """The height above the floor, from 1 to 0, with this share of the steps left."""
+        return left
+
+
+class Cosine(_Decay):
     """From the peak to the floor along half a cosine; after `steps` it stays at the floor."""
 
-    peak: float = 1e-3
-    warmup: int = 0
-    steps: int
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        _positive(self, peak=self.peak, steps=self.steps)
-        _within(self, self.warmup, self.steps)
-
-    def _lr(self, step: int) -> float:
-        if step <= self.warmup:
-            return self.peak * _warm(self.warmup, step)
-        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
-        return self.floor + (self.peak - self.floor) * (1 + math.cos(math.pi * done)) / 2
+    def _height(self, left: float) -> float:
+        return (1 - math.cos(math.pi * left)) / 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Linear(Schedule):
+class Linear(_Decay):
     """From the peak to the floor in a straight line; after `steps` it stays at the floor."""
 
-    peak: float = 1e-3
-    warmup: int = 0
-    steps: int
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        _positive(self, peak=self.peak, steps=self.steps)
-        _within(self, self.warmup, self.steps)
-
-    def _lr(self, step: int) -> float:
-        if step <= self.warmup:
-            return self.peak * _warm(self.warmup, step)
-        left = max(0.0, (self.steps - step) / (self.steps - self.warmup))
-        return self.floor + (self.peak - self.floor) * left
-
 
 @dataclass(frozen=True, kw_only=True)
-class WSD(Schedule):
+class WSD(_Decay):
     """Warm-up, stable, decay: the long middle part is the same for every end, so one run can be branched into several."""
 
-    peak: float = 1e-3
-    warmup: int = 0
-    steps: int
     decay: int
-    floor: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self, peak=self.peak, steps=self.steps, decay=self.decay)
-        _within(self, self.warmup + self.decay - 1, self.steps)
+        _positive(self, lr=self.lr, steps=self.steps, decay=self.decay)
+        _within(self, self.warmup_steps + self.decay - 1, self.steps)
 
     def _lr(self, step: int) -> float:
         left = min(1.0, max(0.0, (self.steps - step) / self.decay))
-        return self.peak * _warm(self.warmup, step) if left == 1 else self.floor + (self.peak - self.floor) * left
+        return self.lr * _warm(self.warmup_steps, step) if left == 1 else self.floor + (self.lr - self.floor) * left
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
     """The peak, after an optional warm-up."""
 
-    peak: float = 1e-3
-    warmup: int = 0
+    lr: float = 1e-3
+    warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        _positive(self, peak=self.peak)
-        _within(self, self.warmup, self.warmup + 1)
+        _positive(self, lr=self.lr)
+        _within(self, self.warmup_steps, self.warmup_steps + 1)
 
     def _lr(self, step: int) -> float:
-        return self.peak * _warm(self.warmup, step)
+        return self.lr * _warm(self.warmup_steps, step)
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

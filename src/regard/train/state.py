@@ -1,21 +1,20 @@
-"""Where a run stands, and how all of it goes into a checkpoint and out again."""
+"""The state of a run, and how it goes into a checkpoint and back."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import BadConfig, BadFile
+from ..errors import BadConfig, BadFile, RegardError
 from ._rng import rng_state, set_rng_state
 from .checkpoint import Checkpoint
 from .config import TrainConfig
 from .optim import Rates
+from .parameters import Ema, Parameters, Ring, load_parameters, parameters_of
 from .sharding import alike, gathered
-from .weights import Ema, Ring, Weights, load_weights, weights_of
 
 
 @dataclass
@@ -32,21 +31,21 @@ class Window:
 
 @dataclass
 class Position:
-    """The loop's own numbers: plain, so that JSON holds them exactly."""
+    """The loop's counters, as JSON values."""
 
     epoch: int = 0
-    index: int = 0  # batches of this epoch that are done
-    step: int = 0  # steps tried
-    skipped: int = 0  # of them not taken
-    in_a_row: int = 0  # skipped, without one taken between
+    index: int = 0  # batches of this epoch that were used
+    step: int = 0  # steps, skipped ones included
+    skipped: int = 0  # steps not taken
+    in_a_row: int = 0  # skipped in succession
     tokens: int = 0
     seconds: float = 0.0
-    usual_norm: float = 0.0  # running mean of the gradient's length
-    best: float | None = None  # the deciding figure
+    usual_norm: float = 0.0  # running mean of the gradient norm
+    best: float | None = None  # value of the deciding metric
     best_step: int = 0
     stale: int = 0  # evaluations since the best
     evaluated: int = -1  # step of the last evaluation
-    precision: str = ""  # what "auto" has decided
+    precision: str = ""  # what "auto" chose
     metrics: dict[str, float] = field(default_factory=dict)  # of that evaluation
     window: Window = field(default_factory=Window)
 
@@ -56,71 +55,59 @@ class Position:
 
 
 class State:
-    """Everything that changes while training: the model, the optimiser, averages, position."""
+    """Everything that changes during training: model, optimizer, averages, position."""
 
     def __init__(self, model: nn.Module, config: TrainConfig, rates: Rates | None = None):
         self.model, self.config = model, config
         self.optimizer = config.optimizer.build(model) if rates is None else config.optimizer.build(model, rates)
         self.ema = Ema(model, config.ema) if config.ema else None
         self.ring = Ring(config.average)
-        self.best: Weights = {}
+        self.best: Parameters = {}
         self.position = Position()
 
     def checkpoint(self, log_length: int, keep: bool = True) -> Checkpoint:
-        """All of it by name. What the tensors are is decided here; how they reach the disk is not.
-
-        Tensors are whole: if processes hold parts, all must ask together, and those that do not `keep` get none.
-        """
-        tensors = {"model": weights_of(self.model), "optimizer": _flat(self.optimizer, self.model)}
+        """Everything by name, in whole tensors; if sharded, all processes must call this, and those that do not `keep` get none."""
+        tensors = {"model": parameters_of(self.model), "optimizer": _flat(self.optimizer, self.model)}
         for name, group in (("ema", self.ema.mean if self.ema else {}), ("ring", self.ring.flat()), ("best", self.best)):
             if group:
                 tensors[name] = group
         tensors = {name: gathered(group, keep) for name, group in tensors.items()}
-        values = {
-            "loop": dataclasses.asdict(self.position),
-            "rng": rng_state(),
-            "config": self.config.to_json(),
-            "log": {"length": log_length},
-        }
+        values = {"loop": asdict(self.position), "rng": rng_state(), "config": self.config.to_json(), "log": {"length": log_length}}
         return Checkpoint(self.position.step, tensors, values)
 
     def restore(self, checkpoint: Checkpoint) -> int:
-        """Back to where the checkpoint was taken; the length of the log then."""
+        """Restore the checkpoint; returns the length of the log at that time."""
         try:
-            before = TrainConfig.from_json(checkpoint.values["config"])
-            fixed = ("seed", "accumulate")
-            changed = [
-                f"{name} {getattr(before, name)} → {getattr(self.config, name)}"
-                for name in fixed
-                if getattr(before, name) != getattr(self.config, name)
-            ]
-            if type(before.optimizer) is not type(self.config.optimizer):
-                changed.append(f"optimizer {type(before.optimizer).__name__} → {type(self.config.optimizer).__name__}")
-            if changed:
-                raise BadConfig(f"the run was begun otherwise: {', '.join(changed)}; go on with what it had, or begin a new run")
-            load_weights(self.model, checkpoint.tensors["model"], f"the weights of step {checkpoint.step}")
+            self._check_unchanged(TrainConfig.from_json(checkpoint.values["config"]))
+            load_parameters(self.model, checkpoint.tensors["model"], f"the parameters of step {checkpoint.step}")
             _unflat(self.optimizer, self.model, checkpoint.tensors["optimizer"])
             if self.ema:
-                # a run that had no running mean begins one from the weights it has
-                self.ema.mean = self._placed(checkpoint, "ema") or self.ema.__class__(self.model, self.config.ema).mean
+                # a run without a moving average starts one from its parameters
+                self.ema.mean = self._placed(checkpoint, "ema") or Ema(self.model, self.config.ema).mean
             self.ring.fill(self._placed(checkpoint, "ring"))
             self.best = self._placed(checkpoint, "best")
             self.position = Position.from_json(checkpoint.values["loop"])
             set_rng_state(checkpoint.values["rng"])
             return int(checkpoint.values["log"]["length"])
+        except RegardError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, BadConfig | BadFile):
-                raise
             raise BadFile(f"the checkpoint of step {checkpoint.step} lacks something this version needs: {error!r}") from error
 
-    def _placed(self, checkpoint: Checkpoint, group: str) -> Weights:
-        """Weights as the model's own are: on its device, and cut as they are. A name may carry a number, "0:name"."""
-        own = weights_of(self.model)
+    def _check_unchanged(self, before: TrainConfig) -> None:
+        """Refuse settings with which a resumed run would not give what an uninterrupted one gives."""
+        old, new = ({"seed": c.seed, "accumulate": c.accumulate, "optimizer": type(c.optimizer).__name__} for c in (before, self.config))
+        if changed := [f"{name} {old[name]} → {new[name]}" for name in old if old[name] != new[name]]:
+            raise BadConfig(f"the run was started with other settings: {', '.join(changed)}; resume with the old ones, or start a new run")
+
+    def _placed(self, checkpoint: Checkpoint, group: str) -> Parameters:
+        """Tensors placed and sharded like the model's own. A name may have a number in front, "0:name"."""
+        own = parameters_of(self.model)
         return {name: alike(tensor, own[name.rpartition(":")[2]]) for name, tensor in checkpoint.tensors.get(group, {}).items()}
 
 
 def _flat(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """ "exp_avg:encoder.weight" → tensor; numbers become tensors of one number."""
+    """ "exp_avg:encoder.weight" → tensor; numbers become scalar tensors."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{key}:{names[parameter]}": value if isinstance(value, Tensor) else torch.tensor(value)
@@ -131,7 +118,7 @@ def _flat(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tenso
 
 
 def _unflat(optimizer: torch.optim.Optimizer, model: nn.Module, flat: dict[str, Tensor]) -> None:
-    """Through the optimiser's own door, which knows what belongs on which device in which type."""
+    """Through `load_state_dict`, which knows the device and dtype of each tensor."""
     parameters = dict(model.named_parameters())
     states: dict[str, dict[str, Tensor]] = {}
     for key, tensor in flat.items():

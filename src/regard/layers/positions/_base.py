@@ -1,4 +1,4 @@
-"""What a position scheme may do: add to embeddings, change queries and keys, give a bias to the scores."""
+"""The contract of a position scheme: add to embeddings, change queries and keys, or give a bias for the scores."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ShapeError
-from ...kernels import Bias
+from ...kernels import Bias, accumulation_dtype
 
 Layout = Literal["interleaved", "halves"]
-Place = int | tuple[int, ...]  # where the first token stands, in all rows or in each: `State.position`
+Offset = int | tuple[int, ...]  # position of the first token, for all rows or per row: `State.position`
 
 
 class Position(nn.Module):
-    """A position scheme. Each overrides what it does and leaves the rest as it is here: nothing.
+    """A position scheme. Subclasses override one of the methods; by default they change nothing.
 
-    Positions are whole numbers from 0 on, and go on where a state stopped.
+    Positions are integers from 0, and continue where a state stopped.
     """
 
     def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
-        """Embeddings of tokens that stand at `at`, (L,) or (B, L), with their places added."""
+        """Embeddings of tokens at positions `at`, (L,) or (B, L), with positional encodings added."""
         return x_BLD
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
-        """Queries at q_from, q_from + 1 …, keys at k_from, k_from + 1 …, and what to add to their scores. A row may have its own.
+    def encode(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Offset, k_from: Offset) -> tuple[Tensor, Tensor, Bias | None]:
+        """Encoded queries at q_from, q_from + 1 …, keys at k_from, k_from + 1 …, and a bias for their scores. Offsets may differ per row.
 
-        When a state holds older keys, those given are the new ones; the bias is asked for the old ones as well.
+        When a state holds older keys, those given are the new ones; the bias covers the old ones as well.
         """
         return q_BLHK, k_BMHK, None
 
 
 def angles(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tuple[float, ...] = ()) -> Tensor:
-    """at · base^(−2c/size) for c = 0 … size/2 − 1, on a new last axis; slower if they are stretched (see `Rotary`).
+    """at · base^(−2c/size) for c = 0 … size/2 − 1, on a new last axis; smaller if stretched (see `Rotary`).
 
-    In float32 at least: a half-precision number cannot even hold the position 257.
+    In float32 at least: bfloat16 cannot even represent the position 257.
     """
-    precise = torch.promote_types(dtype, torch.float32)
-    # the frequencies are made in float64 on the CPU, so that every device turns by the same angles
+    precise = accumulation_dtype(dtype)
+    # frequencies are computed in float64 on the CPU, so that every device rotates by the same angles
     frequency = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     if stretch:
         factor, *slow = stretch
@@ -48,7 +48,7 @@ def angles(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tupl
 
 
 def cells(at: Tensor, columns: int, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Row and column of each position in a picture read line by line, after `prefix` tokens that stand nowhere; and which are inside."""
+    """Row and column of each position in an image in row-major order, after `prefix` tokens outside it; and which positions are inside."""
     inside = at >= prefix
     cell = (at - prefix).clamp(min=0)
     return cell.div(columns, rounding_mode="floor"), cell % columns, inside
@@ -56,4 +56,4 @@ def cells(at: Tensor, columns: int, prefix: int) -> tuple[Tensor, Tensor, Tensor
 
 def divisible(what: str, size: int, by: int) -> None:
     if size <= 0 or size % by:
-        raise ShapeError(f"{what} is {size}, and must be a multiple of {by}; choose {max(by, size // by * by)} or {(size // by + 1) * by}")
+        raise ShapeError(f"{what} is {size}; expected a multiple of {by}: choose {max(by, size // by * by)} or {(size // by + 1) * by}")

@@ -1,9 +1,9 @@
-r"""Positions added to embeddings: the same token at another place is another vector.
+r"""Absolute positions, added to token embeddings.
 
 $$PE_{t,2c} = \sin(t\,θ_c) \qquad PE_{t,2c+1} = \cos(t\,θ_c) \qquad θ_c = 10000^{-2c/D}$$
 
-PE_{t+k} is PE_t turned by fixed angles k·θ_c, so a linear map can look k steps away. Learned positions are a table that
-ends; sinusoids go on for ever. In a picture half of the features tell the row, half the column.
+PE_{t+k} is PE_t rotated by fixed angles k·θ_c, so a linear map can shift by k positions. A learned table has a last position;
+sinusoids have none. In an image half of the features encode the row, half the column.
 
 Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.5; Gehring et al. 2017 (learned), arXiv:1705.03122; on grids
        Parmar et al. 2018, arXiv:1802.05751, and Carion et al. 2020, arXiv:2005.12872.
@@ -27,13 +27,13 @@ def sinusoids(at: Tensor, width: int, base: float = 10_000.0, layout: Layout = "
     return (torch.stack(pair, -1).flatten(-2) if layout == "interleaved" else torch.cat(pair, -1)).to(dtype)
 
 
-TABLE = 4096  # places that are looked up and not worked out anew: each once, not once a token or a step
+TABLE = 4096  # positions that are looked up in a table instead of computed for every token and step
 
 
 @lru_cache(maxsize=16)
-def _table(places: int, width: int, base: float, layout: Layout, dtype: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):  # it outlives the call, and may be trained with
-        return sinusoids(torch.arange(places), width, base, layout, dtype)
+def _table(positions: int, width: int, base: float, layout: Layout, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):  # cached, and may be used in training later
+        return sinusoids(torch.arange(positions), width, base, layout, dtype)
 
 
 class Sinusoidal(Position):
@@ -54,7 +54,7 @@ class Sinusoidal(Position):
 
 
 class Learned(Position):
-    """A learned vector a place, for the first `length` places."""
+    """A learned vector per position, for the first `length` positions."""
 
     def __init__(self, length: int, width: int):
         super().__init__()
@@ -63,13 +63,13 @@ class Learned(Position):
     def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
         _fits(self, x_BLD, self.table.embedding_dim)
         _inside(self, at, self.table.num_embeddings, "positions")
-        return x_BLD + self.table(at)  # type: ignore[no-any-return]
+        return x_BLD + self.table(at)
 
 
 class GridSinusoidal(Position):
     """Sines and cosines of the row in the first half of the features, of the column in the second.
 
-    The picture is read line by line, `columns` cells a line, after `prefix` tokens (a class token) that get nothing.
+    The image is in row-major order with `columns` columns, after `prefix` tokens (a class token) that get no encoding.
     """
 
     def __init__(self, width: int, columns: int, *, prefix: int = 0, base: float = 10_000.0, layout: Layout = "interleaved"):
@@ -80,12 +80,12 @@ class GridSinusoidal(Position):
     def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
         _fits(self, x_BLD, self.width)
         *axes, inside = cells(at, self.columns, self.prefix)
-        place = torch.cat([sinusoids(axis, self.width // 2, self.base, self.layout, x_BLD.dtype) for axis in axes], -1)
-        return x_BLD + place * inside[..., None]
+        encoding = torch.cat([sinusoids(axis, self.width // 2, self.base, self.layout, x_BLD.dtype) for axis in axes], -1)
+        return x_BLD + encoding * inside[..., None]
 
 
 class GridLearned(Position):
-    """A learned vector a row in the first half of the features, a learned vector a column in the second."""
+    """A learned vector per row in the first half of the features, a learned vector per column in the second."""
 
     def __init__(self, width: int, rows: int, columns: int, *, prefix: int = 0):
         super().__init__()
@@ -108,9 +108,9 @@ def _fits(scheme: Position, x_BLD: Tensor, width: int) -> None:
 
 
 def _inside(scheme: Position, at: Tensor, size: int, what: str) -> None:
-    # looking at the numbers makes a GPU wait, and there the look-up itself refuses
+    # reading the values would make a GPU wait, and there the lookup itself fails
     if at.numel() and at.device.type == "cpu" and (int(at.max()) >= size or int(at.min()) < 0):
         raise ShapeError(
-            f"{type(scheme).__name__} has {size} {what}, 0 to {size - 1}, and was asked for {int(at.min())} to {int(at.max())}; "
-            "make a longer table, or use Sinusoidal or Rotary, which do not end"
+            f"{type(scheme).__name__} has {size} {what}, 0 to {size - 1}, got {int(at.min())} to {int(at.max())}; "
+            "build a longer table, or use Sinusoidal or Rotary, which have no last position"
         )

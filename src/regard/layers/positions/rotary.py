@@ -1,15 +1,15 @@
-r"""Rotary positions: queries and keys are turned by their place, so that their product knows the distance.
+r"""Rotary positions (RoPE): queries and keys are rotated by their position, so that dot products depend on the distance.
 
 $$q'_i = R(i)\,q_i \qquad k'_j = R(j)\,k_j \qquad q_i'^\top k'_j = q_i^\top R(j - i)\,k_j$$
 
-R(t) turns the c-th pair of features by the angle t·θ_c, θ_c = base^(−2c/K). Which features make a pair is the layout:
+R(t) rotates the c-th pair of features by the angle t·θ_c, θ_c = base^(−2c/K). Which features make a pair is the layout:
 neighbours (interleaved: RoFormer, GPT-J) or one of each half (halves: GPT-NeoX, Llama). Both compute the same family of
-functions; weights trained with one mean nothing in the other. Keys are turned once, before they are cached.
+functions, but parameters trained with one do not fit the other. Keys are rotated once, before they are cached.
 
-With a mechanism that hashes or maps features, the turn happens first, and changes what is hashed or mapped.
+With a mechanism that hashes or maps features, the rotation comes first and changes what is hashed or mapped.
 
-A model that was trained on short texts reads longer ones if its angles are made smaller (`stretch`): all of them by one factor
-(Chen et al. 2023, "Extending context window", arXiv:2306.15595), or only those that turn slowly, so that neighbours are told apart as before
+A model trained on short texts can read longer ones if its angles are made smaller (`stretch`): all of them by one factor
+(Chen et al. 2023, "Extending context window", arXiv:2306.15595), or only slow ones, so that neighbours are distinguished as before
 (Llama 3.1, Grattafiori et al. 2024, arXiv:2407.21783).
 
 Paper: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 12–16 and 34. On grids Heo et al. 2024, arXiv:2403.13298.
@@ -24,19 +24,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import places
+from ...attention import positions
 from ...errors import BadConfig
 from ...kernels import Bias
-from ._base import Layout, Place, Position, angles, cells, divisible
+from ._base import Layout, Offset, Position, angles, cells, divisible
 
 
 def rotate(x_BLHK: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "halves") -> Tensor:
-    """The first 2·C features turned, pair c at place l by the angle whose cosine and sine are given, (L, 1, C) or a row apart."""
-    return Turned.apply(x_BLHK, cos, sin, layout)  # type: ignore[no-any-return, no-untyped-call]
+    """Rotate the first 2·C features, pair c at position l by the angle with the given cosine and sine, (L, 1, C) or (B, L, 1, C)."""
+    return _Rotate.apply(x_BLHK, cos, sin, layout)  # type: ignore[no-untyped-call]
 
 
-class Turned(torch.autograd.Function):
-    """Gradients are turned back. In four passes a way, where autograd would need some twenty."""
+class _Rotate(torch.autograd.Function):
+    """Gradients are rotated back. Four passes per direction, where autograd would need about twenty."""
 
     @staticmethod
     def forward(ctx: Any, x_BLHK: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
@@ -59,43 +59,43 @@ def _pairs(x: Tensor, layout: Layout) -> Sequence[Tensor]:
     return x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, -1)
 
 
-def turns(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tuple[float, ...] = ()) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angles at places (…, L), as `rotate` takes them."""
-    turn = angles(at, size, base, dtype, stretch).unsqueeze(-2)
-    return turn.cos(), turn.sin()
+def cos_sin(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tuple[float, ...] = ()) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angles at positions (…, L), as `rotate` takes them."""
+    angle = angles(at, size, base, dtype, stretch).unsqueeze(-2)
+    return angle.cos(), angle.sin()
 
 
 @lru_cache(maxsize=8)
-def _turns(
-    start: Place, count: int, size: int, base: float, stretch: tuple[float, ...], dtype: torch.dtype, device: torch.device
+def _cached_cos_sin(
+    start: Offset, count: int, size: int, base: float, stretch: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Made once for q and k of all layers of a step."""
-    with torch.inference_mode(False):  # they outlive the call, and may be trained with
-        return turns(places(start, count, device), size, base, dtype, stretch)
+    """Computed once for q and k of all layers of a step."""
+    with torch.inference_mode(False):  # cached, and may be used in training later
+        return cos_sin(positions(start, count, device), size, base, dtype, stretch)
 
 
 class Rotary(Position):
-    """Pairs of features turned by angles that grow with the place; `part` of them only, if given, and all otherwise.
+    """Pairs of features rotated by angles proportional to the position; the first `part` features only, if given.
 
-    stretch  (factor,): all angles divided by it. (factor, low, high, length): those of pairs that turn fewer than `low` times in `length`
-             tokens, in steps less for the others, and not at all from `high` times on.
+    stretch  (factor,): all angles divided by it. (factor, low, high, length): those of pairs with fewer than `low` rotations in
+             `length` tokens; none of those with more than `high`; in between, interpolated.
     """
 
     def __init__(self, *, base: float = 10_000.0, part: int | None = None, layout: Layout = "halves", stretch: tuple[float, ...] = ()):
         super().__init__()
         if part is not None:
-            divisible("the part that rotary positions turn", part, 2)
+            divisible("the part that rotary positions rotate", part, 2)
         check_stretch(stretch)
         self.base, self.part, self.layout, self.stretch = base, part, layout, tuple(stretch)
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
+    def encode(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Offset, k_from: Offset) -> tuple[Tensor, Tensor, Bias | None]:
         return self._at(q_BLHK, q_from), self._at(k_BMHK, k_from), None
 
-    def _at(self, x_BLHK: Tensor, start: Place) -> Tensor:
+    def _at(self, x_BLHK: Tensor, start: Offset) -> Tensor:
         size = x_BLHK.shape[-1] if self.part is None else min(self.part, x_BLHK.shape[-1])
-        divisible("the head size that rotary positions turn", size, 2)
-        turned = _turns(start, x_BLHK.shape[1], size, self.base, self.stretch, x_BLHK.dtype, x_BLHK.device)
-        return rotate(x_BLHK, *turned, self.layout)
+        divisible("the head size for rotary positions", size, 2)
+        rotation = _cached_cos_sin(start, x_BLHK.shape[1], size, self.base, self.stretch, x_BLHK.dtype, x_BLHK.device)
+        return rotate(x_BLHK, *rotation, self.layout)
 
 
 def check_stretch(stretch: tuple[float, ...]) -> None:
@@ -105,22 +105,22 @@ def check_stretch(stretch: tuple[float, ...]) -> None:
 
 
 class GridRotary(Position):
-    """In a picture: the first half of the features turned by the row, the second by the column.
+    """Rotary positions in an image: the first half of the features rotated by the row, the second by the column.
 
-    The picture is read line by line, `columns` cells a line, after `prefix` tokens (a class token) that are not turned.
+    The image is in row-major order with `columns` columns, after `prefix` tokens (a class token) that are not rotated.
     """
 
     def __init__(self, columns: int, *, prefix: int = 0, base: float = 10_000.0, layout: Layout = "halves"):
         super().__init__()
         self.columns, self.prefix, self.base, self.layout = columns, prefix, base, layout
 
-    def place(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Place, k_from: Place) -> tuple[Tensor, Tensor, Bias | None]:
+    def encode(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Offset, k_from: Offset) -> tuple[Tensor, Tensor, Bias | None]:
         return self._at(q_BLHK, q_from), self._at(k_BMHK, k_from), None
 
-    def _at(self, x_BLHK: Tensor, start: Place) -> Tensor:
-        divisible("the head size that grid rotary positions turn", x_BLHK.shape[-1], 4)
-        at = places(start, x_BLHK.shape[1], x_BLHK.device)
+    def _at(self, x_BLHK: Tensor, start: Offset) -> Tensor:
+        divisible("the head size for grid rotary positions", x_BLHK.shape[-1], 4)
+        at = positions(start, x_BLHK.shape[1], x_BLHK.device)
         row, column, inside = cells(at, self.columns, self.prefix)
         halves = zip(x_BLHK.chunk(2, -1), (row * inside, column * inside), strict=True)
         size = x_BLHK.shape[-1] // 2
-        return torch.cat([rotate(x, *turns(axis, size, self.base, x.dtype), self.layout) for x, axis in halves], -1)
+        return torch.cat([rotate(x, *cos_sin(axis, size, self.base, x.dtype), self.layout) for x, axis in halves], -1)

@@ -1,0 +1,96 @@
+"""Score, normalise, average: what attention in recurrent networks, and softmax attention after it, have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..kernels import ScoreActivation, attend, attend_pointwise
+from ._base import Attention, Call
+from .helpers import average, by_rows, share_heads, softmax_where
+
+
+class ScoreAttention(Attention):
+    r"""A score for each pair of query and key, a normaliser over the allowed keys, an average of their values.
+
+    $$o_i = \sum_j \mathrm{normalise}_j\big(s(q_i, k_j) + b_{ij}\big)\, v_j$$
+
+    Write `scores`. Optional: `prepare`, the part that concerns a query or a key alone, run once per call; `normalise`, softmax by default;
+    `numbers_per_pair`, how many numbers `scores` forms per pair. The average runs over chunks of query rows, each recomputed in the
+    backward pass: L × M is never stored unless it is small.
+    """
+
+    def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of the score that concerns a query or a key alone."""
+        return q_BLHK, k_BMHK
+
+    def scores(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        """scores_BHLM from prepared queries and keys; `call` has the positions."""
+        raise NotImplementedError
+
+    def normalise(self, scores_BHLM: Tensor, mask_BHLM: Tensor) -> Tensor:
+        """weights_BHLM, zero outside the mask; rows without an allowed key are zeros, with finite gradients."""
+        return softmax_where(scores_BHLM, mask_BHLM)
+
+    def numbers_per_pair(self, q_BLHK: Tensor) -> int:
+        return 1
+
+    def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        return self._prepared_weights(*self.prepare(q_BLHK, k_BMHK), call)
+
+    def _prepared_weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        return self.normalise(self.scores(q_BLHK, k_BMHK, call) + call.scores_bias(), call.mask())
+
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        q_BLHK, k_BMHK = self.prepare(q_BLHK, k_BMHK)
+
+        def attend_rows(rows: Tensor) -> Tensor:
+            return average(self._prepared_weights(q_BLHK[:, rows], k_BMHK, call.of_rows(rows)), v_BMHV)
+
+        return by_rows(attend_rows, q_BLHK, v_BMHV, q_BLHK.shape[2] * call.keys * self.numbers_per_pair(q_BLHK))
+
+
+class DotProductAttention(ScoreAttention):
+    """A score that is the dot product of a transformed query and key, so the tiled softmax kernel applies. Write `prepare`."""
+
+    def scores(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        return torch.einsum("blhk,bmhk->bhlm", q_BLHK, share_heads(k_BMHK, q_BLHK.shape[2]))
+
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        q_BLHK, k_BMHK = self.prepare(q_BLHK, k_BMHK)
+        return attend(q_BLHK, k_BMHK, v_BMHV, call.pattern, scale=1.0, bias=call.bias)
+
+
+class PointwiseAttention(DotProductAttention):
+    """Weights that are a function of each score alone, without a normaliser, computed in tiles.
+
+    Set `activation`. Optional: `prepare` (by default q / √K and k), `row_bias`, one number per query added to its scores. Set
+    `normalised=False` in `facts`.
+    """
+
+    activation: ClassVar[ScoreActivation]
+
+    def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
+        return q_BLHK * q_BLHK.shape[-1] ** -0.5, k_BMHK
+
+    def row_bias(self, call: Call) -> Tensor | None:
+        """A number added to all scores of a query, broadcasting to BHL."""
+        return None
+
+    def _prepared_weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        scores_BHLM, row_bias = self.scores(q_BLHK, k_BMHK, call) + call.scores_bias(), self.row_bias(call)
+        if row_bias is not None:
+            scores_BHLM = scores_BHLM + row_bias.unsqueeze(-1).to(scores_BHLM.dtype)
+        return self.normalise(scores_BHLM, call.mask())
+
+    def normalise(self, scores_BHLM: Tensor, mask_BHLM: Tensor) -> Tensor:
+        allowed_BHLM = mask_BHLM & (scores_BHLM > -torch.inf)
+        return self.activation.value(scores_BHLM.masked_fill(~allowed_BHLM, 0)).masked_fill(~allowed_BHLM, 0)
+
+    def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        q_BLHK, k_BMHK = self.prepare(q_BLHK, k_BMHK)
+        return attend_pointwise(
+            q_BLHK, k_BMHK, v_BMHV, call.pattern, self.activation, scale=1.0, bias=call.bias, row_bias=self.row_bias(call)
+        )

@@ -1,0 +1,99 @@
+"""Text generation: complete, serve."""
+
+from __future__ import annotations
+
+import json as json_
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tyro.conf import Positional, UseAppendAction
+
+from ..decode import EngineOptions, GenerationOptions, generate, quantize, stream
+from ..decode.quantization import ParameterDtype
+from ..errors import NotSupported
+from ..models import LanguageModel
+from ..runs import Run
+from ._command import Command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete(Command):
+    """Complete prompts with a language model: the arguments, or all of standard input as one.
+
+    As in:  regard complete runs/book "Once upon a time" --max-tokens 100 --temperature 0.8 --stop "The end"
+            regard complete runs/book --n 3 --seed 7 --json < prompt.txt
+    """
+
+    folder: Positional[Path]
+    """Run directory, or a transformers directory."""
+    prompts: Positional[tuple[str, ...]] = ()
+    """Prompts; standard input if not given."""
+    generation: UseAppendAction[GenerationOptions] = field(default_factory=GenerationOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    dtype: ParameterDtype = "float32"
+    """Number format of the parameters: int8 is the fastest; float16x2 is as exact as float32 and faster on x86."""
+    json: bool = False
+    """Print a JSON object per completion."""
+
+    def run(self) -> None:
+        run = load_language_model(self.folder)
+        model, tokenizer = quantize(run.model, self.dtype), run.processor.tokenizer
+        prompts = list(self.prompts) or [sys.stdin.read()]
+        if len(prompts) == self.generation.num_completions == 1 and not self.json:
+            for chunk in stream(model, tokenizer, prompts, self.generation, self.engine):
+                print(chunk.text, end="", flush=True)
+            print()
+            return
+        for prompt, completions in zip(prompts, generate(model, tokenizer, prompts, self.generation, self.engine), strict=True):
+            for one in completions:
+                found = {"prompt": prompt, "text": one.text, "finish": one.finish_reason, "log_prob": round(one.log_prob, 4)}
+                print(json_.dumps(found, ensure_ascii=False) if self.json else f"{one.text}\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(Command):
+    """Serve a language model over HTTP like OpenAI's completions: /v1/completions, /v1/models, /v1/attention, /health, /metrics.
+
+    As in:  regard serve runs/book
+            REGARD_KEY=$(openssl rand -hex 24) regard serve runs/book --host 0.0.0.0 --port 8080
+    """
+
+    folder: Positional[Path]
+    """Run directory, or a transformers directory."""
+    host: str = "127.0.0.1"
+    """Address to listen at; one that other machines reach needs a key."""
+    port: int = 8000
+    """Port; 0: a free one."""
+    key: str | None = None
+    """API key that clients send as Authorization: Bearer KEY; better given as REGARD_KEY in the environment, where others cannot read it."""
+    name: str | None = None
+    """Name of the model; that of the directory if not given."""
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    dtype: ParameterDtype = "float32"
+    """Number format of the parameters: int8 is the fastest; float16x2 is as exact as float32 and faster on x86."""
+
+    def run(self) -> None:
+        from ..serve import serve
+
+        def load() -> tuple[LanguageModel, Any]:
+            run = load_language_model(self.folder)
+            return run.model, run.processor.tokenizer
+
+        key = os.environ.get("REGARD_KEY") if self.key is None else self.key
+        name = self.name or self.folder.resolve().name
+        serve(load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine)
+
+
+def load_language_model(folder: Path) -> Run[LanguageModel]:
+    """The run of a model that generates text."""
+    from .. import load_run
+
+    run: Run[Any] = load_run(folder)
+    if not isinstance(run.model, LanguageModel):
+        raise NotSupported(
+            f"{folder}: a run of the task {run.task}, which does not generate text; `regard train language` trains one that does"
+        )
+    return run

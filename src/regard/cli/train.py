@@ -1,0 +1,149 @@
+"""`regard train TASK`: the options of the task, of the training and of the model, each declared once, in the dataclasses the library takes."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tyro.conf import Suppress, UseAppendAction
+
+from ..errors import BadConfig, UnknownName
+from ..machine import keep_memory
+from ..runs import RunConfig, parse_options, read_config_file, to_plain
+from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
+from ..train import TrainOptions, launch
+from ._command import Command, format_settings, parse, parse_settings
+
+TaskOptions = TypeVar("TaskOptions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Command, Generic[TaskOptions]):
+    """Train a model on a task; `regard train TASK --help` shows its options.
+
+    As in:  regard train language --out runs/python --minutes 5
+            regard train translation --data numbers:en-de --out runs/numbers --minutes 2
+    """
+
+    task_name: Suppress[str] = ""
+    out: Path | None = None
+    """Run directory."""
+    model: str = ""
+    """Name from `regard list models`."""
+    set: UseAppendAction[tuple[str, ...]] = ()
+    """Setting of the model, as in --set width=128; may be repeated."""
+    init_from: Path | None = None
+    """Run (or transformers directory) whose model and tokenizer to begin with."""
+    from_scratch: bool = False
+    """With --init-from: only the shape and the tokenizer of that run, not what it has learned."""
+    config: Path | None = None
+    """File with the options, as --print-config prints them (or a config.json); options given here go before it."""
+    print_config: bool = False
+    """Print all options as a file for --config, and do nothing else."""
+    resume: bool = False
+    """Continue the run in --out; all options come from it, and only --steps, --epochs and --minutes may be larger."""
+    nproc_per_node: int = 1
+    """Processes on this machine; torchrun … -m regard train … works too."""
+    quiet: bool = False
+    """Plain lines instead of a progress bar."""
+    task: TaskOptions
+    train: TrainOptions = field(default_factory=TrainOptions)
+
+    @classmethod
+    def main(cls, arguments: Sequence[str]) -> None:
+        early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        early.add_argument("--config", type=Path)
+        early.add_argument("--out", type=Path)
+        early.add_argument("--resume", action="store_true")
+        known, _ = early.parse_known_args(list(arguments))
+        named = bool(arguments) and not arguments[0].startswith("-")
+        given = read_config_file(known.config) if known.config else None
+        if known.resume and known.out is not None:
+            given = resumed_config(known.out)
+        if not named and given is None:
+            return _help(arguments)
+        task = find_task(arguments[0] if named or given is None else given.task)
+        if given is not None and given.task != task.name:
+            raise BadConfig(f"{known.out if known.resume else known.config} is of the task {given.task}, not {task.name}")
+        command = parse(
+            cls[task.Options],  # type: ignore[index]
+            arguments[1:] if named else arguments,
+            f"regard train {task.name}",
+            description=inspect.getdoc(task),
+            default=_defaults(cls, task, given),
+        )
+        command.run()
+
+    def run(self) -> None:
+        task, settings = find_task(self.task_name), parse_settings(self.set)
+        options: Any = self.task
+        base: Any = self.init_from
+        if self.print_config:
+            config = new_config(task, options, self.train, self.model, settings, base, self.from_scratch)
+            print(config.to_toml(), end="")
+            return
+        if self.out is None:
+            raise BadConfig("no run directory; name it with --out")
+        if self.nproc_per_node > 1 and "RANK" not in os.environ:
+            sys.exit(launch(self.nproc_per_node, ["-m", "regard", *sys.argv[1:]]))
+        keep_memory()
+        if base is not None and not self.resume:
+            from .. import load_run
+
+            base = load_run(base)
+        result = train(
+            task,
+            options,
+            self.train,
+            self.out,
+            model=self.model,
+            settings=settings,
+            init_from=base,
+            from_scratch=self.from_scratch,
+            resume=self.resume,
+            progress=not self.quiet,
+        )
+        if os.environ.get("RANK", "0") == "0":
+            self._report(task, result)
+
+    def _report(self, task: type[Task[Any]], result: TrainResult) -> None:
+        if result.seeds:
+            for name in result.metrics:
+                mean, low, high = result.spread(name)
+                print(f"{name:10} {mean:.4f} ({low:.4f} to {high:.4f} over {len(result.seeds)} seeds), on validation")
+            print(f"kept: seed {result.best_seed}")
+        else:
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
+            print(f"{result.steps} steps, {result.seconds:.0f} s; on validation: {figures}")
+        print(f"Next:  {task.next_commands.format(out=self.out)}")
+
+
+def _defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None) -> Train[Any]:
+    """What options are where the command line says nothing: the task's own, those of a file, or those of the run to resume."""
+    if given is None:
+        return kind(task_name=task.name, model=task.default_model, task=task.Options(), train=task.default_train)
+    where = f"the task {task.name}"
+    return kind(
+        task_name=task.name,
+        model=given.model or task.default_model,
+        set=format_settings(given.settings),
+        init_from=None if given.init_from is None else Path(given.init_from),
+        from_scratch=given.from_scratch,
+        task=parse_options(task.Options, to_plain(task.Options()) | given.options, where),
+        train=parse_options(TrainOptions, to_plain(task.default_train) | given.train, "training"),
+    )
+
+
+def _help(arguments: Sequence[str]) -> None:
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise UnknownName("task", arguments[0], [task.name for task in TASKS])
+    print("usage: regard train TASK [OPTIONS]\n")
+    print(f"{inspect.getdoc(Train)}\n\nTasks:")
+    for task in TASKS:
+        print(f"  {task.name:14}{(inspect.getdoc(task) or '').splitlines()[0]}")

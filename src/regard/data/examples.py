@@ -1,0 +1,211 @@
+"""Labelled examples: a text or a pair of texts with a label, or words with a label each.
+
+    read_labelled("reviews.tsv")                            text, label; text, text, label; or named by a header line
+    read_labelled("reviews.tsv", fields=("3", "1"))         the third column is the text, the first the label
+    read_labelled("nli.jsonl", fields=("premise", "hypothesis", "gold_label"))
+    read_labelled("TREC.train.all")                         lines without a tab: the label, a space, the text
+    read_tagged("ner.tsv")                                  a word, a tab or space, its label; a blank line ends a sentence (CoNLL)
+    read_tagged("ner.jsonl", fields=("tokens", "tags"))     an object per sentence, two lists of the same length
+
+Files may end in .gz or .xz. The last field is the label; without `fields`, common names are tried (`NAMES`). Malformed lines stop or
+are skipped as in `regard.data.read_pairs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from ..errors import BadFile, NotSupported
+from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, every_line, lines, no_text, objects, plain_suffix, reach, unwritable
+from .splits import SHARES, split
+
+NAMES = (  # of the first text, the second, and the label; case-insensitive
+    ("text", "sentence", "text1", "text_a", "sentence1", "sentence_a", "premise", "question", "question1", "review", "content"),
+    ("text2", "text_b", "sentence2", "sentence_b", "hypothesis", "answer", "question2"),
+    ("label", "gold_label", "class", "category", "sentiment", "entailment_judgment"),
+)
+WORDS, TAGS = ("tokens", "words"), ("tags", "labels", "ner_tags", "pos_tags")
+
+
+class Labelled(NamedTuple):
+    """One text or two, and their label."""
+
+    texts: tuple[str, ...]
+    label: str
+
+
+class Tagged(NamedTuple):
+    """The words of a sentence, and a label per word."""
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+Kind = TypeVar("Kind", Labelled, Tagged)
+
+
+@dataclass(frozen=True)
+class Examples(Generic[Kind]):
+    """Examples for training, validation and test."""
+
+    train: list[Kind]
+    valid: list[Kind]
+    test: list[Kind]
+    skipped: Skipped = field(default_factory=lambda: Skipped(unit="line"))
+
+    def __str__(self) -> str:
+        return f"{len(self.train):,} examples to train on, {len(self.valid):,} for validation, {len(self.test):,} for test"
+
+
+def read_labelled(
+    path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
+    longest: int = 1 << 20, shares: tuple[float, float] = SHARES,
+) -> Examples[Labelled]:  # fmt: skip
+    """Texts with a label each, in three parts; a part without a file is split off by a hash of the text."""
+    if len(fields) == 1 or len(fields) > 3:
+        raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in fields=('text', 'label')")
+
+    def found(one: Path) -> Iterator[Labelled | Fault]:
+        return _labelled_objects(one, fields, longest) if plain_suffix(one) in OBJECTS else _table(one, fields, longest)
+
+    return _three(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts))
+
+
+def read_tagged(
+    path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
+    longest: int = LONGEST, shares: tuple[float, float] = SHARES,
+) -> Examples[Tagged]:  # fmt: skip
+    """Sentences with a label per word, in three parts; a part without a file is split off by a hash of the sentence."""
+    if len(fields) not in (0, 2):
+        raise NotSupported(f"fields {tuple(fields)}: give that of the words and that of their labels, as in fields=('tokens', 'tags')")
+
+    def found(one: Path) -> Iterator[Tagged | Fault]:
+        return _tagged_objects(one, fields, longest) if plain_suffix(one) in OBJECTS else _conll(one, fields, longest)
+
+    return _three(found, path, valid, test, on_error, shares, lambda one: " ".join(one.words))
+
+
+def _three(
+    found: Callable[[Path], Iterable[Kind | Fault]], path: str | Path, valid: str | Path | None, test: str | Path | None, on_error: Policy,
+    shares: tuple[float, float], key: Callable[[Kind], str],
+) -> Examples[Kind]:  # fmt: skip
+    skipped = Skipped(unit="line", on_error=on_error)
+
+    def read(one: str | Path) -> list[Kind]:
+        kept = list(skipped.sound(found(Path(one))))
+        if not kept:
+            raise BadFile(f"{one}: no example in it{f'; {skipped}' if len(skipped) else ''}")
+        return kept
+
+    whole = read(path)
+    made = split(((key(one), str(n), "") for n, one in enumerate(whole)), (0.0 if valid else shares[0], 0.0 if test else shares[1]))
+    parts = {name: [whole[int(n)] for n, _ in rows] for name, rows in made.items()}
+    return Examples(parts["train"], read(valid) if valid else parts["valid"], read(test) if test else parts["test"], skipped)
+
+
+def _table(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
+    columns: list[int] | None = [int(name) - 1 for name in fields] if fields and all(name.isdecimal() for name in fields) else None
+    if columns and min(columns) < 0:
+        raise NotSupported(f"fields {tuple(fields)}: columns are counted from 1")
+    spaced = False
+    for number, line in enumerate(lines(path, longest), 1):
+        if isinstance(line, Fault):
+            yield line
+            continue
+        where, cells = f"{path}, line {number:,}", [cell.strip() for cell in line.split("\t")]
+        if columns is None:  # the first line decides
+            named = _named(cells, fields)
+            if fields and named is None:
+                header = ", ".join(map(repr, cells))[:200]
+                raise BadFile(f"{where}: no columns called {', '.join(map(repr, fields))}; the header has {header}")
+            if named is None and len(cells) > 3:
+                raise BadFile(
+                    f"{where}: {len(cells)} columns, and no header that names a text and a label; say which they are by number, "
+                    "as in fields=('2', '4')"
+                )
+            spaced = named is None and len(cells) == 1
+            columns = named or [0, 1, 2][: min(len(cells), 3)]
+            if named:
+                continue
+        if spaced:
+            label, _, rest = line.strip().partition(" ")
+            cells, columns = [rest.strip(), label], [0, 1]
+        if len(cells) <= max(columns):
+            yield Fault(where, "too few columns", f"{len(cells)}, expected at least {max(columns) + 1}", "separate text and label by a tab")
+        elif not all(cells[c] for c in columns):
+            yield Fault(where, "empty column")
+        else:
+            yield Labelled(tuple(cells[c] for c in columns[:-1]), cells[columns[-1]])
+
+
+def _named(cells: list[str], fields: Sequence[str]) -> list[int] | None:
+    """The columns that a header line names, if it is one."""
+    if fields:
+        return [cells.index(name) for name in fields] if all(name in cells for name in fields) else None
+    lower = [cell.lower() for cell in cells]
+    found = [next((lower.index(name) for name in names if name in lower), None) for names in NAMES]
+    return [c for c in found if c is not None] if found[0] is not None and found[2] is not None else None
+
+
+def _labelled_objects(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
+    for where, described in objects(path, longest):
+        if isinstance(described, Fault):
+            yield described
+            continue
+        chosen = fields
+        if not chosen and isinstance(described, dict):
+            by_lower = {str(key).lower(): key for key in described}
+            chosen = [by_lower[name] for names in NAMES if (name := next((n for n in names if n in by_lower), None))]
+        values = [reach(described, name) for name in chosen]
+        lacking = [name for name, text in zip(chosen[:-1], values, strict=False) if not isinstance(text, str) or not text.strip()]
+        if len(chosen) < 2 or lacking or not isinstance(values[-1], str | int):
+            wrong = lacking[0] if lacking else chosen[-1] if len(chosen) > 1 else "text or label"
+            yield no_text(where, wrong, described, "name the fields, texts first and the label last")
+            continue
+        texts = tuple(" ".join(text.split()) for text in values[:-1])
+        yield next((fault for text in texts if (fault := unwritable(where, text))), Labelled(texts, str(values[-1])))
+
+
+def _conll(path: Path, fields: Sequence[str], longest: int) -> Iterator[Tagged | Fault]:
+    if not all(name.isdecimal() and int(name) for name in fields):
+        raise NotSupported(f"fields {tuple(fields)}: {path} has columns without names; give their numbers, from 1, as in fields=('1', '4')")
+    columns = [int(name) - 1 for name in fields] if fields else [0, -1]
+    words, labels = list[str](), list[str]()
+    for where, line, _ in every_line(path, longest):
+        if isinstance(line, Fault):
+            yield line
+        elif not line.strip() or line.startswith("-DOCSTART-"):
+            if words:
+                yield Tagged(tuple(words), tuple(labels))
+            words, labels = [], []
+        else:
+            cells = line.split("\t") if "\t" in line else line.split()
+            cells = [cell.strip() for cell in cells]
+            if len(cells) <= max(max(columns), 1) or not cells[columns[0]] or not cells[columns[1]]:
+                yield Fault(where, "no word with a label", line[:40], "write a word, a tab and its label")
+                continue
+            words.append("_".join(cells[columns[0]].split()))
+            labels.append(cells[columns[1]])
+    if words:
+        yield Tagged(tuple(words), tuple(labels))
+
+
+def _tagged_objects(path: Path, fields: Sequence[str], longest: int) -> Iterator[Tagged | Fault]:
+    for where, described in objects(path, longest):
+        if isinstance(described, Fault):
+            yield described
+            continue
+        first, second = ((fields[0],), (fields[1],)) if fields else (WORDS, TAGS)
+        words, labels = (
+            next((found for name in names if (found := reach(described, name)) is not None), None) for names in (first, second)
+        )
+        if not isinstance(words, list) or not isinstance(labels, list) or len(words) != len(labels) or not words:
+            yield Fault(where, "no two lists of the same length", f"{first[0]!r} and {second[0]!r}", "name the two fields")
+        elif not all(isinstance(word, str) and word.strip() for word in words):
+            yield Fault(where, "an empty word")
+        else:
+            joined = tuple("_".join(word.split()) for word in words)
+            yield unwritable(where, " ".join(joined)) or Tagged(joined, tuple(map(str, labels)))

@@ -1,0 +1,115 @@
+"""Windows of tokens for a language model: every token is predicted once per epoch, from those before it in its window.
+
+    tokens    BOS t₁ t₂ … EOS BOS t₁ …                 a window reads tokens i … j − 1 and predicts tokens i + 1 … j;
+    windows   |‥‥|‥‥‥‥‥‥|‥‥‥‥‥‥|‥‥‥‥‥‥|‥‥|             the next one starts at j
+
+All have the same length but the first and the last, because each epoch moves the boundaries, so that tokens get other contexts. The
+boundaries and the order of an epoch depend on (seed, epoch) alone. BOS is never predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import NotSupported
+from .cache import TokenizedText
+from .corpus import Numbers
+from .tokens import PAD
+
+NONE = -1  # in `wanted_BL`: nothing to predict here
+
+
+@dataclass
+class LMBatch:
+    """Input tokens, and the token to predict at each position."""
+
+    ids_BL: Tensor
+    wanted_BL: Tensor  # the token after each; NONE where there is nothing to predict
+    document_BL: Tensor | None = None  # numbers of documents, where a row holds more than one
+
+    def __len__(self) -> int:
+        return len(self.ids_BL)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.ids_BL.shape[0], self.ids_BL.shape[1]
+
+    def to(self, device: torch.device | str) -> LMBatch:
+        return replace(self, **{name: x.to(device, non_blocking=True) for name, x in vars(self).items() if x is not None})
+
+
+class LMBatches:
+    """The windows of every epoch, in batches. With `apart`, a row of several documents has their numbers in `document_BL`."""
+
+    def __init__(self, tokens: TokenizedText, length: int, batch: int, *, seed: int = 0, apart: bool = True):
+        if length < 1 or batch < 1:
+            raise NotSupported(f"length={length}, batch={batch}: expected at least 1 of each")
+        if len(tokens) < 2:
+            raise NotSupported(f"{len(tokens)} tokens: expected at least 2, one to predict and one before it")
+        self.tokens, self.length, self.size, self.seed, self.apart = tokens, length, batch, seed, apart
+
+    def plan(self, epoch: int) -> Plan:
+        """Which tokens each batch of the epoch reads, in order, for all processes together."""
+        generator = np.random.default_rng([self.seed, epoch])
+        last = len(self.tokens) - 1  # is predicted, never read
+        first = int(generator.integers(0, self.length)) - self.length  # where the first window would start
+        count = -(-(last - first) // self.length)
+        order = generator.permutation(count)
+        order = order[(first + (order + 1) * self.length) > 0]  # the first may be empty
+        return Plan(order, first, self.length, last, self.size)
+
+    def batch(self, span_B2: Numbers) -> LMBatch:
+        """The tokens of the spans [from, to) that a plan names."""
+        return gather(self.tokens, span_B2, apart=self.apart)
+
+
+class Plan(Sequence[Any]):
+    """Batches of spans [from, to), made on access: an epoch of a large corpus has millions."""
+
+    def __init__(self, order: Numbers, first: int, length: int, last: int, size: int):
+        self.order, self.first, self.length, self.last, self.size = order, first, length, last, size
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.size)
+
+    @overload
+    def __getitem__(self, index: int) -> Numbers: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Numbers]: ...
+
+    def __getitem__(self, index: int | slice) -> Numbers | list[Numbers]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        numbers = self.order[index % len(self) * self.size :][: self.size]
+        begin = self.first + numbers * self.length
+        return np.stack([np.maximum(begin, 0), np.minimum(begin + self.length, self.last)], axis=1)
+
+
+def gather(tokens: TokenizedText, span_B2: Numbers, *, asked_B: Numbers | None = None, apart: bool = True) -> LMBatch:
+    """The batch of the spans [from, to). `asked_B`: the first token of each row that is predicted."""
+    begin, end = span_B2[:, :1], span_B2[:, 1:]
+    place = begin + np.arange(int((end - begin).max()))
+    real = place < end
+    place = np.minimum(place, end - 1)
+    ids = np.where(real, tokens.ids[place], PAD).astype(np.int64)
+    wanted, asked = tokens.ids[place + 1].astype(np.int64), real
+    if asked_B is not None:
+        asked = asked & (place >= asked_B[:, None])
+    document_BL = None
+    if tokens.documents > 1:
+        document, after = (np.searchsorted(tokens.starts, where, side="right") for where in (place, place + 1))
+        asked = asked & (document == after)  # the start of a document is not predicted
+        document -= document[:, :1]
+        if apart and document[:, -1].any():  # otherwise every row is of one document
+            document_BL = torch.from_numpy(document)
+    wanted[~asked] = NONE
+    return LMBatch(torch.from_numpy(ids), torch.from_numpy(wanted), document_BL)

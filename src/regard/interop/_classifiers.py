@@ -1,0 +1,93 @@
+"""Fine-tuned encoders in the files of transformers: its classes that classify a text, or each of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import BadFile, NotSupported
+from ..models import Classifier
+from ..models._encoder import Encoder
+from ._families import FAMILIES
+from ._family import ClassifierHead, Family
+
+
+@dataclass(frozen=True)
+class LabelHead:
+    """The classification head that a config.json describes."""
+
+    per_token: bool
+    head: ClassifierHead
+    base_pooler: str  # the pooler's name in a model that is not fine-tuned
+    labels: tuple[str, ...]
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> LabelHead | None:
+        """None for a model without such a head."""
+        architectures = config.get("architectures") or []
+        names = map(str, architectures) if isinstance(architectures, list) else ()
+        name = next((name for name in names if name.endswith("Classification")), None)
+        if name is None:
+            return None
+        known = {head.architecture: (unit, head, family) for family in FAMILIES for unit, head in family.classifiers.items()}
+        if name not in known:
+            raise NotSupported(f"{name} is not supported; supported classifiers are {', '.join(known)}")
+        unit, head, family = known[name]
+        labels = _labels(config.get("id2label"))
+        if len(labels) < 2 or config.get("problem_type") not in (None, "single_label_classification"):
+            raise NotSupported(
+                f"{name} with {len(labels)} labels and problem_type={config.get('problem_type')!r}; only single-label classification "
+                "with at least two labels is supported"
+            )
+        return cls(unit == "token", head, f"{family.prefix}.{family.pooler}", labels)
+
+
+def _labels(id2label: Any) -> tuple[str, ...]:
+    if id2label is None:
+        return ("LABEL_0", "LABEL_1")  # transformers does not write the default down
+    if not isinstance(id2label, dict) or sorted(id2label) != sorted(str(n) for n in range(len(id2label))):
+        raise BadFile(f"config.json has id2label={str(id2label)[:100]}; expected a label per number, from 0 on")
+    return tuple(str(id2label[str(n)]) for n in range(len(id2label)))
+
+
+def export_classifier(
+    model: Classifier, labels: Sequence[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """config.json and tensors of a fine-tuned model, from those of its body. Pretraining heads are left out."""
+    family, head = _head(model)
+    body = {name.removeprefix(f"{family.prefix}."): x for name, x in tensors.items() if not name.startswith(("cls.", "lm_head."))}
+    exported = {f"{family.prefix}.{name}": x for name, x in body.items() if not name.startswith("pooler.")}
+    for part, output in (("weight", model.output.weight), ("bias", model.output.bias)):
+        if head.pooler and f"{family.pooler}.{part}" in body:
+            exported[f"{head.pooler}.{part}"] = body[f"{family.pooler}.{part}"]
+        exported[f"{head.output}.{part}"] = output
+    names = list(labels) or [f"LABEL_{n}" for n in range(model.output.out_features)]
+    more = {
+        "architectures": [head.architecture],
+        "id2label": {str(n): name for n, name in enumerate(names)},
+        "label2id": {name: n for n, name in enumerate(names)},
+        "classifier_dropout": model.dropout.p,
+    }
+    return {**config, **more}, exported
+
+
+def _head(model: Classifier) -> tuple[Family, ClassifierHead]:
+    body, unit = model.body, "token" if model.each else "text"
+    families = {family.model: family for family in FAMILIES if unit in family.classifiers}
+    if body.facts.name not in families:
+        raise NotSupported(
+            f"transformers has no {unit} classifier that computes what this {body.facts.name} does; "
+            f"supported are {', '.join(families)}. `regard predict` takes the run as it is"
+        )
+    family = families[body.facts.name]
+    head = family.classifiers[unit]
+    assert isinstance(body, Encoder)
+    if not model.each and body.pooler is None:
+        raise NotSupported(
+            f"transformers' {head.architecture} needs a pooler, and this encoder has none; fine-tune one that was "
+            "trained with it: regard train masked --next-sentence yes, or --set pooler=true"
+        )
+    return family, head

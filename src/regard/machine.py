@@ -1,0 +1,226 @@
+"""What this computer can do: processor, memory, allocator, and whether bfloat16 is safe and fast.
+
+bfloat16 is probed in a child process, because the wrong answer kills the process. Some virtual machines advertise matrix instructions
+(AMX) that they do not provide; oneDNN believes it, and the first bfloat16 matmul ends the process with SIGILL. Capping oneDNN's
+instruction set before PyTorch starts avoids that. On processors without bfloat16 instructions the matmul works, hundreds of times slower
+than in float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "bf16")
+_TRIM_THRESHOLD = -1  # of malloc.h
+_MMAP_THRESHOLD = -3
+
+
+def environment() -> dict[str, Any]:
+    """What `regard env` prints about this machine, as plain values. Probes bfloat16, which takes a few seconds the first time."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": {
+            "model": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "torch uses": torch.backends.cpu.get_cpu_capability(),
+            "instruction sets": instruction_sets(),
+        },
+        "memory GiB": memory(),
+        "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        "bfloat16": asdict(bf16()),
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name for itself."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine() or "unknown"
+
+
+def instruction_sets() -> list[str]:
+    """The advertised instruction sets that matter here. Advertised does not mean provided: see `bf16`."""
+    flags = next((line for line in _lines("/proc/cpuinfo") if line.startswith(("flags", "Features"))), "")
+    return [name for name in INSTRUCTION_SETS if name in flags.partition(":")[2].split()]
+
+
+def memory() -> float | None:
+    """The memory of the whole machine in GiB; None where the system does not say."""
+    kib = read_kib("/proc/meminfo", "MemTotal")
+    return None if kib is None else round(kib / 2**20, 1)
+
+
+def read_kib(path: Path | str, field: str) -> int | None:
+    """A field of a file such as /proc/meminfo, in KiB; None where the system has none."""
+    return next((int(line.split()[1]) for line in _lines(path) if line.startswith(field)), None)
+
+
+def keep_memory() -> bool:
+    """Ask glibc to keep freed memory for reuse, process-wide. Returns whether it accepted.
+
+    glibc returns tensors of 32 MiB and more to the system when they are freed, and the system fills every new one with zeros, page by
+    page. Linear attention of 16,384 tokens, width 512, with projections, forward + backward, one thread: 3.0 s, and 2.0 s with memory kept
+    (348,000 page faults, 22,000). `regard train` and `regard run` call it. Up to 2 GiB of freed memory stay with the process.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, 2**30)) and bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def _lines(path: Path | str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+# -- bfloat16 ----------------------------------------------------------------------------------------------------------
+
+CAP = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # no AMX; oneDNN reads it once, before its first kernel
+TIMEOUT = 60.0  # seconds; the child needs two or three, most of them to import torch
+
+# 256³ is large enough for the instruction set to decide, not the cost of a call, and small enough for a processor
+# that emulates bfloat16: 0.1 s at 0.3 GFLOP/s. One thread: with two on a busy machine the waiting decides, and the
+# same processor looked 6 times slower in one run and 2 times faster in the next.
+CHILD = """
+import json, time
+import torch
+import torch.nn.functional as F
+
+def seconds(operation, x):
+    operation(x)
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        operation(x)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+rounded = torch.randn(256, 256).bfloat16()
+operations = {
+    "matmul": lambda x: x @ x,
+    "linear": lambda x: F.linear(x, x),
+    "attention": lambda x: F.scaled_dot_product_attention(*(x.view(1, 4, 256, 64),) * 3),
+}
+measured = {}
+for name, operation in operations.items():
+    right, got = operation(rounded.float()), operation(rounded).float()
+    error = ((got - right).abs().max() / right.abs().max()).item()
+    measured[name] = {"error": error, "speed": seconds(operation, rounded.float()) / seconds(operation, rounded)}
+print(json.dumps(measured))
+"""
+
+
+@dataclass(frozen=True)
+class Bf16:
+    """What bfloat16 does on this machine."""
+
+    usable: bool  # matmuls run, with the cap if one is needed
+    faster: bool  # than float32, with the same cap
+    needs_cap: bool  # crashes unless ONEDNN_MAX_CPU_ISA is set before the process starts
+    note: str
+
+
+def bf16(*, refresh: bool = False) -> Bf16:
+    """Whether bfloat16 works here and is faster; probed once (a few seconds), then read from the user's cache directory."""
+    key = f"probe 1 | {cpu_model()} | torch {torch.__version__} | {CAP[0]}={os.environ.get(CAP[0], '')}"
+    known = _read_cache(cache_file())
+    if not refresh:
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(known.get(key), Bf16)
+    answer, sure = _probe()
+    if sure:
+        _write_cache(cache_file(), known | {key: asdict(answer)})
+    return answer
+
+
+def cache_file() -> Path:
+    """Where the result of the probe is stored."""
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(folder) if os.path.isabs(folder) else Path.home() / ".cache"  # the XDG specification ignores relative paths
+    return root / "regard" / "bf16.json"
+
+
+def _probe() -> tuple[Bf16, bool]:
+    """The result, and whether to store it: a child that could not start says nothing about the processor."""
+    measured = _run_child({})
+    if isinstance(measured, dict):
+        return _conclude(measured, needs_cap=False), True
+    if measured < 0 and CAP[0] not in os.environ:
+        capped = _run_child({CAP[0]: CAP[1]})
+        if isinstance(capped, dict):
+            return _conclude(capped, needs_cap=True), True
+    if measured < 0:
+        name = signal.Signals(-measured).name if -measured in set(signal.Signals) else f"signal {-measured}"
+        return Bf16(False, False, False, f"crashes ({name}): not used"), True
+    return Bf16(False, False, False, "could not be tried (the child process failed or was too slow): not used"), False
+
+
+def _conclude(measured: dict[str, dict[str, float]], needs_cap: bool) -> Bf16:
+    """The worst operation decides: a model uses all of them."""
+    works = f"works only with {CAP[0]}={CAP[1]}" if needs_cap else "works"
+    if not all(operation["error"] < 0.05 for operation in measured.values()):  # rounding gives less than 0.01
+        return Bf16(False, False, needs_cap, "runs, but its results are wrong: not used")
+    name, speed = min(((name, operation["speed"]) for name, operation in measured.items()), key=lambda pair: pair[1])
+    if speed > 1:
+        return Bf16(True, True, needs_cap, f"{works}, at least {speed:.1f}× as fast as float32")
+    slower = 1 / max(speed, 1e-6)
+    return Bf16(True, False, needs_cap, f"{works}, but slower than float32: not used ({name} takes {slower:.{0 if slower >= 10 else 1}f}×)")
+
+
+def _run_child(extra: dict[str, str]) -> dict[str, dict[str, float]] | int:
+    """What the child measured, or the return code it ended with (negative: a signal)."""
+    try:
+        command, env = [sys.executable, "-c", CHILD], os.environ | extra
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 1
+    if done.returncode != 0:
+        return done.returncode
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        return {name: {what: float(operation[what]) for what in ("error", "speed")} for name, operation in found.items()}
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return 1
+
+
+def _read_cache(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _write_cache(path: Path, known: dict[str, Any]) -> None:
+    """Best effort: without a writable cache the probe runs again each time, nothing else."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".bf16-", suffix=".json")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(known, file, indent=1, ensure_ascii=False)
+        os.replace(draft, path)  # two processes may ask at the same time
+    except OSError:
+        return

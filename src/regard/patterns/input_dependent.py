@@ -1,0 +1,268 @@
+"""Rules that depend on the input: padding, packed documents, masks, graphs, positions other than 0, 1, 2 …"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import DtypeError, ShapeError
+from ._base import Bounds, Pattern, Span, join, rectangles
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Data(Pattern):
+    @property
+    def _static(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class lengths(_Data):
+    """Padding: batch row b has `keys[b]` real keys; the rest is excluded."""
+
+    keys: Tensor
+
+    def __init__(self, keys: Tensor | list[int]):
+        keys = torch.as_tensor(keys)
+        if keys.dim() != 1 or keys.dtype.is_floating_point or keys.dtype == torch.bool:
+            raise ShapeError(
+                f"lengths got {keys.dtype} of shape {tuple(keys.shape)}; expected one integer per batch row; for a boolean mask use keep(mask)"
+            )
+        object.__setattr__(self, "keys", keys)
+
+    @property
+    def batch(self) -> int:
+        return len(self.keys)
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j < self.keys.to(j.device)[b]) & (i == i)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        keys = self.keys.to(j.first.device)[b]
+        return Bounds(j.first < keys, j.last < keys)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class since(_Data):
+    """Batch row b attends to nothing before position `first[b]`: a stream that restarted there, or padding on the left."""
+
+    first: Tensor
+
+    @property
+    def batch(self) -> int:
+        return len(self.first)
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j >= self.first.to(j.device)[b]) & (i == i)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        first = self.first.to(j.first.device)[b]
+        return Bounds(j.last >= first, j.first >= first)
+
+
+@dataclass(frozen=True, repr=False)
+class from_row_start(Pattern):
+    """Batch row b starts at position `first[b]`: keys before it are excluded, and the rule counts from there."""
+
+    rule: Pattern
+    first: tuple[int, ...]
+
+    @property
+    def batch(self) -> int:
+        return join((self.rule.batch, len(self.first)), "batch rows", self)
+
+    @property
+    def heads(self) -> int:
+        return self.rule.heads
+
+    @property
+    def _static(self) -> bool:
+        return self.rule._static
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return from_row_start(self.rule.fit(queries, keys), self.first)
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        first = torch.tensor(self.first, device=j.device)[b if len(self.first) > 1 else b * 0]
+        i, j = i - first, j - first
+        # clamp to 0: rules backed by a table must not be indexed before the row's start
+        return self.rule.allows(b, h, i.clamp(min=0), j.clamp(min=0)) & (i >= 0) & (j >= 0)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        first = torch.tensor(self.first, device=j.first.device)[b if len(self.first) > 1 else b * 0]
+        i, j = Span(i.first - first, i.last - first), Span(j.first - first, j.last - first)
+        # rules backed by a table may not handle rectangles that differ by batch row
+        known = self.rule.bounds if self._static else super().bounds
+        some, every = known(b, h, *(Span(*(end.clamp(min=0) for end in x)) for x in (i, j)))
+        return Bounds(some & (i.last >= 0) & (j.last >= 0), every & (i.first >= 0) & (j.first >= 0))
+
+    def reach(self) -> tuple[int, int] | None:
+        reach = self.rule.reach()
+        return None if reach is None or reach[1] else reach  # the first keys of a row are not the first keys of the batch
+
+    def __repr__(self) -> str:
+        return repr(self.rule)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class segments(_Data):
+    """Documents packed in one row: only pairs with the same id attend to each other. `ids` is (M,) or (B, M).
+
+    Queries from another sequence than the keys have ids of their own, `query_ids`.
+    """
+
+    ids: Tensor
+    query_ids: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for ids in (self.ids, self._queries):
+            if ids.dim() not in (1, 2) or ids.dtype.is_floating_point:
+                raise ShapeError(f"segments got {ids.dtype} of shape {tuple(ids.shape)}; expected integers (M,) or (B, M)")
+
+    @property
+    def _queries(self) -> Tensor:
+        return self.ids if self.query_ids is None else self.query_ids
+
+    @property
+    def batch(self) -> int:
+        return join(tuple(1 if x.dim() == 1 else len(x) for x in (self.ids, self._queries)), "batch rows", self)  # type: ignore[arg-type]
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return _pick(self._queries, b, i + self._shift) == _pick(self.ids, b, j)
+
+    @property
+    def _shift(self) -> int:  # from the position of a query to its index in query_ids
+        return self._queries.shape[-1] - self.ids.shape[-1]
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        (i_low, i_high), (j_low, j_high) = _extremes(self._queries, b, i, self._shift), _extremes(self.ids, b, j, 0)
+        return Bounds((i_low <= j_high) & (j_low <= i_high), (i_low == i_high) & (j_low == j_high) & (i_low == j_low))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class keep(_Data):
+    """Any boolean mask, True = may attend: (L, M), or (B, H, L, M) with 1 where it is the same for all."""
+
+    allowed: Tensor
+    keys: int | None = field(default=None, repr=False)  # their number, set by `fit`
+
+    def __post_init__(self) -> None:
+        if self.allowed.dtype != torch.bool:
+            raise DtypeError(
+                f"keep got {self.allowed.dtype}; expected booleans, True = may attend; a float mask is a bias: attention(..., bias=mask)"
+            )
+        if self.allowed.dim() not in (2, 4):
+            raise ShapeError(
+                f"keep got shape {tuple(self.allowed.shape)}; expected (L, M) or (B, H, L, M); for padding use lengths(n), or mask[:, None, None, :]"
+            )
+
+    @property
+    def batch(self) -> int:
+        return self.allowed.shape[0] if self.allowed.dim() == 4 else 1
+
+    @property
+    def heads(self) -> int:
+        return self.allowed.shape[1] if self.allowed.dim() == 4 else 1
+
+    @property
+    def _mask_BHLM(self) -> Tensor:
+        return self.allowed if self.allowed.dim() == 4 else self.allowed[None, None]
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        L, M = self.allowed.shape[-2:]
+        if (M != 1 and keys > M) or (L != 1 and queries > L):
+            raise ShapeError(f"keep<{L}×{M}> is too small for {queries} queries and {keys} keys")
+        return keep(self.allowed, keys) if M == 1 else self
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        mask = self._mask_BHLM.to(i.device)
+        B, H, L, M = mask.shape
+        row = i * 0 if L == 1 else i + L - (M if M > 1 else self.keys or L)
+        return mask[b if B > 1 else b * 0, h if H > 1 else h * 0, row, j if M > 1 else j * 0]
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        B, H, L, M = self._mask_BHLM.shape
+        if L == 1 or M == 1:
+            return super().bounds(b, h, i, j)
+        i = Span(i.first + L - M, i.last + L - M)
+        return rectangles(self._mask_BHLM, b if B > 1 else b * 0, h if H > 1 else h * 0, i, j)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class edges(_Data):
+    """A graph: node i may attend to node j if (i, j) is among the `pairs`, a (2, E) tensor of query and key nodes."""
+
+    pairs: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pairs.dim() != 2 or self.pairs.shape[0] != 2 or self.pairs.dtype.is_floating_point:
+            raise ShapeError(f"edges got {self.pairs.dtype} of shape {tuple(self.pairs.shape)}; expected integers (2, E)")
+
+    @property
+    def _nodes(self) -> int:
+        return int(self.pairs.max()) + 1 if self.pairs.numel() else 1
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        n = self._nodes
+        known = torch.unique(self.pairs[0] * n + self.pairs[1]).to(i.device)
+        return torch.isin(i * n + j, known) & (i < n) & (j < n) & (i >= 0)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        pairs = torch.unique(self.pairs.cpu(), dim=1)
+        rows, columns = (x.first.flatten() for x in (i, j))
+        row, column = (torch.searchsorted(first, x.contiguous(), right=True) - 1 for first, x in zip((rows, columns), pairs, strict=True))
+        inside = (row >= 0) & (column >= 0)
+        inside &= (pairs[0] <= i.last.flatten()[row]) & (pairs[1] <= j.last.flatten()[column])
+        count = torch.bincount((row * len(columns) + column)[inside], minlength=len(rows) * len(columns))
+        count = count.view(len(rows), len(columns))
+        return Bounds(count > 0, count == (i.last - i.first + 1) * (j.last - j.first + 1))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class at_positions(_Data):
+    """A rule by position, for queries and keys at the positions `queries` and `keys` (both increasing), not 0, 1, 2 …"""
+
+    rule: Pattern
+    queries: Tensor
+    keys: Tensor
+
+    @property
+    def batch(self) -> int:
+        return self.rule.batch
+
+    @property
+    def heads(self) -> int:
+        return self.rule.heads
+
+    @property
+    def _shift(self) -> int:
+        return len(self.queries) - len(self.keys)
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.rule.allows(b, h, self.queries.to(i.device)[i + self._shift], self.keys.to(j.device)[j])
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        i = Span(*(self.queries[x + self._shift] for x in i))
+        return self.rule.bounds(b, h, i, Span(*(self.keys[x] for x in j)))
+
+    def __repr__(self) -> str:
+        return repr(self.rule)
+
+
+def _pick(ids: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    ids = ids.to(x.device)
+    return ids[x] if ids.dim() == 1 else ids[b, x]
+
+
+def _extremes(ids: Tensor, b: Tensor, x: Span, shift: int) -> tuple[Tensor, Tensor]:
+    """Smallest and largest id inside each interval; there are few intervals, so each is visited."""
+    ids = ids.cpu()
+    ends = zip((x.first.flatten() + shift).tolist(), (x.last.flatten() + shift + 1).tolist(), strict=True)
+    parts = [ids[..., first:last] for first, last in ends]
+    low, high = (torch.stack([getattr(p, f)(-1) for p in parts], -1) for f in ("amin", "amax"))
+    if ids.dim() == 1:
+        return low.view(x.first.shape), high.view(x.first.shape)
+    shape = (len(b), 1, *([1] * (2 - x.first.dim())), *x.first.shape)
+    return low[b.flatten()].view(shape), high[b.flatten()].view(shape)

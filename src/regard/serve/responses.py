@@ -1,0 +1,66 @@
+"""Response bodies in the form that OpenAI's clients read: text completions, whole and as chunks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..data import Tokenizer
+from ..decode import Request, TokenLogprob
+from ..decode.stops import BROKEN
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """A token as text. An incomplete character is shown by its bytes, and a token without text by its name."""
+    if token >= len(tokenizer):
+        return str(token)  # a model's vocabulary may be larger than its tokenizer's
+    text = tokenizer.decode([token])
+    if BROKEN in text:
+        return f"bytes:{tokenizer.strings([token])[0]}"
+    return text or tokenizer.vocabulary[token]
+
+
+class CompletionResponse:
+    """Builds the objects of one completion response. `texts` caches tokens as text across responses."""
+
+    def __init__(self, model: str, tokenizer: Tokenizer, texts: dict[int, str], logprobs: bool):
+        self._tokenizer, self._texts, self._logprobs = tokenizer, texts, logprobs
+        self._head = {"id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion", "created": int(time.time()), "model": model}
+
+    def choice(self, index: int, text: str, tokens: Sequence[TokenLogprob], finish_reason: str | None, before: int) -> dict[str, Any]:
+        """`before`: characters of the prompt that the text does not contain; offsets count from the beginning of the prompt."""
+        logprobs = self._logprobs_object(tokens, before) if self._logprobs else None
+        return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {**self._head, "choices": choices, **more}
+
+    def _text(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = token_text(self._tokenizer, token)
+        return self._texts[token]
+
+    def _logprobs_object(self, tokens: Sequence[TokenLogprob], before: int) -> dict[str, Any]:
+        def top(one: TokenLogprob) -> dict[str, float] | None:
+            if one.log_prob is None:
+                return None
+            found: dict[str, float] = {}
+            for token, log_prob in (*one.top, (one.id, one.log_prob)):  # the token itself is always included
+                found.setdefault(self._text(token), log_prob)
+            return found
+
+        return {
+            "tokens": [self._text(one.id) for one in tokens],
+            "token_logprobs": [one.log_prob for one in tokens],
+            "top_logprobs": [top(one) for one in tokens],
+            "text_offset": [before + one.offset for one in tokens],
+        }
+
+
+def usage(requests: Sequence[Request]) -> dict[str, int]:
+    """Prompt tokens, counted once per prompt, and generated tokens, including those of completions not returned."""
+    read = sum(len(request.prompt) for request in requests)
+    generated = sum(len(completion.ids) for request in requests for completion in request.completions)
+    return {"prompt_tokens": read, "completion_tokens": generated, "total_tokens": read + generated}

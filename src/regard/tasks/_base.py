@@ -1,0 +1,244 @@
+"""The contract of a task: one class per file declares its options, reads its data, builds its model, and uses what was trained.
+
+    class Reverse(Task[ReverseOptions]):                  options: ONE frozen dataclass, every field with a default and a help text under it
+        name, default_model, model_kind = "reverse", "transformer", Translator
+
+        def read(self): ...                               the user's data, as it is
+        def make_processor(self, raw, base): ...          what is saved with a run: tokenizer, label names
+        def encode(self, raw, processor, cache): ...      a Dataset: training, validation and test part, and a digest
+        def objective(self, dataset, processor, model, seed): ...     what the training loop asks (`train.Task`)
+        def evaluate(self, run, data, options): ...       a Report
+        def predict(self, run, inputs, options): ...      a Prediction per input
+        def attention_maps(self, run, text, …): ...       maps of the layers
+
+`tasks.train` trains any of them, and every command picks a new one up from its import line in `tasks/__init__.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from ..errors import BadConfig, NotSupported
+from ..look import Maps
+from ..look._capture import Indices, Layers
+from ..models import Classifier, Model, build
+from ..runs import Run, check_test_data
+from ..train import Task as Objective
+from ..train import TrainOptions
+
+TokenizerKind = Literal["bpe", "word", "char", "byte"]
+OnError = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Which data."""
+
+    data: str = ""
+    """The data to train on."""
+    valid: str | None = None
+    """Data for validation; held out from --data if not given."""
+    test: str | None = None
+    """Data for the final test; held out from --data if not given."""
+    shares: tuple[float, float] = (0.05, 0.05)
+    """Shares of --data that are held out for validation and test."""
+    on_error: OnError = "stop"
+    """Malformed lines: stop with file and line number, or skip and count them."""
+
+    def whole(self, data: str) -> Self:
+        """The same for other data of which nothing is held out."""
+        return replace(self, data=data, valid=None, test=None, shares=(0.0, 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """Nothing to choose."""
+
+
+OptionsT = TypeVar("OptionsT", bound=DataOptions)
+Part = TypeVar("Part", covariant=True)
+
+
+@dataclass(frozen=True)
+class Dataset(Generic[Part]):
+    """Three parts of the data, ready for batches; `digest` is a fingerprint of all of it."""
+
+    train: Part
+    valid: Part
+    test: Part
+    digest: str
+    skipped: str = ""  # malformed lines, in words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What an evaluation found: metrics by name, notes in words, a table, and further plain values for JSON."""
+
+    metrics: Mapping[str, float]
+    notes: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str | int | float]] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        table = {"rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows]} if self.rows else {}
+        return {**self.metrics, **self.details, **table}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to one input, as text (with several answers, a line each) and as plain values."""
+
+    text: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Tiny data of a task, for tests and trials: options, a small model, and an input to predict."""
+
+    options: Any
+    settings: Mapping[str, Any]
+    input: str
+    broken: str = ""  # a malformed line for a file like that of `options.data`
+
+
+class Task(ABC, Generic[OptionsT]):
+    """A task and its options; see the module's docstring. Its class docstring has one sentence, then `As in:` and an example command."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Any]]
+    EvaluateOptions: ClassVar[type[Any]] = NoOptions
+    PredictOptions: ClassVar[type[Any]] = NoOptions
+    LookOptions: ClassVar[type[Any]] = NoOptions
+    model_kind: ClassVar[type[Model]]
+    default_model: ClassVar[str]
+    default_train: ClassVar[TrainOptions] = TrainOptions()
+    next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
+
+    def __init__(self, options: OptionsT | None = None):
+        self.options: OptionsT = self.Options() if options is None else options
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self) -> Any:
+        """The data as they are."""
+
+    @abstractmethod
+    def make_processor(self, raw: Any, base: Any | None) -> Any:
+        """What turns inputs into tensors, made from the training part; `base` is that of the run to initialise from."""
+
+    @abstractmethod
+    def load_processor(self, folder: Path) -> Any:
+        """What `save` of the processor wrote."""
+
+    @abstractmethod
+    def encode(self, raw: Any, processor: Any, cache: Path) -> Dataset[Any]:
+        """The three parts; `cache` is a folder to keep files in."""
+
+    def settle(self, dataset: Dataset[Any]) -> Self:
+        """The same task with those options decided that depend on the data."""
+        return self
+
+    def model_settings(self, model: str, processor: Any) -> dict[str, Any]:
+        """Settings of the model that follow from the data, as its vocabulary size."""
+        return {}
+
+    def adapt(self, body: Model, processor: Any) -> Model:
+        """A model, new or pretrained, made ready for this task."""
+        body = body.body if isinstance(body, Classifier) else body
+        if not isinstance(body, self.model_kind):
+            raise NotSupported(f"{body.facts.name} is no {words_for(self.model_kind)}; use for example {self.default_model}")
+        return body
+
+    def build(self, model: str, settings: Mapping[str, Any], processor: Any) -> Model:
+        """A new model by name."""
+        return self.adapt(build(model, settings), processor)
+
+    def freeze(self, model: Model) -> None:
+        """Freeze those parameters of an initialised model that must not change."""
+
+    @abstractmethod
+    def objective(self, dataset: Dataset[Any], processor: Any, model: Model, seed: int) -> Objective:
+        """What the training loop asks: batches, batch, loss, evaluate, metric."""
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def evaluate(self, run: Run[Any], data: str | None, options: Any) -> Report:
+        """Metrics on `data`, or on the test part of the run's own data."""
+
+    @abstractmethod
+    def predict(self, run: Run[Any], inputs: Sequence[str], options: Any) -> list[Prediction]:
+        """An answer to each input; none is empty."""
+
+    @abstractmethod
+    def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
+        """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all."""
+
+    @classmethod
+    def fits(cls, kind: type[Model], per_token: bool) -> bool:
+        """Whether a model of this kind, trained elsewhere, is one for this task; `per_token`: of a classifier."""
+        return issubclass(kind, cls.model_kind)
+
+    @classmethod
+    def imported_options(cls, model: Model) -> Any:
+        """The options of a run whose model was trained elsewhere: it has no data."""
+        return cls.Options(data="")
+
+    @classmethod
+    @abstractmethod
+    def example(cls, folder: Path) -> Example:
+        """Tiny data written to a folder."""
+
+    def test_data(self, run: Run[Any], data: str | None) -> Any:
+        """What to evaluate on: all of `data`, or the test part of what the run was trained on, if it is still the same."""
+        if data is None and not self.options.data:
+            raise NotSupported(f"{run.folder} was imported and has no data of its own; name some with --data")
+        if data is None:
+            own = self.encode(self.read(), run.processor, run.folder)
+            check_test_data(run.folder, run.config, own.digest)
+            part = own.test
+        else:
+            other = type(self)(self.options.whole(data))
+            with TemporaryDirectory() as cache:  # memory-mapped files stay readable after their removal
+                part = other.encode(other.read(), run.processor, Path(cache)).train
+        if not len(part):
+            raise NotSupported(f"{data or 'the test part of this run'} is empty; name data with --data")
+        return part
+
+
+KINDS = {"Translator": "translator", "LanguageModel": "causal language model", "TextEncoder": "text encoder", "Classifier": "classifier"}
+
+
+def words_for(kind: type[Model]) -> str:
+    """A kind of model in words."""
+    return KINDS.get(kind.__name__, kind.__name__)
+
+
+def digest(lines: Iterable[str]) -> str:
+    """A fingerprint of some lines."""
+    whole = hashlib.blake2b(digest_size=8)
+    for line in lines:
+        whole.update(f"{line}\n".encode())
+    return whole.hexdigest()
+
+
+def require_parts(data: str, train: Any, valid: Any, unit: str) -> None:
+    """Refuse to train without data to train on and to validate with."""
+    if not train or not valid:
+        raise NotSupported(f"{data}: {train:,} {unit} to train on and {valid:,} for validation; training needs both")
+
+
+def check_range(options: object, **bounds: tuple[bool, str]) -> None:
+    """Refuse by name every option that is out of its bounds: name=(fits, "what is expected")."""
+    wrong = [f"{name}={getattr(options, name)!r}, expected {expected}" for name, (fits, expected) in bounds.items() if not fits]
+    if wrong:
+        raise BadConfig("; ".join(wrong))

@@ -1,0 +1,198 @@
+"""What a mechanism says of itself: facts, docstring, settings, memory; and the calls it refuses."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+import re
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..attention import Attention
+from ..attention.helpers import force_row_chunks
+from ..errors import DtypeError, PatternNotSupported, RegardError, ShapeError
+from ..patterns import causal, full, keep, lengths
+from ._subject import B, ContractError, H, K, M, Subject, V, check, expect, expect_error, run
+
+
+@check("facts")
+def facts_and_docstring_are_complete(subject: Subject) -> None:
+    facts, text = subject.facts, inspect.getdoc(subject.mechanism) or ""
+    expect(facts.name.isidentifier(), f"facts.name is {facts.name!r}: expected an identifier, such as 'linear'")
+    expect(2010 < facts.paper.year < 2030, f"facts.paper.year is {facts.paper.year}: expected 2011 to 2029")
+    if not subject.mechanism.__module__.startswith("regard."):
+        return  # outside the package any docstring will do
+    for part in ("$$", "Cost:", "Use it:", "Avoid it:", "Limits:", "Paper:", str(facts.paper.year)):
+        expect(part in text, f"the docstring does not say {part!r}: see SoftmaxAttention's for the form")
+
+
+@check("settings")
+def settings_build_one_like_it(subject: Subject) -> None:
+    attention, name = subject.mechanism.sized(heads=H, head_dim=K, length=M), subject.name
+    rule = "constructor arguments are keyword arguments with plain values, stored under their own names"
+    arguments = [p.name for p in inspect.signature(subject.mechanism.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    missing = [argument for argument in arguments if not hasattr(attention, argument)]
+    expect(not missing, f"{name} has no attribute {', '.join(missing)}: {rule}")
+    like = type(attention)(**attention.settings)
+    shapes = [{key: x.shape for key, x in each.state_dict().items()} for each in (attention, like)]
+    expect(shapes[0] == shapes[1], f"{name}(**attention.settings) has parameters of other shapes: store every constructor argument")
+    expect(
+        repr(attention) == repr(like), f"{name}(**attention.settings) is {like!r}, expected {attention!r}: store every constructor argument"
+    )
+    for fixed, value in (("heads", H), ("head_dim", K)):
+        declared = getattr(attention, fixed)
+        expect(declared in (None, value), f"{name}.sized({fixed}={value}) declares {fixed}={declared}: pass it on in `sized`")
+    room = attention.max_length
+    expect(room is None or room >= M, f"{name}.sized(length={M}) declares max_length={room}: make it at least `length`")
+
+
+@check("deterministic")
+def draws_only_when_sampling(subject: Subject) -> None:
+    attention, (q, k, v) = subject.build(), [x.detach() for x in subject.tensors()]
+    outputs = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        outputs.append(attention(q, k, v, subject.widest))
+    switch = (
+        "sample=False still draws"
+        if subject.samples
+        else "it draws anew at each call: add a boolean attribute `sample` that turns this off"
+    )
+    expect(outputs[0].equal(outputs[1]), f"two seeds give two outputs: {switch}, or draw once in the constructor")
+
+
+@check("memory")
+def memory_grows_as_declared(subject: Subject) -> None:
+    """Peak of live tensor bytes, forward and backward, at two lengths, against `facts.memory`; row chunks made small enough to show."""
+    short, long = 256, 1024
+    attention, pattern = subject.build(long, torch.float32), subject.widest
+    peaks = {}
+    for length in (short, long):
+        q, k, v = subject.tensors(length, length, batch=2, dtype=torch.float32)
+        with force_row_chunks(2**20), PeakBytes() as peak:
+            run(attention, q, k, v, pattern).sum().backward()
+        peaks[length] = peak.peak
+    declared = {n: memory_numbers(subject.facts.memory, n) + 2 * n * (K + V) for n in peaks}
+    grew, allowed = peaks[long] / peaks[short], 1.6 * declared[long] / declared[short]
+    wrong = f"memory grows {grew:.1f}-fold from {short} to {long} tokens, but facts.memory is {subject.facts.memory!r} (at most {allowed:.1f}-fold)"
+    expect(grew <= allowed, f"{wrong}: declare what it takes, or compute in chunks of rows (helpers.by_rows)")
+
+
+def memory_numbers(formula: str, length: int) -> float:
+    """`facts.memory` as a number: L and M are `length`, K and V those of the checks, C is 64, and any other letter a constant."""
+    text = formula.replace("·", "*").replace("²", "**2").replace("^", "**")
+    text = re.sub(r"√(\w+)", r"\1**0.5", text)
+    text = re.sub(r"log\s+(\w+)", r"\1**0.1", text)
+    try:
+        return _evaluate(ast.parse(text, mode="eval").body, {"L": length, "M": length, "K": K, "V": V, "C": 64})
+    except (SyntaxError, KeyError) as error:
+        raise ContractError(f"facts.memory is {formula!r}: expected a formula in letters, such as 'L·K' or 'L·c + (L/c)²'") from error
+
+
+OPERATORS: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
+
+def _evaluate(node: ast.expr, letters: dict[str, int]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.Name(id=letter):
+            return letters.get(letter, 16)
+        case ast.BinOp(left=left, op=op, right=right):
+            return OPERATORS[type(op)](_evaluate(left, letters), _evaluate(right, letters))
+    raise SyntaxError(ast.dump(node))
+
+
+class PeakBytes(TorchDispatchMode):
+    """While it is on: the bytes of tensors created since then that are still referenced, and their `peak`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        inputs = {id(x.untyped_storage()) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and id(x.untyped_storage()) not in inputs and id(x.untyped_storage()) not in self._sizes:
+                self._track(x.untyped_storage())
+        return out
+
+    def _track(self, storage: torch.UntypedStorage) -> None:
+        self._sizes[id(storage)] = storage.nbytes()
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, id(storage)).atexit = False
+
+    def _free(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+@check("wrong-calls")
+def wrong_calls_are_named(subject: Subject) -> None:
+    """One typed error that says what was given, what was expected and what to do."""
+    attention, (q, k, v), widest, name = subject.build(), subject.tensors(), subject.widest, subject.name
+    mask = torch.ones(q.shape[1], M, dtype=torch.bool)
+    misfits = [widest & lengths([1, 2]), keep(torch.ones(B, H + 1, q.shape[1], M, dtype=torch.bool))]
+    calls: list[tuple[tuple[Any, ...], type[RegardError], str]] = [
+        ((q[0], k, v, widest), ShapeError, "unflatten"),
+        ((q, k[..., :3], v, widest), ShapeError, "key size"),
+        ((q, k, v[:, :5], widest), ShapeError, "k and v share"),
+        ((q[:1], k, v, widest), ShapeError, "batch"),
+        ((q, k[:, :, :3], v[:, :, :3], widest), ShapeError, "3 key heads"),
+        ((q.float(), k, v, widest), DtypeError, "float32"),
+        ((q.long(), k.long(), v.long(), widest), DtypeError, "floating-point"),
+        ((q, k, v, mask), PatternNotSupported, "keep"),
+        *(((q, k, v, pattern), ShapeError, "batch rows and") for pattern in misfits),
+    ]
+    if subject.facts.bias:
+        calls += [
+            ((q, k, v, full, torch.zeros(q.shape[1] + 1, M)), ShapeError, "broadcast"),
+            ((q, k, v, full, torch.ones(1, M, dtype=torch.bool)), DtypeError, "keep"),
+        ]
+    if subject.facts.patterns == "any":
+        calls.append(((q, k, v, keep(torch.ones(2, 3, dtype=torch.bool))), ShapeError, "too small"))
+    elif widest is causal:
+        calls.append(((q, k, v), PatternNotSupported, f"{name} supports `causal`.*not `full`"))
+    for arguments, error, words in calls:
+        with expect_error(error, words, "a wrong call is not refused by Attention._check; do not override forward"):
+            attention(*arguments)
+        if words != "too small":  # of a pattern, which knows no mechanism
+            with expect_error(error, name, "a wrong call does not name the mechanism"):
+                attention(*arguments)
+    if not subject.facts.cross:
+        wrong = "facts.cross is False, but fewer queries than keys are accepted"
+        with expect_error(ShapeError, f"{name} attends within one sequence", wrong):
+            attention(q[:, 1:], k, v, widest)
+        with expect_error(ShapeError, f"{name} attends within one sequence", wrong):
+            attention.weights(q[:, 1:], k, widest)
+
+
+@check("gates")
+def gates_are_asked_for_by_name(subject: Subject) -> None:
+    attention: Attention = subject.alone()
+    (q, k, v), pattern = subject.tensors(), subject.widest
+    k, right = k[..., :K], torch.zeros(B, M, H, subject.gates, dtype=torch.float64)
+    wrongs: list[tuple[Tensor | None, type[RegardError]]] = [(k, ShapeError)]
+    if subject.gates:
+        wrongs = [(None, ShapeError), (right[:, :-1], ShapeError), (right[..., 1:], ShapeError), (right.float(), DtypeError)]
+    for wrong, error in wrongs:
+        for rows in (None, torch.tensor([0])):
+            with expect_error(error, f"{subject.name}.*gates_BMHE", f"gates is {subject.gates}, but wrong gates are accepted"):
+                attention.weights(q, k, pattern, gates_BMHE=wrong, rows=rows)
+        with expect_error(error, f"{subject.name}.*gates_BMHE", f"gates is {subject.gates}, but wrong gates are accepted"):
+            attention(q, k, v, pattern, gates_BMHE=wrong)

@@ -1,0 +1,81 @@
+"""The words: idiomatic technical English, the field's own. Phrases that came back again and again are kept out.
+
+docs/glossary.md has the words to use. Each test lists what is wrong with file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LOG.md")),
+    *sorted((ROOT / "docs").glob("*.*")),
+]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+COUNTED = "nats|tokens|rows|answers|bits|batches|windows|examples|norm|number|numbers|slope|object|parameters|keys|steps|seconds|bytes|rule|seed|decay|scale|pairs"
+UNITS = (
+    "token|batch|byte|tile|prompt|step|head|line|row|layer|second|character|position|chunk|sentence|epoch|side|feature|word|mechanism|call"
+)
+BANNED = {  # pattern → what to write instead
+    rf"\b(?:{COUNTED}) an? (?:{UNITS})\b(?!-)": "“per”: tokens per second, a slope per head",
+    r"\bthe way back\b|\bon the way (?:forward|back)\b|\bthere and back\b": "backward pass, forward pass, forward + backward",
+    r"\bso many\b": "the number of …",
+    r"\blooked (?:at )?by\b|\bwhat is looked\b": "attends to; attention",
+    r"\bmay look\b|\blooks? at whom\b|\bwhom (?:it|each|they) looks?\b": "may attend, attends to",
+    r"\b(?:rotary|learned|sinusoidal|relative|absolute|token|counts?(?: its| no)?|key|query) places?\b|\bplaces? of (?:a )?tokens?\b": "position, positional embedding",
+    r"\bgo(?:es|ing)? step by step\b": "streams; step by step, token by token",
+    r"\bgo(?:es|ing)? on with\b|\bgoes? on from\b": "continues, resumes",
+    r"\bbegins? anew\b|\bmade anew\b": "starts over; is made again",
+    r"\bstands? (?:at|before|elsewhere)\b": "is at",
+    r"\bmatrix products?\b|\bbatched products?\b": "matmul",
+    r"\b(?:the )?weights of the (?:model|file|checkpoint)\b|\bmodel weights\b|\bpublished weights\b": "parameters (weights are attention weights)",
+    r"\boptimiser": "optimizer",
+    r"\bquantised\b|\blightened\b": "quantized",
+}
+
+
+def violations(path: Path) -> list[str]:
+    """file:line: the phrase → what to write. Phrases are found across line ends too."""
+    text = path.read_text(encoding="utf-8")
+    found = []
+    for pattern, better in BANNED.items():
+        for match in re.finditer(pattern.replace(" ", r"\s+(?:#\s+)?"), text, re.IGNORECASE):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append((line, f"{path.relative_to(ROOT)}:{line}: “{' '.join(match[0].split())}” → {better}"))
+    return [message for _, message in sorted(found)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_use_the_fields_words(path):
+    assert violations(path) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src" / "regard").as_posix())
+def test_sources_use_the_fields_words(path):
+    assert violations(path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "caught"),
+    [
+        ("about 40 tokens a second", True),
+        ("one number a head", True),
+        ("one rule a\nbatch row", True),
+        ("32 rows a\n    # tile", True),
+        ("kept for the way back", True),
+        ("rotary places", True),
+        ("tokens per second", False),
+        ("the last tokens, a batch of them", False),
+        ("in the first place", False),
+        ("tokens a row-wise kernel", False),
+    ],
+)
+def test_the_checker_itself(tmp_path, monkeypatch, text, caught):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "x.md").write_text(text, encoding="utf-8")
+    assert bool(violations(tmp_path / "x.md")) == caught
