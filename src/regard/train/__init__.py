@@ -8,7 +8,7 @@ What a task must offer is in `task.py`; the loop in `loop.py`; what is kept on d
 """
 
 from .config import Budget, Every, TrainConfig
-from .distributed import launch
+from .launcher import launch
 from .log import read_metrics
 from .loop import Result, fit
 from .optim import OPTIMIZERS, Adafactor, Adam, AdamW, Lamb, Muon, OptimizerConfig, RAdam, Rates, depths, layerwise

@@ -9,10 +9,7 @@ without either, everything here is the trivial case of one process.
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import BadConfig
+from .launcher import stop_with_launcher
 from .task import Loss, Task
 
 Item = TypeVar("Item")
-SAVE_SECONDS = 3600  # that processes have to finish their step and save when asked to stop
 
 
 def world() -> int:
@@ -61,6 +58,7 @@ def joined() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
+    stop_with_launcher()
     # rank 0 evaluates while the others wait, which may take longer than the default timeout of half an hour
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(hours=12))
     try:
@@ -123,55 +121,3 @@ def _add(gradients: Tensor) -> torch.futures.Future[Tensor]:
     assert work is not None
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
     return future
-
-
-def launch(processes: int, argv: Sequence[str], threads: int | None = None) -> int:
-    """Run `python *argv` in `processes` processes on this machine, by torchrun's launcher; the exit code of the first that fails, or 0.
-
-    Signals are passed on, and the processes may finish their step and save; a second signal ends them at once. When one process fails, the
-    others are ended too. A process killed by a signal counts as 128 + its number, as in a shell.
-    """
-    if processes < 1:
-        raise BadConfig(f"{processes} processes: expected at least 1")
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=processes, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1",
-        run_id=f"regard-{os.getpid()}", max_restarts=0, shutdown_timeout=SAVE_SECONDS,
-        signals_to_handle="SIGINT,SIGTERM",
-    )  # fmt: skip
-    threads = threads or int(os.environ.get("OMP_NUM_THREADS") or max(1, _cores() // processes))
-    with _launcher_state(threads):
-        try:
-            elastic_launch(config, sys.executable)(*argv)
-        except ChildFailedError as error:
-            code = int(error.get_first_failure()[1].exitcode)
-            return 128 - code if code < 0 else code
-        except SignalException as stopped:
-            return 128 + int(stopped.sigval)
-    return 0
-
-
-@contextmanager
-def _launcher_state(threads: int) -> Iterator[None]:
-    """Variables for the children; afterwards they, the signal handlers and the log level, which the launcher changes, are as before."""
-    environment, disabled = dict(os.environ), logging.root.manager.disable
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that cannot be resolved would stop gloo
-    logging.disable(logging.ERROR)  # the processes report their errors themselves
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
-        logging.disable(disabled)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
