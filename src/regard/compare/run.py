@@ -20,7 +20,7 @@ from .. import patterns
 from ..attention import MECHANISMS, Attention, SoftmaxAttention
 from ..errors import BadConfig, ChildFailed, NotSupported, RegardError, UnknownName
 from ..machine import CAP, bf16
-from ..train.progress import progress_for
+from ..train.log import progress_for
 from .measure import Timing, free_memory, machine
 from .options import CompareOptions
 from .process import Child

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ..errors import NotSupported
+from .batches import Numbers
 from .cache import TokenizedText
-from .corpus import Numbers
 from .tokens import PAD
 
 NONE = -1  # in `wanted_BL`: nothing to predict here

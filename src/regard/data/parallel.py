@@ -18,23 +18,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
-from . import dates, gettext, numbers, synthetic
-from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, lines, no_text, objects, plain_suffix, reach, unwritable
-from .splits import SHARES, Pair, Row, part_of, split
+from .lines import (
+    LONGEST,
+    OBJECTS,
+    SHARES,
+    Fault,
+    Pair,
+    Policy,
+    Row,
+    Skipped,
+    lines,
+    no_text,
+    objects,
+    part_of,
+    plain_suffix,
+    reach,
+    split,
+    unwritable,
+)
+from .sources import SOURCES
 
 Spec = str | Path | Sequence[str | Path]
-SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
-    "numbers": numbers.rows,
-    "dates": dates.rows,
-    "gettext": gettext.rows,
-    "copy": synthetic.rows,
-    "reverse": partial(synthetic.rows, step=-1),
-}
 _TABLES = (".tsv", ".tab", ".txt")
 
 

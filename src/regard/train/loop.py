@@ -12,29 +12,30 @@ parameters, bit for bit, as an uninterrupted one (same machine and number of thr
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from ..errors import BadConfig, Diverged, Interrupted, RunExists
+from ..machine import autocast, choose_precision
 from . import checkpoint as checkpoints
-from . import distributed, precision, sharding
-from ._rng import seed_all
-from ._signals import Signals
+from . import distributed
 from .config import TrainConfig
-from .log import Log
+from .log import Log, Progress, TensorBoard, describe, progress_for, writer
 from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
-from .progress import Progress, describe, progress_for
-from .state import State, Window
+from .state import State, Window, seed_all
 from .task import AfterStep, Rated, Task
-from .tensorboard import TensorBoard, writer
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 YOUNG = 20  # steps before the usual gradient norm is known
@@ -71,6 +72,29 @@ def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume:
                 loop.log.close()
 
 
+class Signals:
+    """Inside `with`, the first Ctrl-C or SIGTERM is only recorded, as `asked`: the loop finishes its step and saves. The second ends the process."""
+
+    def __init__(self) -> None:
+        self.asked: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python allows signal handlers in the main thread only
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is not None:
+            os._exit(128 + number)
+        self.asked = signal.Signals(number)
+
+
 class _Loop:
     def __init__(self, model: nn.Module, task: Task, config: TrainConfig, out: Path, signals: Signals, shown: Progress):
         self.model, self.task, self.config, self.out = model, task, config, out
@@ -81,7 +105,7 @@ class _Loop:
         self.device = next(model.parameters()).device
         self.cut = config.sharding == "full" and distributed.world() > 1
         # the loss of the model, or of a sharded copy: then the model has parameters only during evaluations and at the end
-        objective = sharding.sharded(task, model) if self.cut else distributed.Objective(task, model)
+        objective = distributed.sharded(task, model) if self.cut else distributed.Objective(task, model)
         self.objective: nn.Module = objective
         self.trained: nn.Module = objective.model
         self.state = State(self.trained, config, task.rates(self.trained) if isinstance(task, Rated) else None)
@@ -107,7 +131,7 @@ class _Loop:
             self.objective.compile(dynamic=True)
         self.objective = distributed.parallel(self.objective, self.config.accumulate)
         if self.first:
-            curves = [TensorBoard(self.out / "tensorboard", step)] if self.config.tensorboard else []
+            curves = TensorBoard(self.out / "tensorboard", step) if self.config.tensorboard else None
             self.log = Log(self.out / "metrics.jsonl", length, curves)
             for reason in found.skipped if found else ():
                 self.shown.say(f"skipped checkpoint: {reason}")
@@ -118,7 +142,7 @@ class _Loop:
 
     def _choose_precision(self) -> None:
         position = self.state.position
-        mine, message = precision.choose(self.config.precision, self.device, position.precision)
+        mine, message = choose_precision(self.config.precision, self.device, position.precision)
         all_can = distributed.sums([mine == "bfloat16"])[0] == distributed.world()  # two processes may have measured differently
         position.precision = "bfloat16" if all_can else "float32"
         if message:
@@ -128,7 +152,7 @@ class _Loop:
         self.model.train()
         self.trained.train()
         if self.cut:
-            sharding.empty(self.model)
+            distributed.empty(self.model)
         ended_by = ""
         while not (ended_by := self._ended()):
             self._epoch()
@@ -216,7 +240,7 @@ class _Loop:
         total, count, extra = self._gradients(group)
         position.step += 1
         position.tokens += count
-        gradients = [sharding.local(p.grad) for p in self.trained.parameters() if p.grad is not None]
+        gradients = [distributed.local(p.grad) for p in self.trained.parameters() if p.grad is not None]
         length = float(torch.nn.utils.get_total_norm(gradients))
         if self.cut:
             length = math.sqrt(distributed.sums([length * length], self.device)[0])
@@ -253,7 +277,7 @@ class _Loop:
             seed_all(self.config.seed, position.epoch, position.index + index)
             batch = self.task.batch(item)
             with distributed.adding(self.objective, now=n == len(mine) - 1):
-                with precision.autocast(position.precision, self.device):
+                with autocast(position.precision, self.device):
                     summed, loss = self.objective(batch)
                 (summed if counts else summed * 0).backward()
             total += counts * float(loss.total.detach())
@@ -318,13 +342,13 @@ class _Loop:
     def _with_parameters(self, parameters: Parameters | None) -> AbstractContextManager[None]:
         """Inside, the model has these parameters, or the current ones if None; if sharded, on rank 0 only."""
         if self.cut:
-            return sharding.filled(self.model, parameters or parameters_of(self.trained), keep=self.first)
+            return distributed.filled(self.model, parameters or parameters_of(self.trained), keep=self.first)
         return temporary_parameters(self.model, parameters if self.first else None)
 
     def _load(self, parameters: Parameters) -> None:
         """Load these parameters into the caller's model."""
         if self.cut:
-            sharding.fill(self.model, sharding.gathered(parameters))
+            distributed.fill(self.model, distributed.gathered(parameters))
         else:
             load_parameters(self.model, parameters)
 
