@@ -5,10 +5,10 @@ import struct
 import sys
 
 import pytest
-from regard.data.sources import _spell, catalogues, messages
 
 import regard.data
 from regard.data import read_pairs
+from regard.data.sources import _spell, catalogues, messages
 from regard.errors import BadFile, MissingFile, NotSupported, UnknownName
 
 UNITS = [
