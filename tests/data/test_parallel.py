@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import read_pairs
-from regard.data.lines import Fault, lines, part_of, split
+from regard.data.lines import Fault, lines
+from regard.data.splits import part_of, split
 from regard.errors import BadFile, MissingFile, NotSupported, RegardError, UnknownName
 
 PAIRS = [("one cat", "une chatte"), ("two dogs", "deux chiens"), ("naïve 😀", "très naïf"), ("a\u2028b\x85c", "d\x0be")]

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ..errors import CannotSave
 from .hf_tokenizer import SpecialTokens
-from .lines import Part
+from .splits import Part
 from .text import PARTS, Piece, Texts, hash_of
 from .tokens import Tokenizer
 

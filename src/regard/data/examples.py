@@ -19,22 +19,8 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from ..errors import BadFile, NotSupported
-from .lines import (
-    LONGEST,
-    OBJECTS,
-    SHARES,
-    Fault,
-    Policy,
-    Skipped,
-    every_line,
-    lines,
-    no_text,
-    objects,
-    plain_suffix,
-    reach,
-    split,
-    unwritable,
-)
+from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, every_line, lines, no_text, objects, plain_suffix, reach, unwritable
+from .splits import SHARES, split
 
 NAMES = (  # of the first text, the second, and the label; case-insensitive
     ("text", "sentence", "text1", "text_a", "sentence1", "sentence_a", "premise", "question", "question1", "review", "content"),

@@ -1,20 +1,13 @@
-"""What the readers share: lines of text files, and the split into training, validation and test.
-
-Lines come one at a time, in bounded memory; a malformed line is yielded as a Fault with the reason.
-
-Splits are by content, not by position: the part of a pair follows from a hash of its key (the source sentence; the number; the date). So
-pairs of one key are never on both sides of a split, and pairs added later leave the others where they were.
-"""
+"""Lines of a text file, one at a time, in bounded memory; a malformed line is yielded as a Fault with the reason."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -25,10 +18,6 @@ from ..errors import BadFile, MissingFile, NotSupported
 LONGEST = 1 << 16  # bytes of a line, unless the caller says otherwise
 Policy = Literal["stop", "skip"]
 OBJECTS = (".jsonl", ".ndjson", ".json")  # suffixes of JSON lines files
-Pair = tuple[str, str]
-Row = tuple[str, str, str]  # key, source, target
-Part = Literal["train", "valid", "test"]
-SHARES = (0.05, 0.05)
 Item = TypeVar("Item")
 _PACKED = (".gz", ".xz")
 
@@ -179,42 +168,3 @@ def _text(body: bytes, where: str) -> str | Fault:
     except UnicodeDecodeError as wrong:
         detail = f"byte {wrong.start + 1} is 0x{body[wrong.start]:02x}"
         return Fault(where, "not UTF-8", detail, "convert the file to UTF-8")
-
-
-# -- splits ------------------------------------------------------------------------------------------------------------
-
-
-def place(key: str) -> float:
-    """A number in [0, 1) that depends on the key alone."""
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()[:6]) / 2**48
-
-
-def part_of(shares: tuple[float, float]) -> Callable[[str], Part]:
-    """The part a key belongs to, for shares (valid, test)."""
-    valid, test = shares
-    if valid < 0 or test < 0 or valid + test >= 1:
-        raise NotSupported(f"shares {shares}: expected shares of validation and test from 0 up, whose sum is below 1")
-
-    def part(key: str) -> Part:
-        at = place(key)
-        return "test" if at < test else "valid" if at < test + valid else "train"
-
-    return part
-
-
-def split(rows: Iterable[Row], shares: tuple[float, float] = SHARES) -> dict[Part, list[Pair]]:
-    """The pairs of each part, in the order given.
-
-    If few pairs leave a requested part empty, it gets the next training key in the order of hashes, as long as there are
-    keys to spare.
-    """
-    rows, part = list(rows), part_of(shares)
-    parts = {key: part(key) for key, _, _ in rows}
-    for wanted, share in (("test", shares[1]), ("valid", shares[0])):
-        spare = sorted((key for key, p in parts.items() if p == "train"), key=lambda key: (place(key), key))
-        if share > 0 and wanted not in parts.values() and len(spare) > 1:
-            parts[spare[0]] = wanted  # type: ignore[assignment]
-    made: dict[Part, list[Pair]] = {"train": [], "valid": [], "test": []}
-    for key, source, target in rows:
-        made[parts[key]].append((source, target))
-    return made

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
-from .lines import Row
+from .splits import Row
 
 HIGHEST = 100_000  # number
 MOST_WORDS = 60  # of a message

@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadFile, MissingFile, NotSupported
-from .lines import OBJECTS, SHARES, Fault, Part, Policy, Skipped, every_line, no_text, objects, part_of, plain_suffix, reach, unwritable
+from .lines import OBJECTS, Fault, Policy, Skipped, every_line, no_text, objects, plain_suffix, reach, unwritable
+from .splits import SHARES, Part, part_of
 
 Spec = str | Path | Sequence[str | Path]
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson")  # files of a folder that are read by default

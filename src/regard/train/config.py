@@ -205,12 +205,13 @@ class TrainOptions(LoopOptions, _Optimization):
         """The same for the loop. Schedules with an end need `steps` or `epochs`, and for epochs `steps_per_epoch`."""
         open_ended = self.minutes is None and self.epochs is None and self.steps is None
         steps = STEPS if open_ended else self.steps
+        by_epochs = None if self.epochs is None or steps_per_epoch is None else self.epochs * steps_per_epoch
         shared = {field.name: getattr(self, field.name) for field in fields(LoopOptions)}
         return TrainConfig(
             **shared | {"accumulate": self.for_processes().accumulate},
             budget=Budget(steps=steps, epochs=self.epochs, minutes=self.minutes),
             optimizer=self._optimizer(),
-            schedule=self._schedule(self._total(steps, steps_per_epoch)),
+            schedule=self._schedule(min((limit for limit in (steps, by_epochs) if limit is not None), default=None)),
             every=Every(log=self.log_every, evaluate=self.evaluate_every, save=self.save_every),
         )
 
@@ -226,11 +227,6 @@ class TrainOptions(LoopOptions, _Optimization):
     def needs_steps(self) -> bool:
         """Whether `to_config` has to know the steps of an epoch."""
         return self.epochs is not None and (self.schedule in ("cosine", "linear") or self.warmup_steps is None)
-
-    def _total(self, steps: int | None, steps_per_epoch: int | None) -> int | None:
-        """All steps that the budget allows, if it says so."""
-        by_epochs = None if self.epochs is None or steps_per_epoch is None else self.epochs * steps_per_epoch
-        return min((each for each in (steps, by_epochs) if each is not None), default=None)
 
     def _optimizer(self) -> OptimizerConfig:
         given = {name: getattr(self, name) for name in ("weight_decay", "betas") if getattr(self, name) is not None}

@@ -28,7 +28,8 @@ class Log:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)  # a line is one write: it is in the file or it is not
-            self._file.truncate(_whole_lines(path, length))
+            # up to a line end: somebody may have shortened the file since the checkpoint
+            self._file.truncate(path.read_bytes()[:length].rfind(b"\n") + 1)
         except OSError as error:
             raise cannot(path, error) from error
 
@@ -60,12 +61,6 @@ def read_metrics(path: Path, event: str | None = None) -> list[dict[str, Any]]:
     with (path / "metrics.jsonl" if path.is_dir() else path).open("rb") as file:
         lines = [json.loads(line) for line in file if line.endswith(b"\n")]
     return [line for line in lines if event in (None, line["event"])]
-
-
-def _whole_lines(path: Path, length: int) -> int:
-    """At most `length`, up to a line end: somebody may have shortened the file since the checkpoint."""
-    content = path.read_bytes()[:length]
-    return content.rfind(b"\n") + 1
 
 
 def _plain(value: Any) -> Any:

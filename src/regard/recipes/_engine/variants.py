@@ -20,27 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ... import tasks
 from ...data import Texts, TokenizedText
 from ...data.lm_batches import gather
 from ...decode import Beam
 from ...errors import NotSupported
 from ...models import LanguageModel, Translator
 from ...runs import Run
-from ...tasks import (
-    DataOptions,
-    Language,
-    LanguageOptions,
-    Task,
-    Translation,
-    TranslationOptions,
-    evaluate,
-    likelihood,
-    load_run,
-    score,
-    task_of,
-    translations,
-)
-from ...tasks import train as train_task
 from ...train import Result, TrainOptions, read_metrics
 from ...train.checkpoint import load_latest
 from ...train.parameters import Ring, load_parameters
@@ -66,11 +52,11 @@ def short_training(
 
 
 def train_run(
-    task: type[Task[Any]], options: DataOptions, train: TrainOptions, out: Path, **model: Any
+    task: type[tasks.Task[Any]], options: tasks.DataOptions, train: TrainOptions, out: Path, **model: Any
 ) -> tuple[Run[Any], dict[str, float]]:
     """Train a task in `out`, with `model` and `settings` as `tasks.train` takes them; the run, and the metrics of the training."""
-    result = train_task(task, options, train, out, **model, progress=False)
-    run = load_run(out)
+    result = tasks.train(task, options, train, out, **model, progress=False)
+    run = tasks.load_run(out)
     return run, training_metrics(result, run.model, out, "loss")
 
 
@@ -138,16 +124,16 @@ def write_jsonl(path: Path, objects: Iterable[Mapping[str, str]]) -> Path:
 class TextVariant:
     """A language model trained on the documentation. Loss on the test topics: in all, and by the number of tokens before."""
 
-    options: LanguageOptions
+    options: tasks.LanguageOptions
     train: TrainOptions
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         options = replace(self.options, data=str(write_documentation(out / "text.jsonl")))
-        run, training = train_run(Language, options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
-        contexts = loss_by_context(run.model, Language(options).test_data(run, None), options.context_length)
-        return {**evaluate(run).metrics, **training, **contexts}
+        run, training = train_run(tasks.Language, options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
+        contexts = loss_by_context(run.model, tasks.Language(options).test_data(run, None), options.context_length)
+        return {**tasks.evaluate(run).metrics, **training, **contexts}
 
 
 @torch.no_grad()
@@ -181,15 +167,15 @@ class TranslationMetrics:
     step: int = 6  # source words per length group
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        run = load_run(out, Translator)
+        run = tasks.load_run(out, Translator)
         if self.parameters != "best":
             _load_parameters(run, self.parameters)
-        task = task_of(run) if self.test is None else Translation(TranslationOptions(data=self.test))
+        task = tasks.task_of(run) if self.test is None else tasks.Translation(tasks.TranslationOptions(data=self.test))
         pairs = task.read().test[: self.pairs]
         sources, references = [s for s, _ in pairs], [t for _, t in pairs]
-        answers = translations(run, sources, Beam(size=self.beam))
-        found = score([text for text, _ in answers], references, sources, self.step)
-        loss, accuracy = likelihood(run, pairs)
+        answers = tasks.translations(run, sources, Beam(size=self.beam))
+        found = tasks.score([text for text, _ in answers], references, sources, self.step)
+        loss, accuracy = tasks.likelihood(run, pairs)
         return {
             "exact_match": found.exact_match,
             "accuracy": accuracy,
@@ -206,14 +192,16 @@ class TranslationMetrics:
 class TranslationVariant:
     """A translator trained from scratch, then evaluated."""
 
-    options: TranslationOptions
+    options: tasks.TranslationOptions
     train: TrainOptions
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     evaluate: TranslationMetrics = field(default_factory=TranslationMetrics)
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        _, training = train_run(Translation, self.options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
+        _, training = train_run(
+            tasks.Translation, self.options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings
+        )
         return {**self.evaluate(seed, out), **training}
 
 
