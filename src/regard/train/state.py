@@ -61,7 +61,7 @@ class State:
 
     def __init__(self, model: nn.Module, config: TrainConfig, rates: Rates | None = None):
         self.model, self.config = model, config
-        self.optimizer = config.optimizer.build(model, rates)
+        self.optimizer = config.optimizer.build(model) if rates is None else config.optimizer.build(model, rates)
         self.ema = Ema(model, config.ema) if config.ema else None
         self.ring = Ring(config.average)
         self.best: Parameters = {}
