@@ -111,7 +111,7 @@ def test_matthews_of_many_labels_is_a_correlation():
 def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
     """As a published BERT has them: [CLS] a [SEP] b [SEP], and [MASK]; none of them is ever drawn or hidden."""
     from regard.data import HFTokenizer, TokenizedText
-    from regard.data.special_tokens import SpecialTokens
+    from regard.data.hf_tokenizer import SpecialTokens
     from regard.tasks.masked import Rows, mask_rows
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"]

@@ -18,7 +18,7 @@ import torch._dynamo  # optimisers import it when they are made: once here inste
 from tiny import Net, Tiny
 
 from regard.errors import Interrupted
-from regard.train import AdamW, Budget, Constant, Every, TrainConfig, _signals, checkpoint, fit, loop
+from regard.train import AdamW, Budget, Constant, Every, TrainConfig, checkpoint, fit, launcher, loop
 from regard.train.log import Log, read_metrics
 
 CONFIG = TrainConfig(
@@ -154,7 +154,7 @@ STOPS = {
     "SIGINT": lambda: before(Tiny, "loss", at(8, ask(signal.SIGINT))),
     "SIGINT twice at once": lambda: before(Tiny, "loss", at(8, lambda *_: (ask(signal.SIGINT)(), ask(signal.SIGINT)()))),
     "SIGTERM twice": lambda: (
-        setattr(_signals, "REPEAT", 0.0),
+        setattr(launcher, "REPEAT", 0.0),
         before(Tiny, "loss", at(8, lambda *_: (ask(signal.SIGTERM)(), time.sleep(0.01), ask(signal.SIGTERM)()))),
     ),
 }

@@ -29,7 +29,7 @@ from ._engine import Claim, Curves, Recipe, RecipeFacts, Results, at_least, at_m
 from ._engine.pictures import series
 from ._engine.puzzles import Duplicate
 from ._engine.stacks import Heads, StackVariant, puzzle_training
-from ._engine.timing import one_thread
+from ._engine.variants import one_thread
 
 CONTEXTS = (1024, 4096, 16384)
 LINEAR, SOFTMAX = "step, linear", "step, softmax"

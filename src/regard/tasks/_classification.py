@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import Tokenizer, Tokenizers
-from ..data.corpus import Numbers
+from ..data.batches import Numbers
 from ..data.examples import Examples
 from ..errors import NotSupported
 from ..look import Maps

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..data.corpus import Numbers
+from ..data.batches import Numbers
 
 METRICS = ("accuracy", "f1", "matthews", "f1_tokens")
 OUTSIDE = "O"  # the label of words that are nothing in particular

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..data import Ragged, Tokenizer
-from ..data.corpus import Numbers
+from ..data.batches import Numbers
 from ..data.examples import Labelled, Tagged
-from ..data.special_tokens import SpecialTokens
+from ..data.hf_tokenizer import SpecialTokens
 from ..errors import NotSupported
 
 _Row = tuple[list[int], int, list[int], list[int]]  # ids, tokens of the first text, positions, labels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..data.special_tokens import SpecialTokens
+from ..data.hf_tokenizer import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import ShapeError
 from ..look import Maps, capture

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import LMBatch, LMBatches, TokenizedText
-from ..data.corpus import Numbers
+from ..data.batches import Numbers
 from ..data.lm_batches import NONE, gather
 from ..decode import GenerationOptions, eval_mode, generate
 from ..errors import NotSupported

@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import PAD, TokenizedText
-from ..data.corpus import Numbers
-from ..data.special_tokens import SpecialTokens
+from ..data.batches import Numbers
+from ..data.hf_tokenizer import SpecialTokens
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing

@@ -1,4 +1,4 @@
-"""Processes on this machine that are started, signalled and ended together.
+"""Processes on this machine that are started, signalled and ended together; and `Signals`, how one that trains reacts to a signal.
 
     launcher ── listens on a port for the rendezvous, before any process starts
       ├─ rank 0          each in a session of its own: a signal to the launcher's process group (Ctrl-C) reaches the launcher alone,
@@ -16,9 +16,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
 
 from ..errors import BadConfig
 
@@ -27,6 +30,7 @@ SAVE_GRACE = 600.0  # seconds after one has ended as asked: another may still wr
 POLL = 0.05  # seconds
 STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes of a process that was asked to stop and has saved
 LAUNCHER = "REGARD_LAUNCHER_PID"
+REPEAT = 2.0  # seconds; under torchrun one Ctrl-C arrives twice, from the terminal and from its launcher
 
 
 def launch(processes: int, argv: Sequence[str], threads: int | None = None) -> int:
@@ -108,3 +112,30 @@ def stop_with_launcher() -> None:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Signals:
+    """Inside `with`, the first Ctrl-C or SIGTERM is only recorded, as `asked`: the loop finishes its step and saves. A second one, after
+    `REPEAT` seconds, ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self.asked: signal.Signals | None = None
+        self._asked_at = 0.0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python allows signal handlers in the main thread only
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is None:
+            self.asked, self._asked_at = signal.Signals(number), time.monotonic()
+        elif time.monotonic() - self._asked_at > REPEAT:
+            os._exit(128 + number)
