@@ -26,9 +26,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .feedforward import FeedForward
 from .multihead import MultiHead
-from .norms import RMSNorm
+from .positionwise import FeedForward, RMSNorm
 
 Fill = Callable[[Tensor], object]
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..attention import Attention, Observation, State
 from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported, UnknownName
 from ..layers import Mixer
-from ..layers.rng import RngSnapshot
+from ..layers.reversible import RngSnapshot
 from ..patterns import Pattern
 from .maps import Map, Maps
 from .token_labels import Labels, lines

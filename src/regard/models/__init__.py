@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadConfig, UnknownName
 from ._encoder import TextEncoder, TextEncoderConfig
 from ._language import LanguageModel, LanguageModelConfig
-from ._model import Model, ModelConfig, ModelFacts, Sizes, Step
+from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
 from ._translator import Translator, TranslatorConfig
 from .bert import Bert, BertConfig
 from .big_bird import BigBird, BigBirdConfig

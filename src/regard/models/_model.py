@@ -6,7 +6,8 @@ The types of a config's fields say which values are allowed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
@@ -161,6 +162,25 @@ class Model(nn.Module):
             _swap(model, parts[n], spec)
         model.config = replace(self.config, attention_overrides=tuple(attention_overrides.items()))
         return model
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of the model's parameters; CPU for a model without any."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return torch.device("cpu") if first is None else first.device
+
+
+@contextmanager
+def eval_mode(model: Any) -> Iterator[None]:
+    """The model in evaluation mode (no dropout); modules that were training are set back to training afterwards."""
+    training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 class Spec(NamedTuple):

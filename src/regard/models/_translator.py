@@ -19,7 +19,7 @@ from torch import Tensor
 from ..attention import State
 from ..errors import DtypeError, ShapeError
 from ..layers import Packing
-from ..layers._states import below
+from ..layers.multihead import below
 from ._model import Model, ModelConfig, Size, Step
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data import Tokenizer
 from ..decode import Request, TokenLogprob
-from ..decode.stops import BROKEN
+from ..decode.requests import BROKEN
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
