@@ -15,6 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from ..attention import Attention, Observation, State
 from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported, UnknownName
 from ..layers import Mixer
-from ..layers.rng import RngSnapshot
+from ..layers.reversible import RngSnapshot
 from ..patterns import Pattern
 from .maps import Map, Maps
 from .token_labels import Labels, lines
@@ -173,23 +174,17 @@ class _Recorder:
         heads = _select(self.heads, observed.q_BLHK.shape[2], "heads", name)
         rows = _select(self.rows, L, "rows", name)
         weights_BHLM = self._weights(name, observed, heads, rows, rng)
-        number = self.calls[name] = self.calls.get(name, -1) + 1
-        positions, keys = tuple(before + row for row in rows), max(columns, default=-1) + 1
-        return Map(
-            layer=name,
-            mechanism=observed.attention.facts.name,
-            call=number,
-            run=max(self.run, 0),
+        return self._new_map(
+            name,
+            observed.attention.facts.name,
             heads=heads,
-            rows=positions,
+            rows=tuple(before + row for row in rows),
             columns=columns,
             queries=before + L,
             weights_BHLM=weights_BHLM,
             normalised=_normalised(weights_BHLM, observed.q_BLHK.dtype),
             pattern=str(observed.pattern),
             stream=None if cache is None else self._stream(cache),
-            query_labels=self._labels(positions, before + L, cache is not None),
-            key_labels=self._labels(columns, keys, cache is not None),
         )
 
     @torch.no_grad()
@@ -200,23 +195,24 @@ class _Recorder:
         heads, rows = _select(self.heads, whole_BHLM.shape[1], "heads", name), _select(self.rows, L, "rows", name)
         self._check_limit(name, (B, len(heads), len(rows), L))
         weights_BHLM = whole_BHLM[:, list(heads)][:, :, list(rows)].to("cpu", self.dtype).expand(B, -1, -1, -1).contiguous()
-        call, positions = self.calls.get(name, -1) + 1, tuple(range(L))
-        self.calls[name] = call
-        return Map(
-            layer=name,
-            mechanism=f"{mixer.name} (input-independent)",
-            call=call,
-            run=max(self.run, 0),
+        return self._new_map(
+            name,
+            f"{mixer.name} (input-independent)",
             heads=heads,
             rows=rows,
-            columns=positions,
+            columns=tuple(range(L)),
             queries=L,
             weights_BHLM=weights_BHLM,
             normalised=_normalised(weights_BHLM, x_BLD.dtype),
             pattern=str(pattern),
-            query_labels=self._labels(rows, L, False),
-            key_labels=self._labels(positions, L, False),
         )
+
+    def _new_map(self, name: str, mechanism: str, **about: Any) -> Map:
+        """The map of a layer's next call, labelled if labels were given."""
+        self.calls[name] = self.calls.get(name, -1) + 1
+        m = Map(layer=name, mechanism=mechanism, call=self.calls[name], run=max(self.run, 0), **about)
+        growing = m.stream is not None
+        return replace(m, query_labels=self._labels(m.rows, m.queries, growing), key_labels=self._labels(m.columns, m.keys, growing))
 
     def _weights(self, name: str, observed: Observation, heads: tuple[int, ...], rows: tuple[int, ...], rng: RngSnapshot) -> Tensor:
         (B, L, H, _), M = observed.q_BLHK.shape, observed.call.keys

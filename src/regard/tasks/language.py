@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from ..data import LMBatch, LMBatches, TokenizedText
 from ..data.batches import Numbers
 from ..data.lm_batches import NONE, gather
-from ..decode import GenerationOptions, eval_mode, generate
+from ..decode import GenerationOptions, generate
 from ..errors import NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
 from ..look import Maps
 from ..look._capture import Indices, Layers
-from ..models import LanguageModel, Model, find_model
+from ..models import LanguageModel, Model, eval_mode, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, require_parts

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.decode import GenerationOptions
-from regard.decode.stops import BROKEN, Detokenizer, StopFilter
+from regard.decode.requests import BROKEN, Detokenizer, StopFilter
 from regard.errors import NotSupported
 
 LETTERS = "ab\n"
