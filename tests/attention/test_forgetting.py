@@ -68,5 +68,5 @@ def test_without_causal_it_is_refused():
 
 
 def test_a_score_that_the_tiles_would_ignore_is_refused():
-    with pytest.raises(BadConfig, match="writes `scores`.*derive from ScoreAttention, or write `_forward`"):
+    with pytest.raises(BadConfig, match=r"writes `scores`.*derive from ScoreAttention, or write `_forward`"):
         type("Ignored", (DotProductAttention,), {"scores": ForgettingAttention.scores})
