@@ -231,8 +231,8 @@ class Attention(nn.Module):
         L, M, cache = q_BLHK.shape[1], k_BMHK.shape[1], None
         within = pattern = self._within(pattern, M if state is None else state.length + M)
         if isinstance(state, Cache):
-            k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern)
-            bias, M, cache, state = state.bias_over(bias, L), k_BMHK.shape[1], state, None
+            k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern, gates_BMHE)
+            bias, gates_BMHE, M, cache, state = state.bias_over(bias, L), state.gates(), k_BMHK.shape[1], state, None
         call = Call(pattern, bias, gates_BMHE, L, M, q_BLHK.device, state, cache)
         out_BLHV = self._forward(q_BLHK, k_BMHK, v_BMHV, call)
         for observer in self._observers:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from ..attention import Attention
 from ..attention.helpers import force_row_chunks
 from ..errors import DtypeError, PatternNotSupported, RegardError, ShapeError
-from ..patterns import causal, full, keep, lengths
+from ..patterns import causal, keep, lengths
 from ._subject import B, ContractError, H, K, M, Subject, V, check, expect, expect_error, run
 
 
@@ -161,8 +161,8 @@ def wrong_calls_are_named(subject: Subject) -> None:
     ]
     if subject.facts.bias:
         calls += [
-            ((q, k, v, full, torch.zeros(q.shape[1] + 1, M)), ShapeError, "broadcast"),
-            ((q, k, v, full, torch.ones(1, M, dtype=torch.bool)), DtypeError, "keep"),
+            ((q, k, v, widest, torch.zeros(q.shape[1] + 1, M)), ShapeError, "broadcast"),
+            ((q, k, v, widest, torch.ones(1, M, dtype=torch.bool)), DtypeError, "keep"),
         ]
     if subject.facts.patterns == "any":
         calls.append(((q, k, v, keep(torch.ones(2, 3, dtype=torch.bool))), ShapeError, "too small"))
