@@ -6,7 +6,7 @@
         def read(self): ...                               the user's data, as it is
         def make_processor(self, raw, base): ...          what is saved with a run: tokenizer, label names
         def encode(self, raw, processor, cache): ...      a Dataset: training, validation and test part, and a digest
-        def objective(self, dataset, processor, model, seed): ...     what the training loop asks (`train.Task`)
+        def objective(self, dataset, processor, model, seed): ...     what the training loop asks (`train.Objective`)
         def evaluate(self, run, data, options): ...       a Report
         def predict(self, run, inputs, options): ...      a Prediction per input
         def attention_maps(self, run, text, …): ...       maps of the layers
@@ -25,12 +25,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from ..errors import BadConfig, NotSupported
-from ..look import Maps
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Maps
 from ..models import Classifier, Model, build
 from ..runs import Run, check_test_data
-from ..train import Task as Objective
-from ..train import TrainOptions
+from ..train import Objective, TrainOptions
 
 TokenizerKind = Literal["bpe", "word", "char", "byte"]
 OnError = Literal["stop", "skip"]

@@ -22,8 +22,7 @@ from ..data import Tokenizer, Tokenizers
 from ..data.corpus import Numbers
 from ..data.examples import Examples
 from ..errors import NotSupported
-from ..look import Maps
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Maps
 from ..models import Classifier, LanguageModel, Model, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions, depths, layerwise

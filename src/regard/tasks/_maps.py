@@ -7,8 +7,7 @@ import torch
 from ..data.special_tokens import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import ShapeError
-from ..look import Maps, capture
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Maps, capture
 from ..models import Classifier, LanguageModel, Model, TextEncoder
 from ._processor import TextProcessor
 

@@ -8,8 +8,7 @@ from typing import Any, TypeVar, overload
 
 from .. import runs
 from ..errors import NotSupported, UnknownName
-from ..look import Maps
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Maps
 from ..models import Classifier, Model, config_of
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ._base import Prediction, Report, Task, words_for

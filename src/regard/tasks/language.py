@@ -23,8 +23,7 @@ from ..decode import GenerationOptions, eval_mode, generate
 from ..errors import NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
-from ..look import Maps
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Maps
 from ..models import LanguageModel, Model, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions

@@ -32,8 +32,7 @@ from ..data.special_tokens import SpecialTokens
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
-from ..look import Maps
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Maps
 from ..models import Model, TextEncoder, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions

@@ -18,8 +18,7 @@ from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer,
 from ..decode import Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig, NotSupported
 from ..kernels import smoothed_cross_entropy
-from ..look import Map, Maps, capture
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Map, Maps, capture
 from ..look.maps import MEAN
 from ..models import Model, Translator
 from ..runs import Run

@@ -14,4 +14,4 @@ from .loop import Result, fit
 from .optim import OPTIMIZERS, Adafactor, Adam, AdamW, Lamb, Muon, OptimizerConfig, RAdam, Rates, depths, layerwise
 from .options import TrainOptions
 from .schedule import SCHEDULES, WSD, Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule
-from .task import AfterStep, Loss, Metric, Rated, Task
+from .task import AfterStep, Loss, Metric, Objective, Rated

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import BadConfig
-from .task import Loss, Task
+from .task import Loss, Objective
 
 Item = TypeVar("Item")
 SAVE_SECONDS = 3600  # that processes have to finish their step and save when asked to stop
@@ -79,10 +79,10 @@ def share(group: Sequence[Item], mine: int, of: int) -> list[tuple[int, Item, bo
     return [(n, group[n], True) if n < len(group) else (0, group[0], False) for n in indices]
 
 
-class Objective(nn.Module):
+class LossModule(nn.Module):
     """A task's loss as a module, which DistributedDataParallel can wrap whichever methods of the model the task calls."""
 
-    def __init__(self, task: Task, model: nn.Module):
+    def __init__(self, task: Objective, model: nn.Module):
         super().__init__()
         self.model = model
         self._task = task

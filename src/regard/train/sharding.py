@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from ..errors import BadConfig
 from ..layers import Block
-from .distributed import Objective
-from .task import Task
+from .distributed import LossModule
+from .task import Objective
 
 if TYPE_CHECKING:  # half a second to import, for nothing where one process trains
     from torch.distributed.tensor import DTensor
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # half a second to import, for nothing where one process trai
 LAYERS = (Block, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # gathered one at a time; the rest of a model at once
 
 
-def sharded(task: Task, model: nn.Module) -> Objective:
+def sharded(task: Objective, model: nn.Module) -> LossModule:
     """The task's loss with a copy of the model: rank 0's parameters, sharded over all processes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -38,7 +38,7 @@ def sharded(task: Task, model: nn.Module) -> Objective:
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     if scalars:
         raise BadConfig(f"{scalars[0]} is a scalar, which cannot be sharded; give it one dimension, or take sharding='none'")
-    objective = Objective(task, copy.deepcopy(model))
+    objective = LossModule(task, copy.deepcopy(model))
     for tensor in chain(objective.parameters(), objective.buffers()):
         dist.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
