@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import operator
 import re
 import weakref
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,11 +84,30 @@ def memory_numbers(formula: str, length: int) -> float:
     text = formula.replace("·", "*").replace("²", "**2").replace("^", "**")
     text = re.sub(r"√(\w+)", r"\1**0.5", text)
     text = re.sub(r"log\s+(\w+)", r"\1**0.1", text)
-    letters = defaultdict(lambda: 16, {"L": length, "M": length, "K": K, "V": V, "C": 64})
     try:
-        return float(eval(text, {"__builtins__": {}}, letters))  # of a class, whose code runs in these checks anyway
-    except Exception as error:
+        return _evaluate(ast.parse(text, mode="eval").body, {"L": length, "M": length, "K": K, "V": V, "C": 64})
+    except (SyntaxError, KeyError) as error:
         raise ContractError(f"facts.memory is {formula!r}: expected a formula in letters, such as 'L·K' or 'L·c + (L/c)²'") from error
+
+
+OPERATORS: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
+
+def _evaluate(node: ast.expr, letters: dict[str, int]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.Name(id=letter):
+            return letters.get(letter, 16)
+        case ast.BinOp(left=left, op=op, right=right):
+            return OPERATORS[type(op)](_evaluate(left, letters), _evaluate(right, letters))
+    raise SyntaxError(ast.dump(node))
 
 
 class PeakBytes(TorchDispatchMode):
