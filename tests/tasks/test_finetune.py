@@ -14,9 +14,8 @@ from regard.errors import BadConfig, NotSupported
 from regard.models import Classifier, LanguageModel, TextEncoder, build, find_model
 from regard.runs import Run, RunConfig
 from regard.tasks import ClassifyOptions, Label, LabelOptions, TextProcessor, load_run, task_of
-from regard.tasks._classification import confusion, freeze_layers
-from regard.tasks._classification_metrics import classification_metrics
-from regard.tasks._labelled import collate, encode_examples
+from regard.tasks._labelled import classification_metrics, collate, confusion, encode_examples
+from regard.tasks.classification import freeze_layers
 
 SIZES = {"width": 16, "heads": 2, "depth": 4, "dropout": 0.0}
 

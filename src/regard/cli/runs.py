@@ -1,4 +1,4 @@
-"""Commands that use a run, or a transformers directory: evaluate, predict, look. Their further options are those of the run's task."""
+"""Commands that use a run, or a transformers directory: evaluate, predict, look, whose further options are those of the run's task; import, export."""
 
 from __future__ import annotations
 
@@ -7,29 +7,26 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tyro.conf import Positional
 
-from ..runs import Run, read_config, read_json
+from ..models import Classifier
+from ..runs import CONFIG, Run, read_config, read_json
 from ..tasks import NoOptions, Task, attention_maps, evaluate, find_task, predict
-from ._command import Command, check_writable, parse
-from ._output import print_json, print_table
+from ._command import Command, check_writable, parse, print_json, print_table
 
 TaskOptions = TypeVar("TaskOptions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCommand(Command, Generic[TaskOptions]):
-    """A command whose first argument is a run: its task declares the rest of the options."""
+    """A command whose first argument is a run: its task declares the rest of the options, under the name `task_options`."""
 
+    task_options: ClassVar[str]
     folder: Positional[Path]
     """Run directory, or a transformers directory."""
     task: TaskOptions
-
-    @classmethod
-    def options_of(cls, task: type[Task[Any]]) -> type[Any]:
-        raise NotImplementedError
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> None:
@@ -39,7 +36,7 @@ class RunCommand(Command, Generic[TaskOptions]):
             parse(cls[NoOptions], arguments, program)  # type: ignore[index]  # help, or what is missing
             return
         task, load = open_run(folder)
-        command = parse(cls[cls.options_of(task)], arguments, f"{program} {folder}")  # type: ignore[index]
+        command = parse(cls[getattr(task, cls.task_options)], arguments, f"{program} {folder}")  # type: ignore[index]
         command.use(load())
 
     def use(self, run: Run[Any]) -> None:
@@ -49,7 +46,7 @@ class RunCommand(Command, Generic[TaskOptions]):
 def _folder(arguments: Sequence[str]) -> Path | None:
     """The run among the arguments: a directory with config.json, else the first that is no option."""
     plain = [Path(one) for one in arguments if not one.startswith("-")]
-    return next((path for path in plain if (path / "config.json").is_file()), plain[0] if plain else None)
+    return next((path for path in plain if (path / CONFIG).is_file()), plain[0] if plain else None)
 
 
 def open_run(folder: Path) -> tuple[type[Task[Any]], Callable[[], Run[Any]]]:
@@ -71,14 +68,11 @@ class Evaluate(RunCommand[TaskOptions]):
             regard evaluate runs/python --data other.txt --stride 64
     """
 
+    task_options = "EvaluateOptions"
     data: str | None = None
     """Data in the form that the run was trained on; the test part of its own data if not given."""
     json: bool = False
     """Print JSON."""
-
-    @classmethod
-    def options_of(cls, task: type[Task[Any]]) -> type[Any]:
-        return task.EvaluateOptions
 
     def use(self, run: Run[Any]) -> None:
         report = evaluate(run, self.data, self.task)
@@ -100,14 +94,11 @@ class Predict(RunCommand[TaskOptions]):
             regard predict runs/reviews "a waste of two hours"
     """
 
+    task_options = "PredictOptions"
     inputs: Positional[tuple[str, ...]] = ()
     """What to translate, continue or classify (a tab between the two texts of a pair); standard input if not given."""
     json: bool = False
     """Print a JSON object per input."""
-
-    @classmethod
-    def options_of(cls, task: type[Task[Any]]) -> type[Any]:
-        return task.PredictOptions
 
     def use(self, run: Run[Any]) -> None:
         inputs = self.inputs or tuple(line.rstrip("\n") for line in sys.stdin)
@@ -123,6 +114,7 @@ class Look(RunCommand[TaskOptions]):
             regard look runs/book "Once upon a time" --layer 0 --head 2
     """
 
+    task_options = "LookOptions"
     text: Positional[str]
     """What to read or to translate (a tab between the two texts of a pair)."""
     layer: str | None = None
@@ -131,10 +123,6 @@ class Look(RunCommand[TaskOptions]):
     """Number; if not given, the mean of all heads here, and all of them in the picture."""
     png: Path | None = None
     """Also write the picture to this file."""
-
-    @classmethod
-    def options_of(cls, task: type[Task[Any]]) -> type[Any]:
-        return task.LookOptions
 
     def use(self, run: Run[Any]) -> None:
         check_writable(self.png, "--png", ".png")
@@ -146,3 +134,48 @@ class Look(RunCommand[TaskOptions]):
             maps.show(name, self.head)
         if self.png is not None:
             print(f"wrote {maps.save_png(self.png, head=self.head)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import(Command):
+    """Make a run of a published checkpoint: a directory with config.json and safetensors, as transformers writes it.
+
+    As in:  regard import downloads/bert-base-uncased --out runs/bert
+    """
+
+    folder: Positional[Path]
+    """Directory of the checkpoint."""
+    out: Path
+    """Run directory to make."""
+
+    def run(self) -> None:
+        from ..interop import import_checkpoint
+
+        run = import_checkpoint(self.folder, self.out)
+        count = sum(parameter.numel() for parameter in run.model.parameters())
+        body = run.model.body if isinstance(run.model, Classifier) else run.model
+        print(f"{body.facts.name}, a run of the task {run.task}, {count:,} parameters. wrote {self.out}")
+        print(f"Next:  {find_task(run.task).next_commands.format(out=self.out)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Command):
+    """Write a run as a directory that transformers' from_pretrained reads.
+
+    As in:  regard export runs/bert --to huggingface --out published/bert
+    """
+
+    folder: Positional[Path]
+    """Run directory."""
+    out: Path
+    """Directory to make."""
+    to: Literal["huggingface"] = "huggingface"
+    """Format to write."""
+
+    def run(self) -> None:
+        from .. import load_run
+        from ..interop import export_run
+
+        export_run(load_run(self.folder), self.out)
+        written = ", ".join(sorted(path.name for path in self.out.iterdir()))
+        print(f"wrote {self.out}: {written}")

@@ -8,7 +8,7 @@
 | `word_numbers` | which sub-word tokens belong to the same word |
 """
 
-from ._capture import capture
+from ._capture import Indices, Layers, capture
 from .layouts import Graph, Grid, Sequence, Tree
 from .maps import Map, Maps
 from .token_labels import word_numbers

@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import BadConfig
 from ..layers import Block
 from .launcher import stop_with_launcher
-from .task import Loss, Task
+from .task import Loss, Objective
 
 if TYPE_CHECKING:  # half a second to import, for nothing where one process trains
     from torch.distributed.tensor import DTensor
@@ -92,10 +92,10 @@ def share(group: Sequence[Item], mine: int, of: int) -> list[tuple[int, Item, bo
     return [(n, group[n], True) if n < len(group) else (0, group[0], False) for n in indices]
 
 
-class Objective(nn.Module):
+class LossModule(nn.Module):
     """A task's loss as a module, which DistributedDataParallel can wrap whichever methods of the model the task calls."""
 
-    def __init__(self, task: Task, model: nn.Module):
+    def __init__(self, task: Objective, model: nn.Module):
         super().__init__()
         self.model = model
         self._task = task
@@ -141,7 +141,7 @@ def _add(gradients: Tensor) -> torch.futures.Future[Tensor]:
 # -- sharding ----------------------------------------------------------------------------------------------------------
 
 
-def sharded(task: Task, model: nn.Module) -> Objective:
+def sharded(task: Objective, model: nn.Module) -> LossModule:
     """The task's loss with a copy of the model: rank 0's parameters, sharded over all processes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -149,7 +149,7 @@ def sharded(task: Task, model: nn.Module) -> Objective:
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     if scalars:
         raise BadConfig(f"{scalars[0]} is a scalar, which cannot be sharded; give it one dimension, or take sharding='none'")
-    objective = Objective(task, copy.deepcopy(model))
+    objective = LossModule(task, copy.deepcopy(model))
     for tensor in chain(objective.parameters(), objective.buffers()):
         dist.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))

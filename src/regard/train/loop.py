@@ -32,7 +32,7 @@ from .launcher import Signals
 from .log import Log, Progress, TensorBoard, describe, progress_for, writer
 from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
 from .state import State, Window, seed_all
-from .task import AfterStep, Rated, Task
+from .task import AfterStep, Objective, Rated
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 YOUNG = 20  # steps before the usual gradient norm is known
@@ -52,7 +52,7 @@ class Result:
     metrics: dict[str, float]  # of the chosen parameters
 
 
-def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Result:
+def fit(model: nn.Module, task: Objective, config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Result:
     """Train the model on the task; write model.safetensors, metrics.jsonl and state/ into the folder `out`.
 
     With `resume` it continues from the last checkpoint in `out`, or starts if there is none. On SIGINT and SIGTERM it finishes the step,
@@ -70,7 +70,7 @@ def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume:
 
 
 class _Loop:
-    def __init__(self, model: nn.Module, task: Task, config: TrainConfig, out: Path, signals: Signals, shown: Progress):
+    def __init__(self, model: nn.Module, task: Objective, config: TrainConfig, out: Path, signals: Signals, shown: Progress):
         self.model, self.task, self.config, self.out = model, task, config, out
         self.signals, self.shown = signals, shown
         self.first = distributed.rank() == 0
@@ -79,7 +79,7 @@ class _Loop:
         self.device = next(model.parameters()).device
         self.cut = config.sharding == "full" and distributed.world() > 1
         # the loss of the model, or of a sharded copy: then the model has parameters only during evaluations and at the end
-        objective = distributed.sharded(task, model) if self.cut else distributed.Objective(task, model)
+        objective = distributed.sharded(task, model) if self.cut else distributed.LossModule(task, model)
         self.objective: nn.Module = objective
         self.trained: nn.Module = objective.model
         self.state = State(self.trained, config, task.rates(self.trained) if isinstance(task, Rated) else None)

@@ -8,10 +8,10 @@ arXiv:2002.06305). The ablation is the same model without what it has learned (`
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,23 +19,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import Tokenizer, Tokenizers
-from ..data.batches import Numbers
-from ..data.examples import Examples
+from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..errors import NotSupported
-from ..look import Maps
-from ..look._capture import Indices, Layers
-from ..models import Classifier, LanguageModel, Model, find_model
+from ..models import Classifier, LanguageModel, Model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions, depths, layerwise
-from ._base import DataOptions, Dataset, NoOptions, Report, Task, TokenizerKind, check_range, digest, require_parts
-from ._classification_metrics import METRICS, classification_metrics, confusion_rows
-from ._labelled import EncodedExamples, LabelBatch, collate, encode_examples
-from ._maps import text_maps
+from ._base import DataOptions, Dataset, Example, NoOptions, Prediction, Report, Task, TokenizerKind, check_range, digest, require_parts
+from ._labelled import (
+    METRICS,
+    OUTSIDE,
+    EncodedExamples,
+    LabelBatch,
+    MetricName,
+    classification_metrics,
+    collate,
+    confusion,
+    confusion_rows,
+    encode_examples,
+    label_logits,
+)
 from ._processor import TextProcessor
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationOptions(DataOptions):
+class ClassifyOptions(DataOptions):
     """Which examples, and how much of a pretrained model may change."""
 
     data: str = ""
@@ -54,7 +61,7 @@ class ClassificationOptions(DataOptions):
     """Tokens per example at most; longer ones are truncated."""
     batch_size: int = 32
     """Examples per batch."""
-    metric: Literal["accuracy", "f1", "matthews", "f1_tokens"] = "accuracy"
+    metric: MetricName = "accuracy"
     """Metric on validation that decides which parameters and which seed are kept."""
 
     def __post_init__(self) -> None:
@@ -68,14 +75,29 @@ class ClassificationOptions(DataOptions):
         )
 
 
-ClassificationOptionsT = TypeVar("ClassificationOptionsT", bound=ClassificationOptions)
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(ClassifyOptions):
+    """Which examples, and how much of a pretrained model may change."""
+
+    metric: MetricName = "f1_tokens"
+    """Metric on validation that decides which parameters and which seed are kept; f1_tokens: micro F1 of all labels but O."""
 
 
-class ClassificationTask(Task[ClassificationOptionsT]):
+@dataclass(frozen=True, kw_only=True)
+class ClassesOptions:
+    """What to print."""
+
+    nbest: int = 1
+    """Labels per text, most likely first, with their probabilities."""
+
+
+class ClassificationTask(Task[ClassifyOptions]):
     """Labels of texts or of words, by a classification head over a language model or an encoder."""
 
     per_token: ClassVar[bool]
+    read_examples: ClassVar[Callable[..., Examples[Any]]]
     model_kind = Classifier
+    length_option = "max_length"
     default_model = "bert"
     default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
 
@@ -87,10 +109,10 @@ class ClassificationTask(Task[ClassificationOptionsT]):
     def labels_of(self, example: Any) -> Sequence[str]:
         """The labels of an example."""
 
-    @abstractmethod
-    def read(self) -> Examples[Any]: ...
-
     # -- training ------------------------------------------------------------------------------------------------------
+
+    def read(self) -> Examples[Any]:
+        return type(self).read_examples(self.options.data, fields=self.options.fields, **self.options.parts())
 
     def make_processor(self, raw: Examples[Any], base: TextProcessor | None) -> TextProcessor:
         labels = tuple(sorted({label for one in raw.train for label in self.labels_of(one)}))
@@ -101,15 +123,9 @@ class ClassificationTask(Task[ClassificationOptionsT]):
         texts = (text for one in raw.train for text in self.texts_of(one))
         return TextProcessor(Tokenizers(Tokenizer.train(texts, self.options.tokenizer, self.options.vocab_size)), labels)
 
-    def load_processor(self, folder: Path) -> TextProcessor:
-        return TextProcessor.load(folder)
-
     def encode(self, raw: Examples[Any], processor: TextProcessor, cache: Path) -> Dataset[list[Any]]:
         fingerprint = digest(repr(tuple(one)) for part in (raw.train, raw.valid, raw.test) for one in part)
         return Dataset(raw.train, raw.valid, raw.test, fingerprint, str(raw.skipped) if len(raw.skipped) else "")
-
-    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
-        return {"vocab_size": len(processor.tokenizer), find_model(model).length_setting: self.options.max_length}
 
     def adapt(self, body: Model, processor: TextProcessor) -> Classifier:
         body = body.body if isinstance(body, Classifier) else body
@@ -143,24 +159,115 @@ class ClassificationTask(Task[ClassificationOptionsT]):
             details={"labels": list(labels), "confusion": counts.tolist()},
         )
 
-    def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        return "", text_maps(run.model, run.processor, text, layers, heads)
-
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
         return issubclass(kind, Classifier) and per_token == cls.per_token
 
+
+class Classify(ClassificationTask):
+    """Train a classifier of texts, or of pairs of texts, from labelled examples.
+
+    As in:  regard train classify --data reviews.tsv --init-from runs/encoder --out runs/reviews
+            regard train classify --data nli.jsonl --fields premise hypothesis label --init-from runs/encoder --out runs/nli
+    """
+
+    name = "classify"
+    Options = ClassifyOptions
+    PredictOptions = ClassesOptions
+    per_token = False
+    read_examples = read_labelled
+
+    def texts_of(self, example: Labelled) -> Sequence[str]:
+        return example.texts
+
+    def labels_of(self, example: Labelled) -> Sequence[str]:
+        return (example.label,)
+
+    def predict(self, run: Run[Classifier], inputs: Sequence[str], options: ClassesOptions) -> list[Prediction]:
+        """A tab separates the two texts of a pair."""
+        labels = run.processor.labels
+        best = self.probabilities(run, [tuple(line.split("\t")) for line in inputs]).topk(min(options.nbest, len(labels)))
+        answers = []
+        for ps, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            found = [{"label": labels[n], "probability": p} for p, n in zip(ps, numbers, strict=True)]
+            answers.append(Prediction("\n".join(f"{one['label']}\t{one['probability']:.4f}" for one in found), {"labels": found}))
+        return answers
+
+    @torch.no_grad()
+    def probabilities(self, run: Run[Classifier], texts: Sequence[tuple[str, ...]]) -> Tensor:
+        """p_EN of every label for each text or pair."""
+        labels, size = run.processor.labels, self.options.batch_size
+        some = self.tokenize_texts(run.model, run.processor, [Labelled(tuple(one), labels[0]) for one in texts])
+        batches = [np.arange(at, min(at + size, len(some))) for at in range(0, len(some), size)]
+        parts = [label_logits(run.model, collate(some, batch)).softmax(-1) for batch in batches]
+        return torch.cat([torch.zeros(0, len(labels)), *parts])
+
     @classmethod
-    def imported_options(cls, model: Model) -> Any:
-        return cls.Options(data="", max_length=model.max_length)
+    def example(cls, folder: Path) -> Example:
+        path = folder / "examples.tsv"
+        path.write_text("".join(f"item {n} is {'fine' if n % 2 else 'broken'}\t{'good' if n % 2 else 'bad'}\n" for n in range(60)))
+        options = ClassifyOptions(data=str(path), tokenizer="word", vocab_size=100, max_length=16, batch_size=8)
+        settings = {"width": 16, "heads": 2, "depth": 1, "hidden": 16}
+        return Example(options=options, settings=settings, input="item 7 is fine", broken="no label\n")
+
+
+class Label(ClassificationTask):
+    """Train a model that labels each word of a sentence, from labelled examples.
+
+    As in:  regard train label --data names.tsv --init-from runs/encoder --out runs/names
+            regard train label --data names.jsonl --fields tokens tags --init-from runs/encoder --out runs/names
+    """
+
+    name = "label"
+    Options = LabelOptions
+    per_token = True
+    read_examples = read_tagged
+
+    def texts_of(self, example: Tagged) -> Sequence[str]:
+        return (" ".join(example.words),)
+
+    def labels_of(self, example: Tagged) -> Sequence[str]:
+        return example.labels
+
+    def predict(self, run: Run[Classifier], inputs: Sequence[str], options: NoOptions) -> list[Prediction]:
+        """Spaces separate the words."""
+        sentences = [line.split() for line in inputs]
+        answers = []
+        for words, labels in zip(sentences, self.predict_tags(run, sentences), strict=True):
+            found = [{"word": word, "label": label, "probability": p} for word, (label, p) in zip(words, labels, strict=True)]
+            line = " ".join(f"{one['word']}/{one['label']}({one['probability']:.2f})" for one in found)
+            answers.append(Prediction(line, {"words": found}))
+        return answers
+
+    @torch.no_grad()
+    def predict_tags(self, run: Run[Classifier], sentences: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
+        """The label of each word and its probability. Words without tokens get label O, probability 0."""
+        labels, tokenizer = run.processor.labels, run.processor.tokenizer
+        nothing = (OUTSIDE if OUTSIDE in labels else labels[0], 0.0)
+        answers = []
+        for words in sentences:
+            some = self.tokenize_texts(run.model, run.processor, [Tagged(tuple(words), (labels[0],) * len(words))])
+            parts = [label_logits(run.model, collate(some, np.array([n]))).softmax(-1) for n in range(len(some))]
+            best, number = torch.cat([torch.zeros(0, len(labels)), *parts]).max(-1)
+            with_tokens = sorted({n for n in tokenizer.encode_words(words)[1] if n >= 0})
+            predicted = [(labels[n], p) for n, p in zip(number.tolist(), best.tolist(), strict=True)]
+            found = dict(zip(with_tokens, predicted, strict=True))
+            answers.append([found.get(n, nothing) for n in range(len(words))])
+        return answers
+
+    @classmethod
+    def example(cls, folder: Path) -> Example:
+        path = folder / "words.tsv"
+        path.write_text("".join(f"item\tO\n{n}\tN\nis\tO\n{'fine' if n % 2 else 'broken'}\tJ\n\n" for n in range(60)))
+        options = LabelOptions(data=str(path), tokenizer="word", vocab_size=100, max_length=16, batch_size=8)
+        settings = {"width": 16, "heads": 2, "depth": 1, "hidden": 16}
+        return Example(options=options, settings=settings, input="item 7 is fine", broken="alone\n")
 
 
 class ClassificationObjective:
     """What the training loop asks."""
 
-    def __init__(
-        self, train: EncodedExamples, valid: EncodedExamples, labels: Sequence[str], options: ClassificationOptions, seed: int = 0
-    ):
+    def __init__(self, train: EncodedExamples, valid: EncodedExamples, labels: Sequence[str], options: ClassifyOptions, seed: int = 0):
         self.train, self.valid, self.labels, self.options, self.seed = train, valid, labels, options, seed
         self.metric = Metric(options.metric, higher=True)
 
@@ -189,24 +296,6 @@ class ClassificationObjective:
 
     def rates(self, model: nn.Module) -> Mapping[str, float]:
         return layerwise(model, self.options.layer_lr_decay)
-
-
-@torch.no_grad()
-def confusion(model: Classifier, some: EncodedExamples, count: int, batch_size: int = 32) -> tuple[Numbers, float]:
-    """Counts (true label, predicted label), and the loss in nats per label."""
-    counts, total = np.zeros((count, count), dtype=np.int64), 0.0
-    order = np.argsort(-some.ids.lengths, kind="stable")
-    for at in range(0, len(order), batch_size):
-        one = collate(some, order[at : at + batch_size])
-        logits_TN = label_logits(model, one)
-        total += float(F.cross_entropy(logits_TN, one.label_T, reduction="sum"))
-        np.add.at(counts, (one.label_T.numpy(), logits_TN.argmax(1).numpy()), 1)
-    return counts, total / max(int(counts.sum()), 1)
-
-
-def label_logits(model: Classifier, batch: LabelBatch) -> Tensor:
-    """logits_TN at the positions of the labels."""
-    return model(batch.ids_BL, batch.n_B, batch.segment_BL).flatten(0, -2)[batch.at_T]
 
 
 def freeze_layers(model: nn.Module, share: float) -> int:
