@@ -180,8 +180,12 @@ class Attention(nn.Module):
 
     @classmethod
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        """A mechanism for `heads` heads of size `head_dim` and up to `length` keys; most fit any."""
-        return cls()
+        """A mechanism that fits `heads` heads of size `head_dim` and up to `length` keys.
+
+        The constructor gets those of `heads`, `head_dim` and `max_length` that it takes; most take none and fit any.
+        """
+        sizes = {"heads": heads, "head_dim": head_dim, "max_length": length}
+        return cls(**{name: size for name, size in sizes.items() if name in inspect.signature(cls).parameters})
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -54,10 +53,6 @@ class RandomFeatureAttention(FeatureMapAttention):
         self.w_HFK: Tensor
         self.register_buffer("w_HFK", torch.empty(heads, num_features, head_dim))
         self.redraw(seed)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def redraw(self, seed: int | None = None) -> None:
         """Draw new features, from `seed` or else from PyTorch's global generator. Existing states belong to the old ones."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import tyro
 from rich.console import Console
@@ -23,7 +23,6 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixe
 from ..errors import BadConfig, NotSupported
 
 CONFIG = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
-Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, kw_only=True)
