@@ -227,6 +227,8 @@ class Attention(nn.Module):
         gates_BMHE: Tensor | None = None,
     ) -> Tensor:
         """The weighted average out_BLHV. With `state`, over the past too, and the state advances."""
+        if torch.compiler.is_compiling():
+            return _run_eagerly(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE)
         self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE)
         L, M, cache = q_BLHK.shape[1], k_BMHK.shape[1], None
         within = pattern = self._within(pattern, M if state is None else state.length + M)
@@ -450,6 +452,13 @@ class Attention(nn.Module):
     def _rows_cheap(self) -> bool:
         """Whether the weights of one query cost less than those of all."""
         return self.facts.rows == "independent"
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _run_eagerly(attention: Attention, *arguments: Any) -> Tensor:
+    """For torch.compile: what surrounds attention is compiled. Kernels are not: their loops over tiles would be unrolled, for one length."""
+    out: Tensor = attention.forward(*arguments)
+    return out
 
 
 def _shapes(inputs: tuple[Tensor, ...], dtypes: bool = False) -> str:

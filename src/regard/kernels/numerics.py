@@ -52,7 +52,7 @@ def first_derivatives_only(backward: Callable[P, R]) -> Callable[P, R]:
 
 def inside_transform() -> bool:
     """Whether a transform of torch.func (grad, vmap, jvp …) is running; autograd functions written for speed do not work there."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def accumulation_dtype(like: Tensor | torch.dtype) -> torch.dtype:

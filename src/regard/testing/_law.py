@@ -7,7 +7,7 @@ import torch
 from ..attention.helpers import force_row_chunks
 from ..errors import BiasNotSupported
 from ..patterns import causal, full, window
-from ._subject import B, G, H, K, L, M, Subject, V, assert_law, check, expect, expect_close, expect_error, reseed, run
+from ._subject import B, G, H, K, L, M, Subject, assert_law, check, expect, expect_close, expect_error, reseed, run
 
 PATHS = (None, "tiles")  # small inputs go to a dense kernel; both paths must hold
 
@@ -73,16 +73,6 @@ def law_with_a_learned_bias(subject: Subject) -> None:
         not before.allclose(after),
         "facts.bias is True, but a bias changes nothing: add call.scores_bias() to the scores, or set bias=False",
     )
-
-
-@check("empty", paths=PATHS, sampling=True)
-def empty_batch_and_no_keys(subject: Subject) -> None:
-    attention, empty = subject.build(), subject.tensors(batch=0)
-    out = run(attention, *empty, subject.widest)
-    expect(out.shape == (*empty[0].shape[:3], V), f"an empty batch gives {tuple(out.shape)}, expected {(*empty[0].shape[:3], V)}")
-    if subject.facts.cross:
-        out = run(attention, *subject.tensors(queries=L, keys=0), subject.widest)
-        expect(out.shape == (B, L, H, V) and bool((out == 0).all()), "without any key the output must be zeros of shape BLHV")
 
 
 @check("layouts", paths=PATHS, sampling=True)
