@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, Self
 
 import torch
@@ -83,15 +84,16 @@ class LSHAttention(Attention):
         rotations = [torch.randn(H, K, size // 2, generator=generator) for _ in range(self.rounds) for size in self.buckets]
         rotation_NKX = torch.cat(rotations, -1).to(x_NLK).repeat(B, 1, 1)
         bucket_NRL = torch.empty(B * H, self.rounds, L, dtype=torch.long, device=x_NLK.device)
-        for heads in slices(B * H, 2 * SCORES_AT_ONCE // max(1, L * rotation_NKX.shape[-1])):
-            rotated_NLRX = torch.bmm(x_NLK[heads], rotation_NKX[heads]).unflatten(-1, (self.rounds, -1))
+        numbers = 2 * SCORES_AT_ONCE // max(1, rotation_NKX.shape[-1])  # positions at once: as many buckets as tokens would take L² numbers
+        for heads, tokens in product(slices(B * H, numbers // max(1, L)), slices(L, numbers)):
+            rotated_NLRX = torch.bmm(x_NLK[heads, tokens], rotation_NKX[heads]).unflatten(-1, (self.rounds, -1))
             bucket_NLR, factor = torch.zeros((), dtype=torch.long, device=x_NLK.device), 1
             for size, part_NLRX in zip(self.buckets, rotated_NLRX.split([size // 2 for size in self.buckets], -1), strict=True):
                 nearest_NLR1 = part_NLRX.abs().argmax(-1, keepdim=True)
                 negative_NLR1 = part_NLRX.gather(-1, nearest_NLR1) < 0
                 bucket_NLR = bucket_NLR + factor * (nearest_NLR1 + size // 2 * negative_NLR1).squeeze(-1)
                 factor *= size
-            bucket_NRL[heads] = bucket_NLR.mT
+            bucket_NRL[heads, :, tokens] = bucket_NLR.mT
         padding_BL = torch.arange(L, device=x_NLK.device) >= real_lengths(pattern, L, x_NLK.device)[:, None]
         return bucket_NRL.view(B, H, self.rounds, L).masked_fill_(padding_BL[:, None, None], math.prod(self.buckets))
 
