@@ -18,7 +18,7 @@ BiasLike = TypeVar("BiasLike", bound=Tensor | Bias | None)
 class Cache(State):
     """All keys and values so far (and gates, if the mechanism reads any) or, if the pattern reaches no further, the first `sinks` and the last `window`.
 
-    Buffers grow by doubling, so a step copies nothing of the past. Old keys are dropped in bulk: a rolling cache holds at most
+    Without gradients, buffers grow by doubling, so a step copies nothing of the past. Old keys are dropped in bulk: a rolling cache holds at most
     sinks + 2 · window keys, and the pattern masks those that are already too old. While rows start at different positions, no column
     holds the first keys of all of them, so with sinks nothing is dropped.
     """
@@ -65,7 +65,7 @@ class Cache(State):
         return torch.arange(self.length - queries, self.length, device=self._positions.device)
 
     def _add(self, held: Tensor | None, new: Tensor) -> Tensor:
-        if new.requires_grad or (held is not None and held.requires_grad):  # the past is part of the graph
+        if torch.is_grad_enabled():  # the past may be part of a graph, even where only queries need gradients: never write into it
             return new if held is None else torch.cat([held[:, : self._held], new], 1)
         size = 0 if held is None else held.shape[1]
         if held is None or size < self._held + new.shape[1]:
@@ -77,7 +77,7 @@ class Cache(State):
         return held
 
     def _move_rows(self, held: Tensor | None, rows: Tensor, moves: dict[int, int]) -> Tensor | None:
-        if held is None or held.requires_grad:
+        if held is None or torch.is_grad_enabled():
             return None if held is None else held.index_select(0, rows)
         if len(rows) == self.batch and not moves.keys() & moves.values():  # sources stay in place: no new buffer needed
             held[list(moves), : self._held] = held[list(moves.values()), : self._held]

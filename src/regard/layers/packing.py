@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from ..kernels import first_derivatives_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,6 @@ class _Move(torch.autograd.Function):
         return there(x)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None, None]:
         return ctx.back(d_out), None, None

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ShapeError
+from ..kernels import first_derivatives_only
 from ..patterns import Pattern, full
 from .positionwise import Dropout, LayerNorm, Norm
 
@@ -119,7 +119,7 @@ class _Stack(torch.autograd.Function):
         return y1, y2
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, d1: Tensor, d2: Tensor) -> tuple[Tensor | None, ...]:
         y1, y2 = (y.detach() for y in ctx.saved_tensors)
         sums: dict[Tensor, Tensor] = {}  # blocks may share parameters

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..attention import Attention
 from ..errors import BadConfig, UnknownName
-from . import _facts, _outputs, _streaming  # each adds its checks to CHECKS
+from . import _facts, _outputs, _streaming, _transforms  # each adds its checks to CHECKS
 from ._subject import CHECKS, ContractError, NotApplicable, assert_law
 
 __all__ = ["CHECKS", "ContractError", "NotApplicable", "Report", "Result", "assert_law", "check_mechanism", "run_checks"]

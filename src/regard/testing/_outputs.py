@@ -18,7 +18,6 @@ from ._subject import (
     M,
     NotApplicable,
     Subject,
-    V,
     assert_law,
     check,
     expect,
@@ -86,16 +85,6 @@ def law_with_a_learned_bias(subject: Subject) -> None:
             assert_law(subject.build(), [q, k, v], pattern, bias)
     same = run(attention, q, k, v, widest).allclose(run(attention, q, k, v, widest, 3 * bias))
     expect(not same, "facts.bias is True, but a bias changes nothing: add call.scores_bias() to the scores, or set bias=False")
-
-
-@check("empty", paths=PATHS, sampling=True)
-def empty_batch_and_no_keys(subject: Subject) -> None:
-    attention, empty = subject.build(), subject.tensors(batch=0)
-    out = run(attention, *empty, subject.widest)
-    expect(out.shape == (*empty[0].shape[:3], V), f"an empty batch gives {tuple(out.shape)}, expected {(*empty[0].shape[:3], V)}")
-    if subject.facts.cross:
-        out = run(attention, *subject.tensors(queries=L, keys=0), subject.widest)
-        expect(out.shape == (B, L, H, V) and bool((out == 0).all()), "without any key the output must be zeros of shape BLHV")
 
 
 @check("layouts", paths=PATHS, sampling=True)
