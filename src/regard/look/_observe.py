@@ -1,0 +1,261 @@
+"""Attention weights of models that are not ours, such as those of transformers, while they run as they always do.
+
+Attention modules are found by the names of their classes, and each is watched for the time of its own calls: a `TorchFunctionMode`, which
+belongs to one thread and is not registered anywhere, sees the arguments of `scaled_dot_product_attention`, or the softmax that the model
+multiplies by its values. The rest of the model runs as if nothing was there. A module whose weights are not seen that way is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..errors import CaptureNotSupported
+from ._capture import COPIES, _in_backward, _normalised, _path, _Recorder, _select
+from ._sources import Formed, Fused, of_multihead
+from .maps import Map
+
+NAMED = re.compile(r"attention|attn|mha|mla", re.IGNORECASE)
+PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "einsum"})
+# after softmax: what leaves the weights what they are. Of dropout and casts, the weights before it are recorded
+KEEPING = frozenset({"dropout", "to", "type", "type_as", "float", "half", "bfloat16", "double"})
+CHANGING = frozenset(
+    {"__getitem__", "mul", "masked_fill", "nan_to_num", "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze"}
+    | {"transpose", "permute", "contiguous", "clone", "detach"}
+)
+FUSED_ELSEWHERE = ("flash", "flex_attention", "paged|", "/")  # names of attn_implementation whose kernels PyTorch does not show
+
+
+def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that compute attention: those named after it that hold no other one."""
+    named = {name: module for name, module in model.named_modules() if NAMED.search(type(module).__name__)}
+    outer = {name[:end] for name in named for end in (0, *(dot.start() for dot in re.finditer(r"\.", name))) if name}
+    return {_path(name, module): module for name, module in named.items() if name not in outer}
+
+
+@contextmanager
+def observe(model: nn.Module, recorder: ModuleRecorder) -> Iterator[None]:
+    """Watch the attention modules of a model; afterwards everything is as it was."""
+    with ExitStack() as undo:
+        blocks = _blocks(model)
+        for name, module in recorder.modules.items():
+            if module in blocks:
+                undo.callback(blocks[module].register_forward_pre_hook(recorder.enter_block(name), with_kwargs=True).remove)
+            undo.callback(_replace_forward(module, recorder.watch(name)))
+        yield
+
+
+class ModuleRecorder(_Recorder):
+    """Records what modules that are not ours compute."""
+
+    def __init__(self, modules: dict[str, nn.Module], *settings: Any):
+        super().__init__({}, *settings)
+        self.modules = modules
+        self.maps.idle = tuple(modules)
+        self.block_inputs: dict[str, Tensor | None] = {}
+
+    def enter_block(self, name: str) -> Callable[..., None]:
+        def remember(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            self.block_inputs[name] = _first_tensor(args, kwargs)
+
+        return remember
+
+    def watch(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        module = self.modules[name]
+
+        def watched(forward: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(forward)
+            def observed(*args: Any, **kwargs: Any) -> Any:
+                if _in_backward() or not self.wanted(name, self.order.setdefault(name, len(self.order))):
+                    return forward(*args, **kwargs)
+                call = _Call(self, name, module, args, kwargs)
+                if isinstance(module, nn.MultiheadAttention):  # runs another kernel under a mode, so it is left alone
+                    out = forward(*args, **kwargs)
+                    call.record(lambda: of_multihead(module, inspect.signature(forward).bind(*args, **kwargs).arguments))
+                    return out
+                with call:
+                    out = forward(*args, **kwargs)
+                call.finish()
+                return out
+
+            return observed
+
+        return watched
+
+    @torch.no_grad()
+    def add(self, name: str, source: Fused | Formed, before: int, cache: Any) -> None:
+        """One map; `before` counts the queries of earlier calls with this cache."""
+        B, H, L, M = source.shape
+        if cache is None:
+            columns = range(M)
+        else:  # a cache of fixed size has empty slots at the end; one of a sliding window has lost keys at the start
+            columns = range(max(before + L - M, 0), before + L)
+        heads, rows = _select(self.heads, H, "heads", name), _select(self.rows, L, "rows", name)
+        self._check_limit(name, (B, len(heads), len(rows), len(columns)))
+        with torch.autocast(source.device.type, enabled=False):
+            chosen = source.choose(heads, len(columns))
+            step = max(1, self.chunk // max(COPIES * B * len(heads) * M * 4, 1))
+            weights_BHLM = torch.empty(B, len(heads), len(rows), len(columns), dtype=self.dtype)
+            for first in range(0, len(rows), step):
+                weights_BHLM[:, :, first : first + step] = chosen.rows(torch.tensor(rows[first : first + step], device=source.device))
+        number = self.calls[name] = self.calls.get(name, -1) + 1
+        positions = tuple(before + row for row in rows)
+        self.maps.all.append(
+            Map(
+                layer=name,
+                mechanism="softmax",
+                call=number,
+                run=max(self.run, 0),
+                heads=heads,
+                rows=positions,
+                columns=tuple(columns),
+                queries=before + L,
+                weights_BHLM=weights_BHLM,
+                normalised=_normalised(weights_BHLM, source.dtype),
+                pattern=source.pattern,
+                stream=None if cache is None else self._stream(cache),
+                query_labels=self._labels(positions, before + L, cache is not None),
+                key_labels=self._labels(tuple(columns), columns.stop, cache is not None),
+            )
+        )
+
+
+class _Call(TorchFunctionMode):
+    """One call of an attention module, which sees every function of PyTorch that it uses."""
+
+    def __init__(self, recorder: ModuleRecorder, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]):
+        super().__init__()
+        implementation = str(getattr(getattr(module, "config", None), "_attn_implementation", None))
+        if any(word in implementation for word in FUSED_ELSEWHERE):
+            raise CaptureNotSupported(
+                f"{name}: the attention implementation {implementation!r} does not show its queries and keys; "
+                'model.set_attn_implementation("sdpa") does'
+            )
+        self.recorder, self.name, self.module = recorder, name, module
+        self.x = _first_tensor(args, kwargs)
+        self.cache = next((x for x in (*args, *kwargs.values()) if hasattr(x, "get_seq_length") and hasattr(x, "update")), None)
+        self.before = self._cached()
+        self.weights: Any = WeakTensorKeyDictionary()  # tensor → the weights that it holds
+        self.products = self.calls = 0
+        self.softmax = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is nn.functional.scaled_dot_product_attention:
+            self.record(lambda: Fused.from_call(*args, **(kwargs or {})))
+        elif isinstance(out, Tensor):
+            self._follow(getattr(func, "__name__", ""), args, kwargs or {}, out)
+        return out
+
+    def _follow(self, name: str, args: Any, kwargs: dict[str, Any], out: Tensor) -> None:
+        """From a softmax over keys to the product with the values."""
+        if name == "softmax":
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            if out.dim() > 2 and dim in (-1, out.dim() - 1):
+                self.weights[out] = out
+                self.softmax = True
+            return
+        if name in PRODUCTS:
+            tensors = args[1:] if name == "einsum" else args[:1]
+            tensors = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
+            found = [self.weights[x] for x in tensors if isinstance(x, Tensor) and x in self.weights]
+            if found:
+                self.products += 1
+                self.record(lambda: Formed(self._with_heads(found[0].detach())))
+        elif args and isinstance(args[0], Tensor) and args[0] in self.weights:
+            was = self.weights[args[0]]
+            if name in KEEPING or (name in CHANGING and was.dim() == 4 > out.dim()):
+                self.weights[out] = was
+            elif name in CHANGING:
+                self.weights[out] = out
+
+    def record(self, source: Callable[[], Fused | Formed]) -> None:
+        self.calls += 1
+        try:
+            with torch.no_grad():
+                found = source()
+            self._check(found)
+        except CaptureNotSupported as why:
+            raise self._refused(str(why)) from None
+        self.recorder.add(self.name, found, *self._position(found.shape[2]))
+
+    def finish(self) -> None:
+        if not self.calls and (self.softmax or "attention" in type(self.module).__name__.lower()):
+            raise self._refused("its weights are neither those of scaled_dot_product_attention nor a softmax that multiplies the values")
+
+    def _check(self, found: Fused | Formed) -> None:
+        """Rows must be positions of the sequence that the layer reads: not windows, blocks or landmarks."""
+        if self.products > 1:
+            raise CaptureNotSupported("it multiplies several matrices of weights")
+        if len(found.shape) != 4:
+            raise CaptureNotSupported(f"its weights are {found.shape}, expected (batch, heads, queries, keys)")
+        (B, _, L, _), x, block = found.shape, self.x, self.recorder.block_inputs.get(self.name)
+        first = 0
+        if x is not None and x.dim() == 3 and not isinstance(self.module, nn.MultiheadAttention):
+            if tuple(x.shape[:2]) not in ((B, L), (L, B)):
+                raise CaptureNotSupported(
+                    f"it attends {B} × {L} queries (batch × length) for an input of {' × '.join(map(str, x.shape[:2]))}"
+                )
+            first = int(tuple(x.shape[:2]) != (B, L))
+        if block is not None and block.dim() >= 3 and block.shape[first] != B:
+            raise CaptureNotSupported(f"it attends within {B} windows or groups of tokens of a batch of {block.shape[first]}")
+
+    def _with_heads(self, weights: Tensor) -> Tensor:
+        """(batch · heads, queries, keys) with heads apart."""
+        if weights.dim() == 3 and self.x is not None and self.x.dim() == 3 and weights.shape[0] % self.x.shape[0] == 0:
+            return weights.unflatten(0, (self.x.shape[0], -1))
+        return weights
+
+    def _cached(self) -> int:
+        if self.cache is None:
+            return 0
+        layer = getattr(self.module, "layer_idx", None)
+        return int(self.cache.get_seq_length(*(() if layer is None else (layer,))))
+
+    def _position(self, queries: int) -> tuple[int, Any]:
+        """How many queries precede, and the cache, if this call is self-attention with one."""
+        if self.cache is None:
+            return 0, None
+        now = self._cached()
+        if now - self.before == queries:
+            return self.before, self.cache
+        if now == 0:  # reads the keys of another layer
+            return int(self.cache.get_seq_length()) - queries, self.cache
+        return 0, None  # cross-attention, of which the cache keeps all keys
+
+    def _refused(self, why: str) -> CaptureNotSupported:
+        return CaptureNotSupported(f"{self.name}: {type(self.module).__name__} has no weights to capture: {why}; leave it out with layers=")
+
+
+def _first_tensor(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
+    """The input of a module: hidden states, or whatever comes first."""
+    return next((x for x in (kwargs.get("hidden_states"), *args, *kwargs.values()) if isinstance(x, Tensor)), None)
+
+
+def _blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """The layer that each module is part of: the nearest member of a list of layers."""
+    lists = (part for part in model.modules() if isinstance(part, nn.ModuleList))  # outer ones first
+    return {part: layer for members in lists for layer in members for part in layer.modules()}
+
+
+def _replace_forward(module: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """Change `forward` of this one module; returns the way back. A hook would not run after KeyboardInterrupt, a `with` does."""
+    own, has_own = module.__dict__.get("forward"), "forward" in module.__dict__
+    module.__dict__["forward"] = change(module.forward)
+
+    def restore() -> None:
+        if has_own:
+            module.__dict__["forward"] = own
+        else:
+            del module.__dict__["forward"]
+
+    return restore
