@@ -127,7 +127,7 @@ FAMILIES = {
     "hubert": Family("HubertModel", SPEECH, sound),
     "whisper": Family(
         "WhisperForConditionalGeneration",
-        SEQ2SEQ | {"num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 32},
+        SEQ2SEQ | {"num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 32, "begin_suppress_tokens": None},
         lambda: {"input_features": torch.randn(B, 8, 20), "decoder_input_ids": torch.randint(3, N, (B, 5))},
         BOTH,
     ),
@@ -182,8 +182,10 @@ def real_rows(inputs: dict[str, torch.Tensor], shape: torch.Size) -> torch.Tenso
 
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
-def test_weights_are_those_of_eager_attention(name):
+def test_weights_are_those_of_eager_attention(name, monkeypatch):
     family = FAMILIES[name]
+    if family.backend == "sdpa":
+        monkeypatch.setattr("regard.look._observe.Formed", None)  # weights come from queries and keys
     model, inputs = family.build(), family.inputs()
     expected = family.reference(inputs)
     alone, before = tensors(model(**inputs)), snapshot(model)
@@ -199,3 +201,47 @@ def test_weights_are_those_of_eager_attention(name):
             rows = real_rows(inputs, weights.shape)
             assert found.weights_BHLM.shape == weights.shape
             torch.testing.assert_close(found.weights_BHLM.transpose(1, 2)[rows], weights.transpose(1, 2)[rows], atol=1e-5, rtol=0)
+
+
+# -- generation --------------------------------------------------------------------------------------------------------
+
+STEPS = 6
+GENERATE = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False}
+
+
+def prompt(family: Family) -> dict[str, torch.Tensor]:
+    inputs = family.inputs()
+    if "attention_mask" in inputs and "decoder_input_ids" not in inputs:
+        inputs = {"input_ids": torch.randint(3, N, (B, L)), "attention_mask": torch.ones(B, L, dtype=torch.long)}
+    return {key: x for key, x in inputs.items() if key != "decoder_input_ids"}
+
+
+def whole(inputs: dict[str, torch.Tensor], sequences: torch.Tensor, decoder_only: bool) -> dict[str, torch.Tensor]:
+    """The inputs of one pass over what was generated; the newest token has not been read."""
+    if decoder_only:
+        return {"input_ids": sequences[:, :-1]}
+    return inputs | {"decoder_input_ids": sequences[:, :-1]}
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma3", "gpt-oss", "bart", "t5", "whisper"])
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_steps_of_generation_join_to_one_pass(name, cache):
+    family = FAMILIES[name]
+    model, inputs, how = family.build(), prompt(family), GENERATE | {"cache_implementation": cache}
+    generate = transformers.GenerationMixin.generate  # Whisper's own drops the first token
+    alone = generate(model, **inputs, **how)
+    with capture(model) as maps:
+        sequences = generate(model, **inputs, **how)
+    assert torch.equal(sequences, alone)
+    expected = family.reference(whole(inputs, sequences, family.layers is SELF))
+    for which, layers in family.layers.items():
+        chosen = [layer for layer in maps.layers if layers == "*" or layers(layer)]
+        assert len(chosen) == len(expected[which]) == 2
+        for layer, weights in zip(chosen, expected[which], strict=True):
+            joined = maps.view(layer)
+            assert len(maps[layer]) == (1 if which == "encoder_attentions" else STEPS)
+            assert joined.rows == tuple(range(weights.shape[2])) and joined.columns == tuple(range(weights.shape[3]))
+            rows = real_rows(inputs, weights.shape)
+            torch.testing.assert_close(joined.weights_BHLM.transpose(1, 2)[rows], weights.transpose(1, 2)[rows], atol=1e-5, rtol=0)

@@ -92,12 +92,11 @@ class ModuleRecorder(_Recorder):
         return watched
 
     @torch.no_grad()
-    def add(self, name: str, source: Fused | Formed, before: int, cache: Any) -> None:
-        """One map; `before` counts the queries of earlier calls with this cache."""
+    def add(self, name: str, source: Fused | Formed, before: int, cache: Any, grows: bool) -> None:
+        """One map; `before` counts the queries of earlier calls with this cache, to which keys are added if it `grows`."""
         B, H, L, M = source.shape
-        if cache is None:
-            columns = range(M)
-        else:  # a cache of fixed size has empty slots at the end; one of a sliding window has lost keys at the start
+        columns = range(M)
+        if grows:  # a cache of fixed size has empty slots at the end; one of a sliding window has lost keys at the start
             columns = range(max(before + L - M, 0), before + L)
         heads, rows = _select(self.heads, H, "heads", name), _select(self.rows, L, "rows", name)
         self._check_limit(name, (B, len(heads), len(rows), len(columns)))
@@ -124,7 +123,7 @@ class ModuleRecorder(_Recorder):
                 pattern=source.pattern,
                 stream=None if cache is None else self._stream(cache),
                 query_labels=self._labels(positions, before + L, cache is not None),
-                key_labels=self._labels(tuple(columns), columns.stop, cache is not None),
+                key_labels=self._labels(tuple(columns), columns.stop, grows),
             )
         )
 
@@ -221,16 +220,16 @@ class _Call(TorchFunctionMode):
         layer = getattr(self.module, "layer_idx", None)
         return int(self.cache.get_seq_length(*(() if layer is None else (layer,))))
 
-    def _position(self, queries: int) -> tuple[int, Any]:
-        """How many queries precede, and the cache, if this call is self-attention with one."""
+    def _position(self, queries: int) -> tuple[int, Any, bool]:
+        """How many queries precede in which cache, and whether their keys do too: not in cross-attention."""
         if self.cache is None:
-            return 0, None
-        now = self._cached()
+            return 0, None, False
+        now, total = self._cached(), int(self.cache.get_seq_length())
         if now - self.before == queries:
-            return self.before, self.cache
-        if now == 0:  # reads the keys of another layer
-            return int(self.cache.get_seq_length()) - queries, self.cache
-        return 0, None  # cross-attention, of which the cache keeps all keys
+            return self.before, self.cache, True
+        if total < queries:  # not used
+            return 0, None, False
+        return total - queries, self.cache, now == 0  # if nothing is there, the keys are those of another layer
 
     def _refused(self, why: str) -> CaptureNotSupported:
         return CaptureNotSupported(f"{self.name}: {type(self.module).__name__} has no weights to capture: {why}; leave it out with layers=")
