@@ -1,8 +1,9 @@
 """Capture on models of transformers: what is seen is what eager attention returns, and seeing changes nothing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from regard import capture
 from regard.errors import CaptureNotSupported, ShapeError, UnknownName
+from regard.look._sources import Formed, Fused
 
 transformers = pytest.importorskip("transformers", reason="its models are what is tested here")
 
@@ -74,7 +76,7 @@ class Family:
     def build(self, backend: str = "") -> Any:
         torch.manual_seed(1)
         kind = getattr(transformers, self.model)
-        model = kind._from_config(kind.config_class(**self.config), attn_implementation=backend or self.backend).eval()
+        model = kind._from_config(kind.config_class(**self.config), attn_implementation=backend or self.backend or None).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn(parameter.shape)  # so that scores are not all alike
@@ -123,6 +125,7 @@ FAMILIES = {
     "beit": Family("BeitModel", VISION | {"use_relative_position_bias": True}, image),
     "siglip-vision": Family("SiglipVisionModel", VISION, image, {"attentions": "*self_attn"}),
     # sound
+    "wavlm": Family("WavLMModel", SPEECH, sound, backend="eager"),  # calls multi_head_attention_forward
     "wav2vec2": Family("Wav2Vec2Model", SPEECH, sound),
     "hubert": Family("HubertModel", SPEECH, sound),
     "whisper": Family(
@@ -156,7 +159,13 @@ FAMILIES = {
 
 def tensors(out: Any) -> list[torch.Tensor]:
     found = out.to_tuple() if hasattr(out, "to_tuple") else out
-    return [found] if isinstance(found, torch.Tensor) else [x for part in found if part is not None for x in tensors(part)] if isinstance(found, tuple | list) else []
+    return (
+        [found]
+        if isinstance(found, torch.Tensor)
+        else [x for part in found if part is not None for x in tensors(part)]
+        if isinstance(found, tuple | list)
+        else []
+    )
 
 
 def snapshot(model: nn.Module) -> list[Any]:
@@ -168,7 +177,9 @@ def snapshot(model: nn.Module) -> list[Any]:
         (name, sorted(vars(part)), [dict(hooks) for key, hooks in sorted(vars(part).items()) if key.endswith("_hooks")], part.forward)
         for name, part in model.named_modules()
     ]
-    interfaces = [(dict(each._global_mapping), dict(each._local_mapping)) for each in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]
+    interfaces = [
+        (dict(each._global_mapping), dict(each._local_mapping)) for each in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)
+    ]
     return [modules, interfaces, torch._C._len_torch_function_stack(), nn.functional.scaled_dot_product_attention, nn.functional.softmax]
 
 
@@ -185,7 +196,7 @@ def real_rows(inputs: dict[str, torch.Tensor], shape: torch.Size) -> torch.Tenso
 def test_weights_are_those_of_eager_attention(name, monkeypatch):
     family = FAMILIES[name]
     if family.backend == "sdpa":
-        monkeypatch.setattr("regard.look._observe.Formed", None)  # weights come from queries and keys
+        monkeypatch.delattr(Formed, "rows")  # weights come from queries and keys
     model, inputs = family.build(), family.inputs()
     expected = family.reference(inputs)
     alone, before = tensors(model(**inputs)), snapshot(model)
@@ -199,6 +210,8 @@ def test_weights_are_those_of_eager_attention(name, monkeypatch):
         assert len(maps.all) == len(expected[which]) == 2
         for found, weights in zip(maps.all, expected[which], strict=True):
             rows = real_rows(inputs, weights.shape)
+            if name == "wavlm":  # which returns the mean of its heads, for each of them
+                found = replace(found, weights_BHLM=found.weights_BHLM.mean(1, keepdim=True).expand(-1, 4, -1, -1))
             assert found.weights_BHLM.shape == weights.shape
             torch.testing.assert_close(found.weights_BHLM.transpose(1, 2)[rows], weights.transpose(1, 2)[rows], atol=1e-5, rtol=0)
 
@@ -245,3 +258,187 @@ def test_steps_of_generation_join_to_one_pass(name, cache):
             assert joined.rows == tuple(range(weights.shape[2])) and joined.columns == tuple(range(weights.shape[3]))
             rows = real_rows(inputs, weights.shape)
             torch.testing.assert_close(joined.weights_BHLM.transpose(1, 2)[rows], weights.transpose(1, 2)[rows], atol=1e-5, rtol=0)
+
+
+# -- what is captured --------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_choice_of_layers_heads_and_rows():
+    model, inputs = FAMILIES["llama"].build(), text()
+    with capture(model) as everything:
+        model(**inputs)
+    with capture(model, layers=-1, heads=[1, -1], rows=[0, -2]) as maps:
+        model(**inputs)
+    assert (maps.layers, maps.all[0].heads, maps.all[0].rows) == (["model.layers.1.self_attn"], (1, 3), (0, L - 2))
+    torch.testing.assert_close(maps.all[0].weights_BHLM, everything.all[1].weights_BHLM[:, [1, 3]][:, :, [0, L - 2]])
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "says"),
+    [
+        ({"layers": "decoder"}, UnknownName, "model.layers.0.self_attn"),
+        ({"heads": 4}, ShapeError, "model.layers.0.self_attn has 4 heads"),
+        ({"limit": 1000}, CaptureNotSupported, "Narrow layers="),
+    ],
+)
+def test_impossible_choices(asked, error, says):
+    model = FAMILIES["llama"].build()
+    with pytest.raises(error, match=says), capture(model, **asked):
+        model(**text())
+
+
+@torch.no_grad()
+def test_long_prompts_need_little_memory(monkeypatch):
+    """The newest of 8,192 rows, against a step of eager attention over a cache."""
+    family, length, chunk = FAMILIES["llama"], 8192, 2**20
+    model, ids = family.build(), torch.randint(3, N, (1, length))
+    sizes, rows_of = [], Fused.rows
+    monkeypatch.setattr(Fused, "rows", lambda source, rows: sizes.append(len(rows)) or rows_of(source, rows))
+    with capture(model, layers=[0, 1], rows=slice(-8, None), chunk=chunk) as maps:
+        cache = model(ids).past_key_values
+    assert sum(sizes) == 16 and max(sizes) <= chunk / (4 * length * 4)  # 4 heads of float32, several copies
+    assert maps.nbytes == 2 * 4 * 8 * length * 4
+    cache.crop(-1)
+    eager = family.build("eager")
+    for found, weights in zip(maps.all, eager(ids[:, -1:], past_key_values=cache, output_attentions=True).attentions, strict=True):
+        torch.testing.assert_close(found.weights_BHLM[:, :, -1:], weights, atol=1e-5, rtol=0)
+    with pytest.raises(CaptureNotSupported, match="Narrow layers="), capture(model, limit=2**20):
+        model(ids)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@torch.no_grad()
+def test_multihead_attention_of_torch(masked):
+    """Without masks it runs a kernel of its own, which a capture must not switch off."""
+    attention = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    x, masks = torch.randn(B, L, 32), {}
+    if masked:
+        padding = torch.arange(L) >= torch.tensor([[L], [L - 3]])
+        masks = {"key_padding_mask": padding, "attn_mask": torch.ones(L, L, dtype=torch.bool).triu(1)}
+    alone = attention(x, x, x, need_weights=False, **masks)[0]
+    with capture(attention) as maps:
+        seen = attention(x, x, x, need_weights=False, **masks)[0]
+    assert torch.equal(seen, alone)
+    expected = attention(x, x, x, average_attn_weights=False, **masks)[1]
+    torch.testing.assert_close(maps.view().weights_BHLM, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_labels():
+    model, words = FAMILIES["gpt2"].build(), [f"w{i}" for i in range(L)]
+    with capture(model, tokens=words) as maps:
+        model(torch.randint(3, N, (1, L)))
+    assert maps.view().labels() == (words, words)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+WINDOWED = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2}
+REFUSED = {
+    "swin": (Family("SwinModel", WINDOWED, image), "layers.0.blocks.0.attention: SwinAttention .* within windows"),
+    "longformer": (Family("LongformerModel", TEXT | {"attention_window": 4}, backend=""), "LongformerSelfAttention .* softmax does not"),
+    "nystromformer": (
+        Family("NystromformerModel", TEXT | {"num_landmarks": 3, "segment_means_seq_len": 9}, backend=""),
+        "several matrices",
+    ),
+    "rwkv": (Family("RwkvModel", TOKENS | {"hidden_size": 32, "num_hidden_layers": 2}, backend=""), "RwkvSelfAttention .* uses neither"),
+    "fnet": (Family("FNetModel", TEXT, backend=""), "FNetModel holds no attention layer"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@torch.no_grad()
+def test_refused_by_name(name):
+    family, says = REFUSED[name]
+    model, inputs = family.build(), family.inputs()
+    inputs.pop("attention_mask", None)
+    before = snapshot(model)
+    with pytest.raises(CaptureNotSupported, match=says), capture(model):
+        model(**inputs)
+    assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention"])
+def test_kernels_that_hide_their_queries_are_refused(name):
+    model = FAMILIES["llama"].build()
+    model.config._attn_implementation = name
+    with pytest.raises(CaptureNotSupported, match=f'{name}.*set_attn_implementation\\("sdpa"\\)'), capture(model):
+        model.model.layers[0].self_attn(torch.randn(1, 3, 32), (torch.ones(1, 3, 8), torch.zeros(1, 3, 8)), None)
+
+
+@torch.no_grad()
+def test_layers_without_weights_are_left_out_unless_chosen():
+    """Linear attention between layers of softmax attention."""
+    family = Family(
+        "MiniMaxModel", GROUPED | {"num_local_experts": 2, "block_size": 4, "layer_types": ["linear_attention", "full_attention"]}
+    )
+    model, inputs = family.build(), text()
+    with capture(model) as maps:
+        model(**inputs)
+    assert maps.layers == ["layers.1.self_attn"]
+    with pytest.raises(CaptureNotSupported, match=r"layers\.0\.self_attn: MiniMaxLightning"), capture(model, "layers.0"):
+        model(**inputs)
+
+
+# -- nothing changes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_training_is_the_same(backend, checkpointing):
+    family = Family("BertModel", TEXT | {"attention_probs_dropout_prob": 0.3}, backend=backend)
+    model, inputs = family.build().train(), text()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+
+    def step() -> list[torch.Tensor]:
+        torch.manual_seed(2)
+        model.zero_grad()
+        out = model(**inputs).last_hidden_state
+        out.square().sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None), torch.get_rng_state()]
+
+    alone = step()
+    with capture(model) as maps:
+        seen = step()
+    assert all(torch.equal(a, b) for a, b in zip(alone, seen, strict=True))
+    assert len(maps.all) == 2 and all(m.normalised for m in maps.all)  # before dropout, and once
+
+
+def test_everything_is_restored_after_an_interruption(monkeypatch):
+    model = FAMILIES["bert"].build()
+    before = snapshot(model)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    hook = model.encoder.layer[1].attention.self.value.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), capture(model):
+        model(**text())
+    hook.remove()
+    assert snapshot(model) == before
+
+
+@torch.no_grad()
+def test_another_thread_and_another_model():
+    """What counts is the model, not who calls it; a model beside it is not captured."""
+    model, other, inputs = FAMILIES["bert"].build(), FAMILIES["bert"].build(), text()
+    with capture(model) as outer, capture(model) as inner:
+        other(**inputs)
+        thread = Thread(target=lambda: model(**inputs))
+        thread.start()
+        thread.join()
+    assert len(outer.all) == len(inner.all) == 2
+    assert all(torch.equal(a.weights_BHLM, b.weights_BHLM) for a, b in zip(outer.all, inner.all, strict=True))
+
+
+@torch.no_grad()
+def test_half_precision():
+    model, inputs = FAMILIES["llama"].build().bfloat16(), text()
+    with capture(model) as maps:
+        model(**inputs)
+    expected = FAMILIES["llama"].build("eager").bfloat16()(**inputs, output_attentions=True).attentions
+    for found, weights in zip(maps.all, expected, strict=True):
+        rows = real_rows(inputs, weights.shape)
+        torch.testing.assert_close(found.weights_BHLM.transpose(1, 2)[rows], weights.float().transpose(1, 2)[rows], atol=2e-2, rtol=0)

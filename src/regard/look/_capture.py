@@ -73,7 +73,7 @@ def capture(
     if not known and not modules:
         raise CaptureNotSupported(f"{type(model).__name__} holds no attention layer and no Mixer, so there are no weights to capture")
     settings = (_layer_filter(layers, list(known or modules)), heads, rows, tokens, dtype, chunk, limit)
-    recorder = _Recorder(known, *settings) if known else ModuleRecorder(modules, *settings)
+    recorder = _Recorder(known, *settings) if known else ModuleRecorder(modules, layers is not None, *settings)
     with ExitStack() as undo:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import takes seconds
             undo.enter_context(torch.compiler.set_stance("force_eager"))

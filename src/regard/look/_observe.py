@@ -21,10 +21,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import CaptureNotSupported
 from ._capture import COPIES, _in_backward, _normalised, _path, _Recorder, _select
-from ._sources import Formed, Fused, of_multihead
+from ._sources import Formed, Fused, of_function, of_module
 from .maps import Map
 
 NAMED = re.compile(r"attention|attn|mha|mla", re.IGNORECASE)
+PARTS = re.compile(r"(Projection|Output|Norm|Embeddings?)$")  # named after the attention that they serve
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead")
 PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "einsum"})
 # after softmax: what leaves the weights what they are. Of dropout and casts, the weights before it are recorded
 KEEPING = frozenset({"dropout", "to", "type", "type_as", "float", "half", "bfloat16", "double"})
@@ -37,9 +39,10 @@ FUSED_ELSEWHERE = ("flash", "flex_attention", "paged|", "/")  # names of attn_im
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that compute attention: those named after it that hold no other one."""
-    named = {name: module for name, module in model.named_modules() if NAMED.search(type(module).__name__)}
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    named = [name for name, kind in kinds.items() if NAMED.search(kind) and not PARTS.search(kind)]
     outer = {name[:end] for name in named for end in (0, *(dot.start() for dot in re.finditer(r"\.", name))) if name}
-    return {_path(name, module): module for name, module in named.items() if name not in outer}
+    return {_path(name, module): module for name, module in model.named_modules() if name in named and name not in outer}
 
 
 @contextmanager
@@ -52,14 +55,16 @@ def observe(model: nn.Module, recorder: ModuleRecorder) -> Iterator[None]:
                 undo.callback(blocks[module].register_forward_pre_hook(recorder.enter_block(name), with_kwargs=True).remove)
             undo.callback(_replace_forward(module, recorder.watch(name)))
         yield
+    recorder.check_any()
 
 
 class ModuleRecorder(_Recorder):
     """Records what modules that are not ours compute."""
 
-    def __init__(self, modules: dict[str, nn.Module], *settings: Any):
+    def __init__(self, modules: dict[str, nn.Module], chosen: bool, *settings: Any):
         super().__init__({}, *settings)
-        self.modules = modules
+        self.modules, self.chosen = modules, chosen  # chosen: by layers=
+        self.skipped: dict[str, CaptureNotSupported] = {}
         self.maps.idle = tuple(modules)
         self.block_inputs: dict[str, Tensor | None] = {}
 
@@ -80,7 +85,7 @@ class ModuleRecorder(_Recorder):
                 call = _Call(self, name, module, args, kwargs)
                 if isinstance(module, nn.MultiheadAttention):  # runs another kernel under a mode, so it is left alone
                     out = forward(*args, **kwargs)
-                    call.record(lambda: of_multihead(module, inspect.signature(forward).bind(*args, **kwargs).arguments))
+                    call.record(lambda: of_module(module, _arguments(nn.MultiheadAttention.forward, (module, *args), kwargs)))
                     return out
                 with call:
                     out = forward(*args, **kwargs)
@@ -90,6 +95,18 @@ class ModuleRecorder(_Recorder):
             return observed
 
         return watched
+
+    def skip(self, name: str, why: CaptureNotSupported) -> None:
+        """Leave out a layer without weights, such as linear attention between other layers, unless it was chosen."""
+        if self.chosen:
+            raise why
+        self.skipped.setdefault(name, why)
+        self.maps.idle = tuple(other for other in self.maps.idle if other != name)
+
+    def check_any(self) -> None:
+        """Refuse a model in which every layer was skipped."""
+        if self.skipped and not self.maps.all:
+            raise next(iter(self.skipped.values()))
 
     @torch.no_grad()
     def add(self, name: str, source: Fused | Formed, before: int, cache: Any, grows: bool) -> None:
@@ -151,6 +168,8 @@ class _Call(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func is nn.functional.scaled_dot_product_attention:
             self.record(lambda: Fused.from_call(*args, **(kwargs or {})))
+        elif func is nn.functional.multi_head_attention_forward:
+            self.record(lambda: of_function(**_arguments(func, args, kwargs or {})))
         elif isinstance(out, Tensor):
             self._follow(getattr(func, "__name__", ""), args, kwargs or {}, out)
         return out
@@ -188,8 +207,10 @@ class _Call(TorchFunctionMode):
         self.recorder.add(self.name, found, *self._position(found.shape[2]))
 
     def finish(self) -> None:
-        if not self.calls and (self.softmax or "attention" in type(self.module).__name__.lower()):
-            raise self._refused("its weights are neither those of scaled_dot_product_attention nor a softmax that multiplies the values")
+        if not self.calls and self.softmax:
+            raise self._refused("its softmax does not multiply the values as one matrix")
+        if not self.calls:
+            self.recorder.skip(self.name, self._refused("it uses neither scaled_dot_product_attention nor softmax"))
 
     def _check(self, found: Fused | Formed) -> None:
         """Rows must be positions of the sequence that the layer reads: not windows, blocks or landmarks."""
@@ -198,27 +219,33 @@ class _Call(TorchFunctionMode):
         if len(found.shape) != 4:
             raise CaptureNotSupported(f"its weights are {found.shape}, expected (batch, heads, queries, keys)")
         (B, _, L, _), x, block = found.shape, self.x, self.recorder.block_inputs.get(self.name)
-        first = 0
+        batch_at = 0
         if x is not None and x.dim() == 3 and not isinstance(self.module, nn.MultiheadAttention):
-            if tuple(x.shape[:2]) not in ((B, L), (L, B)):
+            batch_at = int(x.shape[0] != B == x.shape[1])  # (length, batch, width) is found too
+            if x.shape[batch_at] != B or (isinstance(found, Formed) and x.shape[1 - batch_at] != L):
                 raise CaptureNotSupported(
-                    f"it attends {B} × {L} queries (batch × length) for an input of {' × '.join(map(str, x.shape[:2]))}"
+                    f"weights for {B} × {L} queries (batch × length), of an input of {x.shape[0]} × {x.shape[1]} tokens"
                 )
-            first = int(tuple(x.shape[:2]) != (B, L))
-        if block is not None and block.dim() >= 3 and block.shape[first] != B:
-            raise CaptureNotSupported(f"it attends within {B} windows or groups of tokens of a batch of {block.shape[first]}")
+        if block is None or block.dim() < 3:
+            return
+        if block.shape[batch_at] != B or (
+            block.dim() == 4 and L not in (block.shape[1], block.shape[1:3].numel(), block.shape[2:].numel())
+        ):
+            raise CaptureNotSupported(f"it attends within windows: {B} × {L} tokens at a time, of an input of {tuple(block.shape)}")
 
     def _with_heads(self, weights: Tensor) -> Tensor:
         """(batch · heads, queries, keys) with heads apart."""
-        if weights.dim() == 3 and self.x is not None and self.x.dim() == 3 and weights.shape[0] % self.x.shape[0] == 0:
-            return weights.unflatten(0, (self.x.shape[0], -1))
-        return weights
+        heads = next((n for n in (getattr(self.module, name, None) for name in HEADS) if isinstance(n, int)), None)
+        return weights.unflatten(0, (-1, heads)) if weights.dim() == 3 and heads and weights.shape[0] % heads == 0 else weights
 
     def _cached(self) -> int:
         if self.cache is None:
             return 0
         layer = getattr(self.module, "layer_idx", None)
-        return int(self.cache.get_seq_length(*(() if layer is None else (layer,))))
+        try:
+            return int(self.cache.get_seq_length(*(() if layer is None else (layer,))))
+        except ValueError:  # a layer without keys
+            return 0
 
     def _position(self, queries: int) -> tuple[int, Any, bool]:
         """How many queries precede in which cache, and whether their keys do too: not in cross-attention."""
@@ -240,9 +267,15 @@ def _first_tensor(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
     return next((x for x in (kwargs.get("hidden_states"), *args, *kwargs.values()) if isinstance(x, Tensor)), None)
 
 
+def _arguments(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
 def _blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
     """The layer that each module is part of: the nearest member of a list of layers."""
-    lists = (part for part in model.modules() if isinstance(part, nn.ModuleList))  # outer ones first
+    lists = (part for part in model.modules() if isinstance(part, nn.ModuleList | nn.Sequential))  # outer ones first
     return {part: layer for members in lists for layer in members for part in layer.modules()}
 
 

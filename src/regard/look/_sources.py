@@ -115,36 +115,50 @@ class Fused:
         return scores_BHLM.softmax(-1).masked_fill_(nothing_BHL1, 0)
 
 
-def of_multihead(module: nn.MultiheadAttention, arguments: dict[str, Any]) -> Fused:
-    """What `torch.nn.MultiheadAttention` attends with: q and k projected as it does, its masks as one."""
-    if module.bias_k is not None or module.add_zero_attn:
+def of_function(
+    query: Tensor,
+    key: Tensor,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None = None,
+    add_zero_attn: bool = False,
+    key_padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    **_: Any,
+) -> Fused:
+    """What `torch.nn.functional.multi_head_attention_forward` attends with: q and k projected as it does, its masks as one."""
+    if bias_k is not None or add_zero_attn:
         raise CaptureNotSupported("its keys are extended (add_bias_kv or add_zero_attn)")
-    query, key = arguments["query"], arguments["key"]
-    if query.dim() == 2:
-        query, key = query[None], key[None]
-    elif not module.batch_first:
-        query, key = query.transpose(0, 1), key.transpose(0, 1)
-    D, H = module.embed_dim, module.num_heads
-    if module._qkv_same_embed_dim:
-        q_weight, k_weight = module.in_proj_weight[: 2 * D].chunk(2)
-    else:
-        q_weight, k_weight = module.q_proj_weight, module.k_proj_weight
-    q_bias, k_bias = (None, None) if module.in_proj_bias is None else module.in_proj_bias[: 2 * D].chunk(2)
+    if q_proj_weight is None or k_proj_weight is None:
+        assert in_proj_weight is not None
+        q_proj_weight, k_proj_weight, _v = in_proj_weight.chunk(3)
+    q_bias, k_bias = (None, None) if in_proj_bias is None else in_proj_bias.chunk(3)[:2]
     q_BHLK, k_BHMK = (
-        nn.functional.linear(x, weight, bias).unflatten(-1, (H, -1)).transpose(1, 2)
-        for x, weight, bias in ((query, q_weight, q_bias), (key, k_weight, k_bias))
+        nn.functional.linear(x if x.dim() == 3 else x[:, None], weight, bias).unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+        for x, weight, bias in ((query, q_proj_weight, q_bias), (key, k_proj_weight, k_bias))
     )
-    mask, padding = _added(arguments.get("attn_mask"), q_BHLK), _added(arguments.get("key_padding_mask"), q_BHLK)
+    mask, padding = _added(attn_mask, q_BHLK), _added(key_padding_mask, q_BHLK)
     if mask is not None and mask.dim() == 3:
-        mask = mask.unflatten(0, (-1, H))  # (batch · heads, queries, keys)
+        mask = mask.unflatten(0, (-1, num_heads))
     if padding is not None:
         padding = padding.view(-1, 1, 1, padding.shape[-1])
         mask = padding if mask is None else mask + padding
     return Fused.from_call(q_BHLK, k_BHMK, k_BHMK, mask)
 
 
+def of_module(module: nn.MultiheadAttention, arguments: dict[str, Any]) -> Fused:
+    """What `torch.nn.MultiheadAttention` attends with, whichever way it computes."""
+    if module.batch_first and arguments["query"].dim() == 3:
+        arguments |= {name: arguments[name].transpose(0, 1) for name in ("query", "key")}
+    names = ("num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "add_zero_attn", "q_proj_weight", "k_proj_weight")
+    return of_function(**arguments, **{name: getattr(module, name) for name in names})
+
+
 def _added(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A mask of `torch.nn.MultiheadAttention`, in which True forbids, as numbers to add to scores."""
+    """A mask in which True forbids, as numbers to add to scores."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(mask, -torch.inf)
