@@ -340,7 +340,7 @@ REFUSED = {
     "longformer": (Family("LongformerModel", TEXT | {"attention_window": 4}, backend=""), "LongformerSelfAttention .* softmax does not"),
     "nystromformer": (
         Family("NystromformerModel", TEXT | {"num_landmarks": 3, "segment_means_seq_len": 9}, backend=""),
-        "several matrices",
+        "weights for 2 × 3 queries",
     ),
     "rwkv": (Family("RwkvModel", TOKENS | {"hidden_size": 32, "num_hidden_layers": 2}, backend=""), "RwkvSelfAttention .* uses neither"),
     "fnet": (Family("FNetModel", TEXT, backend=""), "FNetModel holds no attention layer"),

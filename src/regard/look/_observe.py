@@ -40,9 +40,9 @@ FUSED_ELSEWHERE = ("flash", "flex_attention", "paged|", "/")  # names of attn_im
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that compute attention: those named after it that hold no other one."""
     kinds = {name: type(module).__name__ for name, module in model.named_modules()}
-    named = [name for name, kind in kinds.items() if NAMED.search(kind) and not PARTS.search(kind)]
+    named = {name for name, kind in kinds.items() if NAMED.search(kind) and not PARTS.search(kind)}
     outer = {name[:end] for name in named for end in (0, *(dot.start() for dot in re.finditer(r"\.", name))) if name}
-    return {_path(name, module): module for name, module in model.named_modules() if name in named and name not in outer}
+    return {_path(name, module): module for name, module in model.named_modules() if name in named - outer}
 
 
 @contextmanager
@@ -66,11 +66,12 @@ class ModuleRecorder(_Recorder):
         self.modules, self.chosen = modules, chosen  # chosen: by layers=
         self.skipped: dict[str, CaptureNotSupported] = {}
         self.maps.idle = tuple(modules)
-        self.block_inputs: dict[str, Tensor | None] = {}
+        self.block_shapes: dict[str, torch.Size] = {}
 
     def enter_block(self, name: str) -> Callable[..., None]:
         def remember(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            self.block_inputs[name] = _first_tensor(args, kwargs)
+            x = _first_tensor(args, kwargs)
+            self.block_shapes[name] = torch.Size() if x is None else x.shape
 
         return remember
 
@@ -119,7 +120,7 @@ class ModuleRecorder(_Recorder):
         self._check_limit(name, (B, len(heads), len(rows), len(columns)))
         with torch.autocast(source.device.type, enabled=False):
             chosen = source.choose(heads, len(columns))
-            step = max(1, self.chunk // max(COPIES * B * len(heads) * M * 4, 1))
+            step = max(1, self.chunk // max(COPIES * B * len(heads) * M * max(source.dtype.itemsize, 4), 1))
             weights_BHLM = torch.empty(B, len(heads), len(rows), len(columns), dtype=self.dtype)
             for first in range(0, len(rows), step):
                 weights_BHLM[:, :, first : first + step] = chosen.rows(torch.tensor(rows[first : first + step], device=source.device))
@@ -161,7 +162,7 @@ class _Call(TorchFunctionMode):
         self.cache = next((x for x in (*args, *kwargs.values()) if hasattr(x, "get_seq_length") and hasattr(x, "update")), None)
         self.before = self._cached()
         self.weights: Any = WeakTensorKeyDictionary()  # tensor → the weights that it holds
-        self.products = self.calls = 0
+        self.seen: Fused | Formed | None = None
         self.softmax = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -187,7 +188,6 @@ class _Call(TorchFunctionMode):
             tensors = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
             found = [self.weights[x] for x in tensors if isinstance(x, Tensor) and x in self.weights]
             if found:
-                self.products += 1
                 self.record(lambda: Formed(self._with_heads(found[0].detach())))
         elif args and isinstance(args[0], Tensor) and args[0] in self.weights:
             was = self.weights[args[0]]
@@ -197,41 +197,38 @@ class _Call(TorchFunctionMode):
                 self.weights[out] = out
 
     def record(self, source: Callable[[], Fused | Formed]) -> None:
-        self.calls += 1
         try:
             with torch.no_grad():
                 found = source()
+            if self.seen is not None and found.equals(self.seen):  # for other values
+                return
             self._check(found)
         except CaptureNotSupported as why:
             raise self._refused(str(why)) from None
+        self.seen = found
         self.recorder.add(self.name, found, *self._position(found.shape[2]))
 
     def finish(self) -> None:
-        if not self.calls and self.softmax:
+        if self.seen is None and self.softmax:
             raise self._refused("its softmax does not multiply the values as one matrix")
-        if not self.calls:
+        elif self.seen is None:
             self.recorder.skip(self.name, self._refused("it uses neither scaled_dot_product_attention nor softmax"))
 
     def _check(self, found: Fused | Formed) -> None:
         """Rows must be positions of the sequence that the layer reads: not windows, blocks or landmarks."""
-        if self.products > 1:
-            raise CaptureNotSupported("it multiplies several matrices of weights")
+        if self.seen is not None:
+            raise CaptureNotSupported("it uses several matrices of weights")
         if len(found.shape) != 4:
             raise CaptureNotSupported(f"its weights are {found.shape}, expected (batch, heads, queries, keys)")
-        (B, _, L, _), x, block = found.shape, self.x, self.recorder.block_inputs.get(self.name)
-        batch_at = 0
-        if x is not None and x.dim() == 3 and not isinstance(self.module, nn.MultiheadAttention):
-            batch_at = int(x.shape[0] != B == x.shape[1])  # (length, batch, width) is found too
-            if x.shape[batch_at] != B or (isinstance(found, Formed) and x.shape[1 - batch_at] != L):
-                raise CaptureNotSupported(
-                    f"weights for {B} × {L} queries (batch × length), of an input of {x.shape[0]} × {x.shape[1]} tokens"
-                )
-        if block is None or block.dim() < 3:
+        if isinstance(self.module, nn.MultiheadAttention):
             return
-        if block.shape[batch_at] != B or (
-            block.dim() == 4 and L not in (block.shape[1], block.shape[1:3].numel(), block.shape[2:].numel())
-        ):
-            raise CaptureNotSupported(f"it attends within windows: {B} × {L} tokens at a time, of an input of {tuple(block.shape)}")
+        (B, _, L, _), x, block = found.shape, self.x, self.recorder.block_shapes.get(self.name, torch.Size())
+        x_shape = torch.Size() if x is None else x.shape
+        batch_at = int(len(x_shape) == 3 and x_shape[0] != B == x_shape[1])  # (length, batch, width) is found too
+        if len(x_shape) == 3 and (x_shape[batch_at] != B or (isinstance(found, Formed) and x_shape[1 - batch_at] != L)):
+            raise CaptureNotSupported(f"weights for {B} × {L} queries (batch × length), of an input of {x_shape[0]} × {x_shape[1]} tokens")
+        if not _fits(block, batch_at, B, L):
+            raise CaptureNotSupported(f"it attends within windows: {B} × {L} tokens at a time, of an input of {tuple(block)}")
 
     def _with_heads(self, weights: Tensor) -> Tensor:
         """(batch · heads, queries, keys) with heads apart."""
@@ -265,6 +262,17 @@ class _Call(TorchFunctionMode):
 def _first_tensor(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
     """The input of a module: hidden states, or whatever comes first."""
     return next((x for x in (kwargs.get("hidden_states"), *args, *kwargs.values()) if isinstance(x, Tensor)), None)
+
+
+def _fits(shape: torch.Size, batch_at: int, batch: int, length: int) -> bool:
+    """Whether a layer's input has this many tokens: (length, width), (batch, length, width), or on a grid with the width first or last."""
+    if len(shape) == 2:
+        return shape[0] == batch * length
+    if len(shape) == 3:
+        return (shape[batch_at], shape[1 - batch_at]) == (batch, length)
+    if len(shape) == 4:  # (batch, length, streams, width), too
+        return shape[0] == batch and length in (shape[1], shape[1] * shape[2], shape[2] * shape[3])
+    return True
 
 
 def _arguments(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,9 @@ class Formed:
     def device(self) -> torch.device:
         return self.weights_BHLM.device
 
+    def equals(self, other: Fused | Formed) -> bool:
+        return isinstance(other, Formed) and torch.equal(self.weights_BHLM, other.weights_BHLM)
+
     def choose(self, heads: tuple[int, ...], keys: int) -> Formed:
         """Some heads, and the first keys."""
         chosen_BHLM = self.weights_BHLM[..., :keys]
@@ -86,6 +89,9 @@ class Fused:
     @property
     def pattern(self) -> str:
         return "causal" if self.causal else "full" if self.mask_BHLM is None else "mask of the model"
+
+    def equals(self, other: Fused | Formed) -> bool:
+        return isinstance(other, Fused) and torch.equal(self.q_BHLK, other.q_BHLK) and torch.equal(self.k_BGMK, other.k_BGMK)
 
     def choose(self, heads: tuple[int, ...], keys: int) -> Fused:
         """Some heads, and the first keys."""
