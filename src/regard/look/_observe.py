@@ -288,7 +288,7 @@ def _blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
 
 
 def _replace_forward(module: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
-    """Change `forward` of this one module; returns the way back. A hook would not run after KeyboardInterrupt, a `with` does."""
+    """Change `forward` of this one module; returns what restores it. A hook would not run after KeyboardInterrupt, a `with` does."""
     own, has_own = module.__dict__.get("forward"), "forward" in module.__dict__
     module.__dict__["forward"] = change(module.forward)
 
