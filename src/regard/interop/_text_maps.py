@@ -51,9 +51,7 @@ def text_maps(folder: Path | str, text: str, layers: Layers = None, heads: Indic
     words = tokenizer.strings(ids)
     if generates:
         return tokenizer.decode(written), Maps(_label(maps, name, words, tokenizer.strings(written)) for name in maps.layers)
-    return "", Maps(
-        m.label(words if m.queries == len(words) else None, words if m.keys == len(words) else None) for m in maps.all
-    )
+    return "", Maps(m.label(words if m.queries == len(words) else None, words if m.keys == len(words) else None) for m in maps.all)
 
 
 def _label(maps: Maps, layer: str, read: list[str], written: list[str]) -> Map:
