@@ -238,7 +238,6 @@ def whole(inputs: dict[str, torch.Tensor], sequences: torch.Tensor, decoder_only
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma3", "gpt-oss", "bart", "t5", "whisper"])
-@pytest.mark.filterwarnings("ignore")
 @torch.no_grad()
 def test_steps_of_generation_join_to_one_pass(name, cache):
     family = FAMILIES[name]
@@ -365,6 +364,20 @@ def test_kernels_that_hide_their_queries_are_refused(name):
     model.config._attn_implementation = name
     with pytest.raises(CaptureNotSupported, match=f'{name}.*set_attn_implementation\\("sdpa"\\)'), capture(model):
         model.model.layers[0].self_attn(torch.randn(1, 3, 32), (torch.ones(1, 3, 8), torch.zeros(1, 3, 8)), None)
+
+
+class DifferentialAttention(nn.Module):
+    """softmax · v − λ · softmax · v: its weights are a difference that is never formed."""
+
+    def forward(self, x):
+        one, two = (torch.softmax(scale * x @ x.mT, -1) for scale in (1, 2))
+        return one @ x - 0.5 * (two @ x)
+
+
+def test_several_matrices_are_refused():
+    attention = DifferentialAttention()
+    with pytest.raises(CaptureNotSupported, match="DifferentialAttention .* several matrices"), capture(attention):
+        attention(torch.randn(B, 4, L, 8))
 
 
 @torch.no_grad()
