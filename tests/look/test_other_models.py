@@ -376,7 +376,7 @@ class DifferentialAttention(nn.Module):
 
 def test_several_matrices_are_refused():
     attention = DifferentialAttention()
-    with pytest.raises(CaptureNotSupported, match="DifferentialAttention .* several matrices"), capture(attention):
+    with pytest.raises(CaptureNotSupported, match=r"DifferentialAttention .* several matrices"), capture(attention):
         attention(torch.randn(B, 4, L, 8))
 
 
