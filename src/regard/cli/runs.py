@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tyro.conf import Positional
 
+from ..look import Layers, Maps
 from ..models import Classifier
 from ..runs import CONFIG, Run, read_config, read_json
 from ..tasks import NoOptions, Task, attention_maps, evaluate, find_task, predict
@@ -124,10 +125,26 @@ class Look(RunCommand[TaskOptions]):
     png: Path | None = None
     """Also write the picture to this file."""
 
+    @classmethod
+    def main(cls, arguments: Sequence[str]) -> None:
+        folder = _folder(arguments)
+        if folder is None or not (folder / CONFIG).is_file() or "format_version" in (config := read_json(folder)):
+            return super().main(arguments)
+        from .. import interop
+
+        if interop.is_imported(config):
+            return super().main(arguments)
+        command = parse(cls[NoOptions], arguments, f"regard look {folder}")  # type: ignore[index]
+        command.show(lambda layers: interop.text_maps(folder, command.text, layers))
+
     def use(self, run: Run[Any]) -> None:
+        self.show(
+            lambda layers: attention_maps(run, self.text, "*" if layers is None and self.head is not None else layers, None, self.task)
+        )
+
+    def show(self, read: Callable[[Layers], tuple[str, Maps]]) -> None:
         check_writable(self.png, "--png", ".png")
-        layers = int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer
-        text, maps = attention_maps(run, self.text, "*" if layers is None and self.head is not None else layers, None, self.task)
+        text, maps = read(int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer)
         if text:
             print(text)
         for name in maps.layers if self.layer is not None else maps.layers[-1:]:

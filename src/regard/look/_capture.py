@@ -64,17 +64,26 @@ def capture(
     Weights are those before dropout. A mechanism whose rows depend on each other temporarily forms the whole matrix. Random mechanisms
     repeat the draws of the call, and their generators continue unchanged. Inside the `with`, compiled models run eagerly, because compiled
     code would bypass the hooks. Recomputation by gradient checkpointing is not recorded twice.
+
+    A model without mechanisms of ours, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
+    seen that way are refused by name; layers without softmax (linear attention, say) are left out unless `layers` chooses them.
     """
     if dtype not in (torch.float32, torch.float16, torch.float64):
         raise DtypeError(f"dtype={dtype}: maps are recorded as float32, float16 or float64")
+    from ._observe import ModuleRecorder, attention_modules, observe  # which imports this module
+
     known = dict(_attentions(model))
-    if not known:
-        raise CaptureNotSupported(f"{type(model).__name__} holds no regard.Attention and no Mixer, so there are no weights to capture")
-    recorder = _Recorder(known, _layer_filter(layers, list(known)), heads, rows, tokens, dtype, chunk, limit)
+    modules = {} if known else attention_modules(model)
+    if not known and not modules:
+        raise CaptureNotSupported(f"{type(model).__name__} holds no attention layer and no Mixer, so there are no weights to capture")
+    settings = (_layer_filter(layers, list(known or modules)), heads, rows, tokens, dtype, chunk, limit)
+    recorder = _Recorder(known, *settings) if known else ModuleRecorder(modules, layers is not None, *settings)
     with ExitStack() as undo:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import takes seconds
             undo.enter_context(torch.compiler.set_stance("force_eager"))
         undo.callback(model.register_forward_pre_hook(recorder.begin_run).remove)
+        if isinstance(recorder, ModuleRecorder):
+            undo.enter_context(observe(model, recorder))
         for name, module in known.items():
             undo.callback(module.register_forward_pre_hook(recorder.before(name), with_kwargs=True).remove)
             if isinstance(module, Attention):
