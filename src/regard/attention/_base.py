@@ -458,11 +458,13 @@ class Attention(nn.Module):
         return self.facts.rows == "independent"
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _run_eagerly(attention: Attention, *arguments: Any) -> Tensor:
     """For torch.compile: what surrounds attention is compiled. Kernels are not: their loops over tiles would be unrolled, for one length."""
-    out: Tensor = attention.forward(*arguments)
+    out: Tensor = torch.compiler.disable(attention.forward)(*arguments)
     return out
+
+
+_run_eagerly._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compiler.disable as a decorator would import the compiler here
 
 
 def _shapes(inputs: tuple[Tensor, ...], dtypes: bool = False) -> str:
