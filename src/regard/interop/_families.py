@@ -14,4 +14,52 @@ from ._marian import MARIAN
 from ._nystromformer import NYSTROMFORMER
 from ._reformer import REFORMER
 
+# families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
+UNSUPPORTED = frozenset(
+    [
+        "albert",
+        "aria",
+        "bark",
+        "beit",
+        "colmodernvbert",
+        "colqwen2",
+        "eurobert",
+        "gemma",
+        "gemma3",
+        "gemma3n",
+        "gemma3n_text",
+        "gemma4",
+        "gemma4_text",
+        "gpt_neo",
+        "gptj",
+        "hubert",
+        "ibert",
+        "informer",
+        "llama4",
+        "llava",
+        "mbart",
+        "ministral",
+        "ministral3",
+        "mistral3",
+        "mistral4",
+        "mixtral",
+        "mllama",
+        "modernvbert",
+        "mt5",
+        "oneformer",
+        "phi",
+        "plbart",
+        "qwen2_vl",
+        "qwen3_5",
+        "qwen3_vl",
+        "roc_bert",
+        "roformer",
+        "segformer",
+        "t5gemma",
+        "t5gemma2",
+        "t5gemma2_text",
+        "xlm-roberta",
+    ]
+)
+
 FAMILIES: tuple[Family, ...] = (BERT, GPT, GPT2, LLAMA, MARIAN, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER)

@@ -1,4 +1,4 @@
-"""Llama and its relatives in the files of transformers: Mistral, which may have a sliding window, and Qwen 2, whose q, k, v have a bias."""
+"""Llama and its relatives in the files of transformers: Mistral, with a sliding window; Qwen 2, whose q, k, v have a bias."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any
 
 from ..errors import BadConfig
 from ..models import Llama
-from ._attention import window_and_dropout
+from ._attention import Softmax, layer_attention, same_in_all, specs, window_config
+from ._constants import is_rotary_frequency
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig
 from ._names import Entry, tensor
+from ._rotary import rotary_config, rotary_settings
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-
+PER_LAYER = ("qwen2",)  # those whose layers may differ in their window
 
 SETTINGS: SettingKeys = {
     "vocab_size": "vocab_size",
@@ -21,35 +23,67 @@ SETTINGS: SettingKeys = {
     "heads": "num_attention_heads",
     "depth": "num_hidden_layers",
     "hidden": "intermediate_size",
-    "eps": ("rms_norm_eps", 1e-6),
-    "tied": ("tie_word_embeddings", False),
+    "eps": "rms_norm_eps",
+    "tied": "tie_word_embeddings",
 }
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(hidden_act="silu", attention_bias=False, mlp_bias=False, use_sliding_window=False)
+    hf.require(hidden_act="silu")
+    heads, kv_heads, head_dim = hf["num_attention_heads"], hf["num_key_value_heads"], hf.get("head_dim")
+    rotary = rotary_settings(hf)
+    if rotary.pop("part") != 1:
+        raise BadConfig("config.json has a partial_rotary_factor; only 1, all features of a head, is supported")
     return {
-        "kv_heads": hf.get("num_key_value_heads") or hf["num_attention_heads"],
-        "head_dim": hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
-        **rotary_settings(hf),
-        "qkv_bias": hf["model_type"] == "qwen2",
-        "attention": (_attention_spec(hf),),
+        "kv_heads": heads if kv_heads is None else kv_heads,
+        "head_dim": hf["hidden_size"] // heads if head_dim is None else head_dim,
+        **rotary,
+        "qkv_bias": hf.model_type == "qwen2",
+        "attention": specs([Softmax(window, hf["attention_dropout"] or 0.0) for window in _windows(hf)]),
     }
+
+
+def _windows(hf: HFConfig) -> list[int | None]:
+    """The window of each layer; None for full attention."""
+    depth, window = hf["num_hidden_layers"], hf.get("sliding_window") if hf.model_type in ("mistral", *PER_LAYER) else None
+    if hf.model_type not in PER_LAYER:
+        return [window]
+    window, first, types = window if hf["use_sliding_window"] else None, hf["max_window_layers"], hf["layer_types"]
+    if types is None:
+        return [window if window is not None and i >= first else None for i in range(min(depth, 10_000))]
+    return layer_windows(types, depth, window)
+
+
+def layer_windows(types: Any, depth: int, window: int | None) -> list[int | None]:
+    """The window of each layer, from `layer_types` and `sliding_window`."""
+    if not isinstance(types, list) or len(types) != depth or not {"full_attention", "sliding_attention"} >= set(types):
+        raise BadConfig(
+            f"config.json has layer_types={str(types)[:60]}; expected full_attention or sliding_attention for each of {depth} layers"
+        )
+    if window is None and "sliding_attention" in types:
+        raise BadConfig("config.json has layers of sliding_attention, and no sliding_window")
+    return [window if kind == "sliding_attention" else None for kind in types]
 
 
 def more_config(model: Llama) -> dict[str, Any]:
     c = model.config
-    window, dropout = window_and_dropout(model, windows=not c.qkv_bias)  # Qwen 2 has no window
-    model_type = "qwen2" if c.qkv_bias else "llama" if window is None else "mistral"
+    layers = layer_attention(model, "window")
+    model_type = "qwen2" if c.qkv_bias else "llama" if {layer.window for layer in layers} <= {None} else "mistral"
+    if model_type in PER_LAYER:
+        windows = window_config(model, layers)
+        windows["use_sliding_window"] = windows["sliding_window"] is not None
+        layers = [layer._replace(window=None) for layer in layers]
+    else:
+        windows = {} if model_type == "llama" else {"sliding_window": same_in_all(model, layers).window}
     return {
         "model_type": model_type,
         "architectures": [ARCHITECTURES[model_type]],
         "num_key_value_heads": c.kv_heads,
         "head_dim": c.head_dim,
-        **rotary_config(model),
+        "rope_parameters": rotary_config(c.base, c.stretch),
         "hidden_act": "silu",
-        "attention_dropout": dropout,
-        **({} if window is None else {"sliding_window": window}),
+        "attention_dropout": same_in_all(model, layers).dropout,
+        **windows,
     }
 
 
@@ -72,40 +106,6 @@ def table(settings: Settings) -> list[Entry]:
     return entries if settings["tied"] else [*entries, tensor("output.weight", "lm_head.weight")]
 
 
-ROPE_TYPES: dict[str, tuple[str, ...]] = {  # rope_type → its parameters in config.json, in the order of `Rotary(stretch=…)`
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
-
-
-def rotary_settings(hf: HFConfig) -> dict[str, Any]:
-    """Base and stretch of the rotary embedding, from rope_theta and rope_scaling (older files) or rope_parameters (newer ones)."""
-    rope = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    base = float(rope.get("rope_theta", hf.get("rope_theta", 10_000.0)))
-    if kind not in ROPE_TYPES or rope.get("partial_rotary_factor", 1) != 1:
-        raise BadConfig(f"config.json has rope_type={kind!r}, {rope}; supported are {', '.join(ROPE_TYPES)} over all features of a head")
-    missing = [name for name in ROPE_TYPES[kind] if name not in rope]
-    if missing:
-        raise BadConfig(f"config.json has rope_type={kind!r} and lacks {', '.join(missing)}: {rope}")
-    return {"base": base, "stretch": tuple(rope[name] for name in ROPE_TYPES[kind])}
-
-
-def rotary_config(model: Llama) -> dict[str, Any]:
-    base, stretch = model.config.base, model.config.stretch
-    kind = next(kind for kind, names in ROPE_TYPES.items() if len(names) == len(stretch))
-    scaling = {"rope_type": kind, **dict(zip(ROPE_TYPES[kind], stretch, strict=True))}
-    return {"rope_theta": base, "rope_scaling": scaling} if stretch else {"rope_theta": base}
-
-
-def _attention_spec(hf: HFConfig) -> str:
-    window, dropout = hf.get("sliding_window"), hf.get("attention_dropout")
-    local = hf["model_type"] == "mistral" and window is not None and window < hf["max_position_embeddings"]
-    options = ([f"radius={window - 1}"] if local else []) + ([f"dropout={dropout}"] if dropout else [])
-    return ("local" if local else "softmax") + (f"({', '.join(options)})" if options else "")
-
-
 LLAMA = Family(
     model="llama",
     model_types=tuple(ARCHITECTURES),
@@ -114,6 +114,6 @@ LLAMA = Family(
     more_config=more_config,
     table=table,
     prefix="model",
-    tied={"lm_head.weight": "embed_tokens.weight"},
-    ignored=(r"rotary_emb\.inv_freq$",),
+    tied=(("lm_head.weight", "embed_tokens.weight"),),
+    constants=((r"rotary_emb\.inv_freq$", is_rotary_frequency),),
 )

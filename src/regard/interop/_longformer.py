@@ -14,7 +14,7 @@ from ._names import Entry, layer
 def more_settings(hf: HFConfig) -> dict[str, Any]:
     """The files do not say which tokens are global (transformers takes a mask per call): here it is the first one, as its classifiers do."""
     hf.require(pad_token_id=1, hidden_act="gelu")  # positions start after padding's; the MLM head has gelu, whatever the layers have
-    window = hf.get("attention_window", 512)
+    window = hf["attention_window"]
     window = [window] if isinstance(window, int) else list(window)
     return {"max_length": hf["max_position_embeddings"] - Longformer.offset, "window": window}
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..errors import BadConfig, NotSupported
 from ..models import Transformer
-from ._attention import plain_attention_dropout, softmax_spec
+from ._attention import Softmax, plain_attention_dropout
+from ._constants import is_sinusoids
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
 from ._names import Entry, layer, tensor
@@ -16,27 +17,25 @@ SETTINGS: SettingKeys = {
     "width": "d_model",
     "heads": "encoder_attention_heads",
     "hidden": "encoder_ffn_dim",
-    "dropout": ("dropout", 0.1),
+    "dropout": "dropout",
     "max_length": "max_position_embeddings",
 }
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(
-        scale_embedding=True, normalize_before=False, normalize_embedding=False, add_final_layer_norm=False, tie_word_embeddings=True
-    )
+    hf.require(scale_embedding=True)
     for encoder, decoder in (("encoder_ffn_dim", "decoder_ffn_dim"), ("encoder_attention_heads", "decoder_attention_heads")):
         if hf[encoder] != hf[decoder]:
             raise BadConfig(f"config.json has {encoder}={hf[encoder]} and {decoder}={hf[decoder]}; only equal values are supported")
     return {
-        "target_vocab_size": hf.get("decoder_vocab_size") or hf["vocab_size"],
+        "target_vocab_size": hf["decoder_vocab_size"] or hf["vocab_size"],
         "depth": (hf["encoder_layers"], hf["decoder_layers"]),
-        "tied": "all" if hf.get("share_encoder_decoder_embeddings", True) else "output",
+        "tied": "all" if hf["share_encoder_decoder_embeddings"] else "output",
         "placement": "post",
         "position": "sinusoidal_halves",
-        "activation": hf.activation("activation_function", "gelu"),
+        "activation": hf.activation("activation_function"),
         "output_bias": True,
-        "attention": (softmax_spec(hf.get("attention_dropout", 0.0)),) * 3,
+        "attention": (str(Softmax(dropout=hf["attention_dropout"])),) * 3,
     }
 
 
@@ -97,10 +96,11 @@ MARIAN = Family(
     more_settings=more_settings,
     more_config=more_config,
     table=table,
-    ignored=(  # sinusoids, and the embedding again
-        r"embed_positions\.weight$",
-        r"^lm_head\.weight$",
-        r"^model\.(encoder|decoder)\.embed_tokens\.weight$",
-        r"^model\.shared\.weight$",
+    tied=(
+        ("lm_head.weight", "model.shared.weight"),
+        ("lm_head.weight", "model.decoder.embed_tokens.weight"),
+        ("model.encoder.embed_tokens.weight", "model.shared.weight"),
+        ("model.decoder.embed_tokens.weight", "model.shared.weight"),
     ),
+    constants=((r"^model\.(encoder|decoder)\.embed_positions\.weight$", is_sinusoids),),
 )

@@ -10,20 +10,21 @@ author, or whoever changed it since, put in.
 
 from __future__ import annotations
 
+import difflib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data import HFTokenizer, Tokenizers
-from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists, UnknownName
+from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
 from ..models import Classifier, Longformer, Model, TextEncoder, build
 from ..models._encoder import Encoder
 from ..models._model import Spec
@@ -32,11 +33,14 @@ from ..runs import Run, read_json, save
 from ..tasks import TextProcessor, make_run, task_for
 from ..train.parameters import compare_parameters, load_parameters
 from ._classifiers import LabelHead, export_classifier
-from ._families import FAMILIES
+from ._defaults import DEFAULTS
+from ._families import FAMILIES, UNSUPPORTED
 from ._family import Family
 from ._hf_config import HFConfig
+from ._names import BaseNames, from_hf
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LARGEST = 2**31
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
 
 
@@ -108,37 +112,51 @@ def _checkpoint(folder: Path, described: Mapping[str, Any]) -> Model:
         tensors, label_head = _Tensors(_files(folder), opened), LabelHead.from_config(described)
         head = tensors.head(label_head, folder) if label_head else {}
         settings = family.to_settings(HFConfig(described, tensors))
+        _check_fit(family, tensors, settings, folder)
         model = build(family.model, settings)
-        _fill(model, family, tensors, settings, folder)
+        load_parameters(model, from_hf(BaseNames(tensors, family.prefix), family.table(vars(model.config))), str(folder))
         if label_head:
             model = Classifier(model, len(label_head.labels), each=label_head.per_token)
             load_parameters(model.output, head, str(folder))
     return model.eval()
 
 
-def _fill(model: Model, family: Family, tensors: _Tensors, settings: Mapping[str, Any], folder: Path) -> None:
-    found: dict[str, Tensor] = {}
-    missing, sizes = list[str](), list[str]()
+def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], folder: Path) -> None:
+    """Compare the sizes that config.json describes with those of the files, before any memory is taken for them."""
+    if any(isinstance(value, int) and value > LARGEST for value in settings.values()):
+        raise BadFile(f"{folder} describes sizes above {LARGEST}, which no model has")
+    for key in ("depth", "layers"):
+        count = settings.get(key, 0)
+        for layers in count if isinstance(count, list | tuple) else [count]:
+            if isinstance(layers, int) and layers > len(tensors):
+                raise Misfit(f"{folder} describes {layers} layers, and has {len(tensors)} tensors: {len(tensors)} layers at most")
     try:
-        found = family.parameters(tensors, settings)
-    except Misfit as wrong:
-        missing, sizes = wrong.missing, wrong.sizes
-    except KeyError as wrong:
-        missing = [str(wrong.args[0])]
-    unknown = [name for name in tensors if name not in tensors.requested and not any(re.search(rule, name) for rule in family.ignored)]
-    if found:
-        missing, ours, sizes = compare_parameters(model, found)
-        unknown += ours
-    if missing or unknown or sizes:
-        raise Misfit(f"{folder} is no {model.facts.name} as its config.json describes it", missing, unknown, sizes)
-    load_parameters(model, found, str(folder))
+        with torch.device("meta"):
+            empty = build(family.model, settings)
+    except RuntimeError as wrong:  # more bytes than a number can count
+        raise BadFile(f"{folder} describes a model that is too large for any memory: {wrong}") from wrong
+    described = vars(empty.config)
+    names, shapes = BaseNames(tensors, family.prefix), BaseNames(tensors.shapes(), family.prefix)
+    found, sizes = dict[str, Tensor](), list[str]()
+    missing = [name for entry in family.table(described) for name in entry.hf_names if name not in names]
+    unknown = [names.stored[name] for name in family.check_others(BaseNames(tensors.values_as_stored(), family.prefix), described)]
+    for entry in family.table(described):
+        if all(name in names for name in entry.hf_names):
+            try:
+                found[entry.name] = entry.from_hf(shapes)
+            except Misfit as wrong:
+                sizes += wrong.sizes
+    lacking, ours, other = compare_parameters(empty, found)
+    covered = {entry.name for entry in family.table(described)}
+    missing += [name for name in lacking if name not in covered]
+    if missing or unknown or ours or sizes or other:
+        raise Misfit(f"{folder} is no {empty.facts.name} as its config.json describes it", missing, unknown + ours, sizes + other)
 
 
 class _Tensors(Mapping[str, Tensor]):
-    """The tensors of some files, read on demand; `requested` are the names read so far."""
+    """The tensors of some files in float32, read on demand."""
 
     def __init__(self, files: Mapping[Path, list[str] | None], opened: ExitStack):
-        self.requested: set[str] = set()
         self.where: dict[str, tuple[Any, str]] = {}  # the file, and what it is called there
         for path, expected in files.items():
             try:
@@ -168,24 +186,40 @@ class _Tensors(Mapping[str, Tensor]):
         return found
 
     def __getitem__(self, name: str) -> Tensor:
-        file, stored = self.where[name]
-        self.requested.add(name)
-        tensor: Tensor = file.get_tensor(stored)
+        tensor = self._stored(name)
         if not tensor.dtype.is_floating_point or tensor.element_size() < 2:
             raise BadFile(f"{name} is {tensor.dtype}: quantized tensors are not read; save it in float32, float16 or bfloat16")
         return tensor.float()
 
+    def shapes(self) -> dict[str, Tensor]:
+        """Tensors without values, of the shapes in the files."""
+        return {name: torch.empty(file.get_slice(stored).get_shape(), device="meta") for name, (file, stored) in self.where.items()}
+
+    def values_as_stored(self) -> Mapping[str, Tensor]:
+        """The same tensors in the type that they have in the files."""
+        return _AsStored(self)
+
+    def _stored(self, name: str) -> Tensor:
+        file, stored = self.where[name]
+        tensor: Tensor = file.get_tensor(stored)
+        return tensor
+
     def __contains__(self, name: object) -> bool:
-        if name not in self.where:
-            return False
-        self.requested.add(str(name))
-        return True
+        return name in self.where
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.where)
 
     def __len__(self) -> int:
         return len(self.where)
+
+
+class _AsStored(_Tensors):
+    def __init__(self, tensors: _Tensors):
+        self.where = tensors.where
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._stored(name)
 
 
 def _described(folder: Path) -> dict[str, Any]:
@@ -206,7 +240,9 @@ def _family(folder: Path, described: Mapping[str, Any]) -> Family:
         if kind in family.model_types:
             return family
     known = [name for each in FAMILIES for name in each.model_types]
-    raise UnknownName(f"family of models ({folder / 'config.json'}: model_type)", str(kind), known)
+    near = difflib.get_close_matches(str(kind), known, n=1, cutoff=0.75) if kind not in UNSUPPORTED | DEFAULTS.keys() else []
+    hint = f"did you mean {near[0]!r}?" if near else f"supported are {', '.join(known)}"
+    raise NotSupported(f"{folder / 'config.json'} has model_type={str(kind)[:60]!r}, a family that is not supported; {hint}")
 
 
 class _Index(msgspec.Struct):
