@@ -59,8 +59,6 @@ def more_config(model: Transformer) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": c.tied == "all",
         "tie_word_embeddings": True,
         "is_encoder_decoder": True,
-        "pad_token_id": 0,
-        "decoder_start_token_id": 0,
     }
 
 

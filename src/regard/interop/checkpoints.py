@@ -24,8 +24,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data import HFTokenizer, Tokenizers
+from ..data.hf_tokenizer import Frame
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
-from ..models import Classifier, Longformer, Model, TextEncoder, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
 from ..models._encoder import Encoder
 from ..models._model import Spec
 from ..patterns import Full
@@ -36,6 +37,8 @@ from ._classifiers import LabelHead, export_classifier
 from ._defaults import DEFAULTS
 from ._families import FAMILIES, UNSUPPORTED
 from ._family import Family
+from ._generation import FILE as GENERATION
+from ._generation import IDS, generation_of, read_generation, with_generation
 from ._hf_config import HFConfig
 from ._names import BaseNames, from_hf
 
@@ -52,8 +55,9 @@ def load_run(folder: Path | str, described: Mapping[str, Any] | None = None) -> 
     folder = Path(folder)
     described = _described(folder) if described is None else described
     model, label_head = _checkpoint(folder, described), LabelHead.from_config(described)
-    borrowed = HFTokenizer.from_directory(folder)
-    processor = TextProcessor(None if borrowed is None else Tokenizers(borrowed), label_head.labels if label_head else (), str(folder))
+    borrowed, generation = HFTokenizer.from_directory(folder), read_generation(folder, described)
+    pair = None if borrowed is None else Tokenizers(with_generation(borrowed, generation))
+    processor = TextProcessor(pair, label_head.labels if label_head else (), str(folder), generation)
     return make_run(task_for(type(model), isinstance(model, Classifier) and model.each), model, processor, folder=folder)
 
 
@@ -70,22 +74,26 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Run[Model]:
 
 def export_run(run: Run[Any], out: Path | str) -> None:
     """A run as a directory that transformers reads."""
-    body = run.model.body if isinstance(run.model, Classifier) else run.model
-    tokenizers = run.processor.pair
-    if isinstance(body, Longformer) and tokenizers is not None and not isinstance(tokenizers.source, HFTokenizer):
-        raise NotSupported(
-            f"transformers' Longformer takes token 1 for padding, and in the vocabulary of {run.folder} it begins every text, so positions "
-            "would differ; export a Longformer with a vocabulary of its own kind, as imported ones have"
-        )
-    export(run.model, out, run.processor.labels)
-    if tokenizers is not None and tokenizers.joint:
-        borrowed = HFTokenizer.from_tokenizer(tokenizers.source, framed=isinstance(body, TextEncoder))
-        if borrowed is not None:
-            borrowed.save_pretrained(Path(out), kinds=isinstance(body, Encoder) and body.config.segments > 1)
+    body, pair = run.model.body if isinstance(run.model, Classifier) else run.model, run.processor.pair
+    generation = dict(run.processor.generation)
+    if not generation and pair is not None and not isinstance(pair.target, HFTokenizer):
+        generation = generation_of(body, pair.target)
+    export(run.model, out, run.processor.labels, generation)
+    if pair is None:
+        return
+    frame: Frame = "both" if isinstance(body, TextEncoder) else "eos" if isinstance(body, Translator) else "bos"
+    mask = isinstance(body, TextEncoder) and body.config.vocab_size > len(pair.source)
+    source = HFTokenizer.from_tokenizer(pair.source, frame, mask)
+    source.save_pretrained(Path(out), kinds=isinstance(body, Encoder) and body.config.segments > 1)
+    if not pair.joint:
+        HFTokenizer.from_tokenizer(pair.target).save_pretrained(Path(out) / "target")
 
 
-def export(model: Model, out: Path | str, labels: Sequence[str] = ()) -> None:
-    """config.json and model.safetensors as transformers writes them; `labels` are the names of what a fine-tuned model tells apart."""
+def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation: Mapping[str, Any] | None = None) -> None:
+    """config.json and model.safetensors as transformers writes them.
+
+    `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
+    """
     out, body = Path(out), model.body if isinstance(model, Classifier) else model
     families = [family for family in FAMILIES if family.model == body.facts.name]
     if not families:
@@ -97,12 +105,20 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = ()) -> None:
                 f"{path} attends by {spec}; files of transformers hold no patterns: export model.with_attention(pattern=full)"
             )
     config, tensors = families[0].export(body)
+    generation = dict(generation or {})
+    config = (
+        {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        | {key: generation[key] for key in IDS if key in generation}
+        | config
+    )
     if isinstance(model, Classifier):
         config, tensors = export_classifier(model, labels, config, tensors)
     if (out / "config.json").exists():
         raise RunExists(f"{out} holds a model already; choose another place")
     out.mkdir(parents=True, exist_ok=True)
     _save(tensors, out / WEIGHTS)
+    if generation and isinstance(model, LanguageModel | Translator):
+        (out / GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
     (out / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
