@@ -15,6 +15,11 @@ SEQ2SEQ = {"vocab_size": N, "d_model": D, "encoder_layers": DEPTH, "decoder_laye
 # model_type → stem of the classes, head, settings that differ from the defaults and from each other
 FAMILIES = {
     "bert": ("Bert", "ForPreTraining", ENCODER),
+    "roberta": ("Roberta", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}),
+    "distilbert": ("DistilBert", "ForMaskedLM", {
+        "vocab_size": N, "dim": D, "n_layers": DEPTH, "n_heads": H, "hidden_dim": F, "max_position_embeddings": 40,
+    }),
+    "electra": ("Electra", "ForMaskedLM", {**ENCODER, "embedding_size": 10}),
     "longformer": ("Longformer", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "attention_window": [4, 8], "type_vocab_size": 1}),
     "big_bird": ("BigBird", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 80, "block_size": 4, "num_random_blocks": 2}),
     "fnet": ("FNet", "ForPreTraining", NO_HEADS),
@@ -30,9 +35,20 @@ FAMILIES = {
     "llama": ("Llama", "ForCausalLM", LLAMA),
     "mistral": ("Mistral", "ForCausalLM", {**LLAMA, "sliding_window": 5}),
     "qwen2": ("Qwen2", "ForCausalLM", {**LLAMA, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", "ForCausalLM", {**LLAMA, "head_dim": 10}),
+    "phi3": ("Phi3", "ForCausalLM", {**LLAMA, "pad_token_id": None, "eos_token_id": 6, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67,
+    }}),
+    "gpt_neox": ("GPTNeoX", "ForCausalLM", {**ENCODER, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.34,
+    }}),
+    "opt": ("OPT", "ForCausalLM", {
+        "vocab_size": N, "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H, "ffn_dim": F, "max_position_embeddings": 40,
+        "word_embed_proj_dim": D,
+    }),
     "marian": ("Marian", "MTModel", {**SEQ2SEQ, "activation_function": "silu", "scale_embedding": True}),
 }  # fmt: skip
-DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2"]
+DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt"]
 TRANSLATORS = ["marian"]
 ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS]
 NO_PADDING = ("fnet", "nystromformer")  # they mix padding into everything

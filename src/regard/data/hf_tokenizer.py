@@ -119,11 +119,10 @@ class HFTokenizer(Tokenizer):
             config["split_special_tokens"] = True  # the names of special tokens are plain text for our tokenizers
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def with_generation(self, start: int | None, eos: Sequence[int], banned: Sequence[int]) -> HFTokenizer:
-        """The same for a model that begins its output with the token `start`, ends it with any of `eos` and never writes `banned` ones."""
+    def with_generation(self, roles: Mapping[str, int], eos: Sequence[int], banned: Sequence[int]) -> HFTokenizer:
+        """The same for a model that ends its output with any of `eos` and never writes `banned` tokens; its own `roles` go first."""
         inside = [token for token in eos if token < len(self)]
-        roles = self.roles | ({} if start is None else {"start": start})
-        return HFTokenizer(self._native, roles, inside or self.eos_ids, banned)
+        return HFTokenizer(self._native, {**roles, **self.roles}, inside or self.eos_ids, banned)
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 

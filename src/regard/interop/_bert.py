@@ -23,4 +23,12 @@ CLASSIFIERS = {
     "text": ClassifierHead("BertForSequenceClassification", pooler="bert.pooler.dense"),
     "token": ClassifierHead("BertForTokenClassification"),
 }
-BERT = encoder_family("bert", "Bert", HEADS, more_settings, more_config, classifiers=CLASSIFIERS)
+BERT = encoder_family(
+    "bert",
+    "Bert",
+    HEADS,
+    more_settings,
+    more_config,
+    classifiers=CLASSIFIERS,
+    fits=lambda bert: bert.config.padding is None and bert.config.segments and bert.config.embedding_width is None,
+)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from ._bert import BERT
 from ._big_bird import BIG_BIRD
+from ._distilbert import DISTILBERT
+from ._electra import ELECTRA
 from ._family import Family
 from ._fnet import FNET
 from ._gpt import GPT
 from ._gpt2 import GPT2
-from ._llama import LLAMA
+from ._gpt_neox import GPT_NEOX
+from ._llama import LLAMA, PHI3
 from ._longformer import LONGFORMER
 from ._marian import MARIAN
 from ._nystromformer import NYSTROMFORMER
+from ._opt import OPT
 from ._reformer import REFORMER
+from ._roberta import ROBERTA
 
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
@@ -62,4 +67,6 @@ UNSUPPORTED = frozenset(
     ]
 )
 
-FAMILIES: tuple[Family, ...] = (BERT, GPT, GPT2, LLAMA, MARIAN, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER)
+FAMILIES: tuple[Family, ...] = (
+    BERT, ROBERTA, DISTILBERT, ELECTRA, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, MARIAN, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
+)  # fmt: skip

@@ -48,6 +48,7 @@ class Family:
     tied: tuple[tuple[str, str], ...] = ()  # copies that files may hold, and originals
     constants: Constants = ()  # tensors in some files that are not parameters
     extra_tensors: Callable[[Settings], dict[str, Tensor]] = lambda settings: {}  # written, but not read
+    fits: Callable[[Any], bool] = lambda model: True  # of the families that our model belongs to, the first that fits is written
     classifiers: Mapping[str, ClassifierHead] = field(default_factory=dict)  # of a "text", or of each "token"
 
     def to_settings(self, hf: HFConfig) -> dict[str, Any]:

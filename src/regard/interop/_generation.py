@@ -45,10 +45,16 @@ def eos_ids(generation: Mapping[str, Any]) -> list[int]:
 
 def with_generation(tokenizer: HFTokenizer, generation: Mapping[str, Any]) -> HFTokenizer:
     """The tokenizer, which knows where completions begin and end as the model's files say."""
-    start = generation.get("decoder_start_token_id")
     end = eos_ids(generation)
+    named = {
+        "start": generation.get("decoder_start_token_id"),
+        "bos": generation.get("bos_token_id"),
+        "pad": generation.get("pad_token_id"),
+    }
+    named["eos"] = end[0] if end else None
+    roles = {role: token for role, token in named.items() if type(token) is int and token < len(tokenizer)}
     banned = [token for token in banned_ids(generation) if token not in end]
-    return tokenizer.with_generation(start, end, banned)
+    return tokenizer.with_generation(roles, end, banned)
 
 
 def generation_of(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -95,10 +96,12 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
     """
     out, body = Path(out), model.body if isinstance(model, Classifier) else model
-    families = [family for family in FAMILIES if family.model == body.facts.name]
+    families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
     if not families:
-        known = ", ".join(family.model for family in FAMILIES)
-        raise NotSupported(f"transformers has no model that a {body.facts.name} of ours could be written as; those that can be: {known}")
+        known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
+        raise NotSupported(
+            f"transformers has no model that a {body.facts.name} of ours with these settings could be written as; those that can be: {known}"
+        )
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
             raise NotSupported(
@@ -242,6 +245,10 @@ def _described(folder: Path) -> dict[str, Any]:
     """config.json; a directory or a file of pickles is refused by name."""
     if folder.is_file():
         _refuse_pickles([folder])
+    if not folder.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
+        raise MissingFile(
+            f"{folder}: no such directory; if it is a model of the Hugging Face hub, download it first: hf download {folder} --local-dir {folder.name}"
+        )
     try:
         return read_json(folder)
     except MissingFile:

@@ -2,7 +2,7 @@
 
 from ._states import CrossCache, States
 from .axial import Axial, CausalAxial
-from .block import Block, Residual
+from .block import Block, ParallelBlock, Residual
 from .differential import DifferentialHeads
 from .dropout import Dropout
 from .embedding import Embedding

@@ -18,10 +18,12 @@ from .fnet import FNet, FNetConfig
 from .gpt import GPT, GPTConfig
 from .gpt2 import GPT2, GPT2Config
 from .gpt3 import GPT3, GPT3Config
+from .gpt_neox import GPTNeoX, GPTNeoXConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
 from .nystromformer import Nystromformer, NystromformerConfig
+from .opt import OPT, OPTConfig
 from .reformer import Reformer, ReformerConfig
 from .rnn_lm import RNNLM, RNNLMConfig
 from .rnnsearch import RNNsearch, RNNsearchConfig
