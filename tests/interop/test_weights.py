@@ -117,7 +117,9 @@ def test_sizes_that_the_file_does_not_have(family, change, tmp_path):
     assert len(str(caught.value)) < 5000
 
 
-@pytest.mark.parametrize("content", [b'{"a":' * 10**5, b"\xff\xfe{}", b'{"model_type": ["bert"]}', b'{"model_type": null}', b'{"model_type": {}}'])
+@pytest.mark.parametrize(
+    "content", [b'{"a":' * 10**5, b"\xff\xfe{}", b'{"model_type": ["bert"]}', b'{"model_type": null}', b'{"model_type": {}}']
+)
 def test_damaged_config(content, tmp_path):
     saved("bert", tmp_path)
     (tmp_path / "config.json").write_bytes(content)

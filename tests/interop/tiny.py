@@ -46,10 +46,21 @@ FAMILIES = {
         "vocab_size": N, "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H, "ffn_dim": F, "max_position_embeddings": 40,
         "word_embed_proj_dim": D,
     }),
+    "gemma2": ("Gemma2", "ForCausalLM", {**LLAMA, "head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20,
+        "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma3_text": ("Gemma3", "ForCausalLM", {**LLAMA, "num_hidden_layers": 3, "head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
     "marian": ("Marian", "MTModel", {**SEQ2SEQ, "activation_function": "silu", "scale_embedding": True}),
+    "bart": ("Bart", "ForConditionalGeneration", SEQ2SEQ),
+    "t5": ("T5", "ForConditionalGeneration", {
+        "vocab_size": N, "d_model": D, "d_kv": 7, "d_ff": F, "num_layers": DEPTH, "num_decoder_layers": 3, "num_heads": H,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0,
+    }),
 }  # fmt: skip
-DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt"]
-TRANSLATORS = ["marian"]
+DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma2", "gemma3_text"]
+TRANSLATORS = ["marian", "bart", "t5"]
 ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS]
 NO_PADDING = ("fnet", "nystromformer")  # they mix padding into everything
 
@@ -59,7 +70,7 @@ def build(family, **changes):
     import transformers
 
     stem, head, settings = FAMILIES[family]
-    model = getattr(transformers, stem + head)(getattr(transformers, f"{stem}Config")(**(settings | changes)))
+    model = getattr(transformers, stem + head)(transformers.CONFIG_MAPPING[family](**(settings | changes)))
     model = randomize(model)
     if family in ("marian", "bart"):
         model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(5))

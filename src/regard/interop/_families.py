@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ._bart import BART
 from ._bert import BERT
 from ._big_bird import BIG_BIRD
 from ._distilbert import DISTILBERT
 from ._electra import ELECTRA
 from ._family import Family
 from ._fnet import FNET
+from ._gemma import GEMMA
 from ._gpt import GPT
 from ._gpt2 import GPT2
 from ._gpt_neox import GPT_NEOX
@@ -18,6 +20,7 @@ from ._nystromformer import NYSTROMFORMER
 from ._opt import OPT
 from ._reformer import REFORMER
 from ._roberta import ROBERTA
+from ._t5 import T5
 
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
@@ -68,5 +71,5 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = (
-    BERT, ROBERTA, DISTILBERT, ELECTRA, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, MARIAN, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
+    BERT, ROBERTA, DISTILBERT, ELECTRA, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -110,8 +111,11 @@ def more_config(model: Llama) -> dict[str, Any]:
     }
 
 
-def table(settings: Settings, fused: bool = False) -> list[Entry]:
-    """`fused`: q, k and v are one matrix, as ours are, and so are gate and up."""
+NORMS = {"around_mixer.before": "input_layernorm", "around_feedforward.before": "post_attention_layernorm"}
+
+
+def table(settings: Settings, fused: bool = False, norms: Mapping[str, str] = NORMS) -> list[Entry]:
+    """`fused`: q, k and v are one matrix, as ours are, and so are gate and up. `norms`: of a block, ours and transformers'."""
     entries = [tensor("embedding.token.weight", "embed_tokens.weight"), tensor("norm.weight", "norm.weight")]
     kv_size = settings["kv_heads"] * settings["head_dim"]
     sizes = (settings["heads"] * settings["head_dim"], kv_size, kv_size)
@@ -119,7 +123,7 @@ def table(settings: Settings, fused: bool = False) -> list[Entry]:
         block, hf = f"blocks.{i}", f"layers.{i}"
         if fused:
             entries.append(tensor(f"{block}.mixer.qkv.weight", f"{hf}.self_attn.qkv_proj.weight"))
-        for part in () if fused else ("weight", "bias") if settings["qkv_bias"] else ("weight",):
+        for part in () if fused else ("weight", "bias") if settings.get("qkv_bias") else ("weight",):
             projections = tuple(f"{hf}.self_attn.{x}_proj.{part}" for x in "qkv")
             entries.append(Entry(f"{block}.mixer.qkv.{part}", projections, sizes=sizes))
         if settings["qk_norm"]:
@@ -129,8 +133,7 @@ def table(settings: Settings, fused: bool = False) -> list[Entry]:
             tensor(f"{block}.mixer.out.weight", f"{hf}.self_attn.o_proj.weight"),
             tensor(f"{block}.feedforward.up.weight", *(f"{hf}.mlp.{name}.weight" for name in up)),
             tensor(f"{block}.feedforward.down.weight", f"{hf}.mlp.down_proj.weight"),
-            tensor(f"{block}.around_mixer.before.weight", f"{hf}.input_layernorm.weight"),
-            tensor(f"{block}.around_feedforward.before.weight", f"{hf}.post_attention_layernorm.weight"),
+            *(tensor(f"{block}.{ours}.weight", f"{hf}.{theirs}.weight") for ours, theirs in norms.items()),
         ]
     return entries if settings["tied"] else [*entries, tensor("output.weight", "lm_head.weight")]
 

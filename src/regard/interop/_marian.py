@@ -22,11 +22,22 @@ SETTINGS: SettingKeys = {
 }
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(scale_embedding=True)
+def check_equal_stacks(hf: HFConfig) -> None:
+    """Encoder and decoder have layers of one kind."""
     for encoder, decoder in (("encoder_ffn_dim", "decoder_ffn_dim"), ("encoder_attention_heads", "decoder_attention_heads")):
         if hf[encoder] != hf[decoder]:
             raise BadConfig(f"config.json has {encoder}={hf[encoder]} and {decoder}={hf[decoder]}; only equal values are supported")
+
+
+def stacks_config(model: Transformer) -> dict[str, Any]:
+    c = model.config
+    layers = {"encoder_layers": c.depth[0], "decoder_layers": c.depth[1]}
+    return {**layers, "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "is_encoder_decoder": True}
+
+
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.require(scale_embedding=True)
+    check_equal_stacks(hf)
     return {
         "target_vocab_size": hf["decoder_vocab_size"] or hf["vocab_size"],
         "depth": (hf["encoder_layers"], hf["decoder_layers"]),
@@ -49,16 +60,12 @@ def more_config(model: Transformer) -> dict[str, Any]:
     return {
         "architectures": ["MarianMTModel"],
         "decoder_vocab_size": c.target_vocab_size,
-        "decoder_attention_heads": c.heads,
-        "encoder_layers": c.depth[0],
-        "decoder_layers": c.depth[1],
-        "decoder_ffn_dim": c.hidden,
+        **stacks_config(model),
         "attention_dropout": dropout,
         "activation_function": hf_activation(c.activation),
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": c.tied == "all",
         "tie_word_embeddings": True,
-        "is_encoder_decoder": True,
     }
 
 
@@ -69,9 +76,15 @@ def table(settings: Settings) -> list[Entry]:
         tensor("embedding.token.weight", f"model.{'shared' if shared else 'decoder.embed_tokens'}.weight"),
     ]
     entries += [] if shared else [tensor("source_embedding.token.weight", "model.encoder.embed_tokens.weight")]
+    return entries + stacks_table(settings, "model.")
+
+
+def stacks_table(settings: Settings, prefix: str) -> list[Entry]:
+    """The layers of encoder and decoder."""
+    entries = []
     for stack, depth in zip(("encoder", "decoder"), settings["depth"], strict=True):
         for i in range(depth):
-            block, hf = f"{stack}.{i}", f"model.{stack}.layers.{i}"
+            block, hf = f"{stack}.{i}", f"{prefix}{stack}.layers.{i}"
             entries += _attention(block, "mixer", f"{hf}.self_attn")
             entries += _attention(block, "cross", f"{hf}.encoder_attn") if stack == "decoder" else []
             entries += layer(f"{block}.feedforward.up", f"{hf}.fc1") + layer(f"{block}.feedforward.down", f"{hf}.fc2")

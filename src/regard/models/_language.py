@@ -112,6 +112,11 @@ class TextEncoder(Model):
             raise ShapeError(f"{me} takes one length per row, got lengths {tuple(n_B.shape)} for ids {tuple(ids_BL.shape)}")
 
 
+def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits bounded to ± cap, smoothly."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
 def check_ids(me: str, ids_BL: Tensor, beside_BL: Tensor | None) -> None:
     """Token ids are integers of shape (batch, length), and what comes with them has the same shape."""
     if ids_BL.dim() != 2 or (beside_BL is not None and beside_BL.shape != ids_BL.shape):
