@@ -144,11 +144,11 @@ def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], f
     """Compare the sizes that config.json describes with those of the files, before any memory is taken for them."""
     if any(isinstance(value, int) and value > LARGEST for value in settings.values()):
         raise BadFile(f"{folder} describes sizes above {LARGEST}, which no model has")
-    for key in ("depth", "layers"):
-        count = settings.get(key, 0)
-        for layers in count if isinstance(count, list | tuple) else [count]:
-            if isinstance(layers, int) and layers > len(tensors):
-                raise Misfit(f"{folder} describes {layers} layers, and has {len(tensors)} tensors: {len(tensors)} layers at most")
+    layers, depth = settings.get("layers", ()), settings.get("depth", 0)  # kinds of layers, or their number per stack
+    counts = [len(layers) if isinstance(layers, list | tuple) else 0, *(depth if isinstance(depth, list | tuple) else [depth])]
+    for count in counts:
+        if isinstance(count, int) and count > len(tensors):
+            raise Misfit(f"{folder} describes {count} layers, and has {len(tensors)} tensors: {len(tensors)} layers at most")
     try:
         with torch.device("meta"):
             empty = build(family.model, settings)
