@@ -142,7 +142,8 @@ def _checkpoint(folder: Path, described: Mapping[str, Any]) -> Model:
 
 def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], folder: Path) -> None:
     """Compare the sizes that config.json describes with those of the files, before any memory is taken for them."""
-    if any(isinstance(value, int) and value > LARGEST for value in settings.values()):
+    values = [each for value in settings.values() for each in (value if isinstance(value, list | tuple) else [value])]
+    if any(isinstance(value, int) and value > LARGEST for value in values):
         raise BadFile(f"{folder} describes sizes above {LARGEST}, which no model has")
     layers, depth = settings.get("layers", ()), settings.get("depth", 0)  # kinds of layers, or their number per stack
     counts = [len(layers) if isinstance(layers, list | tuple) else 0, *(depth if isinstance(depth, list | tuple) else [depth])]
@@ -258,14 +259,14 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _family(folder: Path, described: Mapping[str, Any]) -> Family:
-    kind = described["model_type"]
+    kind = str(described["model_type"])
     for family in FAMILIES:
         if kind in family.model_types:
             return family
     known = [name for each in FAMILIES for name in each.model_types]
-    near = difflib.get_close_matches(str(kind), known, n=1, cutoff=0.75) if kind not in UNSUPPORTED | DEFAULTS.keys() else []
+    near = difflib.get_close_matches(kind, known, n=1, cutoff=0.75) if kind not in UNSUPPORTED | DEFAULTS.keys() else []
     hint = f"did you mean {near[0]!r}?" if near else f"supported are {', '.join(known)}"
-    raise NotSupported(f"{folder / 'config.json'} has model_type={str(kind)[:60]!r}, a family that is not supported; {hint}")
+    raise NotSupported(f"{folder / 'config.json'} has model_type={kind[:60]!r}, a family that is not supported; {hint}")
 
 
 class _Index(msgspec.Struct):
