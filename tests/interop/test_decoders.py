@@ -108,7 +108,8 @@ def test_gpt2_of_old(tmp_path):
         ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0}}, "yarn"),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "rope_theta": 10000.0}}, "low_freq_factor"),
         ("llama", {"rope_parameters": {**LLAMA31, "low_freq_factor": 5.0}}, "low below high"),
-        ("qwen2", {"use_sliding_window": True}, "use_sliding_window"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "no sliding_window"),
     ],
 )
 def test_what_would_differ_is_refused(family, wrong, named, tmp_path):
@@ -134,9 +135,19 @@ def test_another_mechanism_is_not_written(tmp_path):
     windows = build("llama", {"vocab_size": N, "width": 12, "heads": 2, "kv_heads": 2, "depth": 2, "attention": ("softmax", "local")})
     with pytest.raises(NotSupported, match=r"differs between layers: .*window 129"):
         export(windows, tmp_path / "out")
-    windows = build("llama", {"vocab_size": N, "width": 12, "heads": 2, "kv_heads": 2, "qkv_bias": True, "attention": ("local(radius=3)",)})
-    with pytest.raises(NotSupported, match="local"):  # Qwen 2 has no window
-        export(windows, tmp_path / "out")
+    settings = {
+        "vocab_size": N,
+        "width": 12,
+        "heads": 2,
+        "kv_heads": 2,
+        "qkv_bias": True,
+        "attention": ("local(radius=3)", "local(radius=4)"),
+    }
+    with pytest.raises(NotSupported, match="one length for all"):
+        export(build("llama", settings), tmp_path / "out")
+    capped = build("llama", {"vocab_size": N, "width": 12, "heads": 2, "kv_heads": 2, "attention": ("softmax(softcap=3.0)",)})
+    with pytest.raises(NotSupported, match="no softcap"):
+        export(capped, tmp_path / "out")
     dropouts = build("gpt2", {"vocab_size": N, "width": 12, "heads": 2, "depth": 2, "attention": ("softmax", "softmax(dropout=0.1)")})
     with pytest.raises(NotSupported, match=r"differs between layers: .*dropout 0\.1"):
         export(dropouts, tmp_path / "out")

@@ -306,7 +306,7 @@ def padded(*rows: str) -> torch.Tensor:
         (masking.causal_mask_function, padded("11111", "11111"), (5, 5, 0, 0), "causal"),
         (masking.causal_mask_function, padded("11111", "11100"), (5, 5, 0, 0), "causal & lengths(<2>)"),
         (masking.causal_mask_function, padded("11111", "00111"), (1, 5, 4, 0), "causal & since(<2>)"),
-        (masking.causal_mask_function, padded("01110", "00111"), (5, 5, 0, 0), "causal & since(<2>) & lengths(<2>)"),
+        (masking.causal_mask_function, padded("01110", "00111"), (5, 5, 0, 0), "causal & (since(<2>) & lengths(<2>))"),
         (masking.causal_mask_function, padded("10111", "00111"), (5, 5, 0, 0), "causal & keep(<2×1×1×5>)"),
         (masking.causal_mask_function, padded("00000", "11111"), (5, 5, 0, 0), "causal & lengths(<2>)"),
         (masking.causal_mask_function, padded("111", "011"), (2, 7, 1, 0), "causal & since(<2>)"),

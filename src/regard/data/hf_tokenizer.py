@@ -1,7 +1,7 @@
 """The tokenizer of a published checkpoint, behind the interface of `Tokenizer`, and the special tokens of any tokenizer.
 
-It is read from tokenizer.json, the file of the `tokenizers` library, else from vocab.txt (BERT's WordPiece) or from vocab.json and
-merges.txt (GPT-2's byte-level BPE). Its special tokens have ids of their own, found by role: `tokenizer.roles["mask"]`.
+It is read from tokenizer.json, the file of the `tokenizers` library, else from a vocabulary (`_vocab_files`). Its special tokens have ids of
+their own, found by role: `tokenizer.roles["mask"]`. Tokenizers of ours are converted to the library's form for transformers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 import torch
@@ -20,8 +20,11 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 
 from ..errors import BadFile, NotSupported
-from .tokens import BOS, BYTE_OF, BYTES, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
+from ._vocab_files import TokenizerConfig, from_vocabulary, read_text
+from .tokens import BOS, BYTE_OF, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
 
+MAX_VOCABULARY = 2**22  # the largest published ones have 2**18 tokens
+Frame = Literal["none", "bos", "eos", "both"]
 USUAL = {  # the names that special tokens usually have
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>", "<|endoftext|>"),
@@ -36,18 +39,29 @@ USUAL = {  # the names that special tokens usually have
 class HFTokenizer(Tokenizer):
     """Text to ids and back as the published model does it; text that spells a special token, such as [MASK], becomes that token.
 
-    `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask.
+    `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask, and start, which begins what a translator writes.
+    `eos_ids` end what a model writes, `banned_ids` it never writes; None if its files do not say.
     """
 
-    def __init__(self, native: tokenizers.Tokenizer, roles: Mapping[str, int]):
+    def __init__(
+        self,
+        native: tokenizers.Tokenizer,
+        roles: Mapping[str, int],
+        eos_ids: Sequence[int] = (),
+        banned_ids: Sequence[int] | None = None,
+    ):
         native.no_truncation()
         native.no_padding()
         self.kind, self.merges = "bpe", ()  # subwords
-        self.roles = {role: number for role, number in roles.items() if role in USUAL}
+        self.roles = {role: number for role, number in roles.items() if role in (*USUAL, "start")}
+        self.eos_ids = tuple(eos_ids) or ((self.roles["eos"],) if "eos" in self.roles else ())
+        self.banned_ids = None if banned_ids is None else tuple(banned_ids)
         self._native: tokenizers.Tokenizer = native
         self._described = json.loads(native.to_str())
         self._ids = native.get_vocab(with_added_tokens=True)
         named = {number: token for token, number in self._ids.items()}
+        if max(named, default=0) > MAX_VOCABULARY or max(self.roles.values(), default=0) > MAX_VOCABULARY:
+            raise BadFile(f"a tokenizer with the token id {max(*named, *self.roles.values())}; expected at most {MAX_VOCABULARY}")
         self.vocabulary = tuple(named.get(number, "") for number in range(max(named, default=-1) + 1))
         special = {added["id"] for added in self._described["added_tokens"] if added["special"]} | {
             number for role, number in self.roles.items() if role != "unk"
@@ -60,55 +74,57 @@ class HFTokenizer(Tokenizer):
     @classmethod
     def from_directory(cls, folder: Path) -> HFTokenizer | None:
         """The tokenizer of a transformers checkpoint; None if the directory has none."""
-        named = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
         if (folder / "tokenizer.json").exists():
-            native = _native((folder / "tokenizer.json").read_text(encoding="utf-8"), str(folder / "tokenizer.json"))
-        elif (folder / "vocab.txt").exists():
-            native = _word_pieces(folder / "vocab.txt", bool(named.get("do_lower_case", True)))
-        elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-            native = _bytes(folder)
-        elif any(
-            (folder / name).exists() for name in ("spiece.model", "sentencepiece.model", "tokenizer.model", "source.spm", "vocab.json")
-        ):
-            raise NotSupported(
-                f"{folder} has a tokenizer of another library and no tokenizer.json; "
-                'transformers.AutoTokenizer.from_pretrained("DIR").save_pretrained("DIR") writes one'
-            )
+            native = _native(read_text(folder / "tokenizer.json"), str(folder / "tokenizer.json"))
+            config, ids = TokenizerConfig(folder), native.get_vocab(with_added_tokens=True)
+            tokens = {}
+            for role, usual in USUAL.items():
+                token = config.token(role)
+                tokens[role] = next((name for name in usual if name in ids), "") if token is None else token
         else:
-            return None
-        ids, roles = native.get_vocab(with_added_tokens=True), {}
-        for role, usual in USUAL.items():
-            given = named.get(f"{role}_token")
-            given = given.get("content") if isinstance(given, dict) else given
-            token = given if isinstance(given, str) else next((name for name in usual if name in ids), None)
-            if token in ids:
-                roles[role] = ids[token]
-        return cls(native, roles)
+            found = from_vocabulary(folder)
+            if found is None:
+                return None
+            native, tokens = found
+            ids = native.get_vocab(with_added_tokens=True)
+        return cls(native, {role: ids[token] for role, token in tokens.items() if token in ids})
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: Tokenizer, framed: bool = False) -> HFTokenizer | None:
-        """A byte-pair tokenizer of ours in the library's form; None for other kinds. `framed`: it puts BOS and EOS around texts."""
+    def from_tokenizer(cls, tokenizer: Tokenizer, frame: Frame = "none", mask: bool = False) -> HFTokenizer:
+        """A tokenizer of ours in the library's form.
+
+        `frame`: which special tokens it puts around texts: BOS and EOS ("both"), one of them, or none. `mask`: the model has a mask token.
+        """
         if isinstance(tokenizer, HFTokenizer):
             return tokenizer
-        if tokenizer.kind != "bpe":
-            return None
-        native = bpe_applied({token: n for n, token in enumerate(tokenizer.vocabulary)}, tokenizer.merges)
-        native.decoder = decoders.ByteLevel()
-        native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-        if framed:
-            bos, eos = SPECIAL[BOS], SPECIAL[EOS]
+        native = _converted(tokenizer)
+        special = [*SPECIAL, *(["[MASK]"] if mask else [])]
+        native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+        bos, eos = SPECIAL[BOS], SPECIAL[EOS]
+        first, last = f"{bos} " * (frame in ("both", "bos")), f" {eos}" * (frame in ("both", "eos"))
+        if first or last:
+            last_b = f" {eos}:1" if last else ""
             native.post_processor = processors.TemplateProcessing(
-                single=f"{bos} $A {eos}", pair=f"{bos} $A {eos} $B:1 {eos}:1", special_tokens=[(bos, BOS), (eos, EOS)]
+                single=f"{first}$A{last}", pair=f"{first}$A{last} $B:1{last_b}", special_tokens=[(bos, BOS), (eos, EOS)]
             )
-        return cls(native, {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK})
+        roles = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK} | ({"mask": len(tokenizer)} if mask else {})
+        return cls(native, roles)
 
     def save_pretrained(self, folder: Path, kinds: bool = False) -> None:
         """Write tokenizer.json and tokenizer_config.json for transformers; `kinds`: the model takes token type ids."""
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "tokenizer.json").write_text(self._native.to_str(pretty=True), encoding="utf-8")
-        named = {f"{role}_token": self.vocabulary[number] for role, number in self.roles.items()}
+        named = {f"{role}_token": self.vocabulary[number] for role, number in self.roles.items() if role in USUAL}
         inputs = ["input_ids", "token_type_ids", "attention_mask"] if kinds else ["input_ids", "attention_mask"]
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, **named}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, "clean_up_tokenization_spaces": False, **named}
+        if "⟨bos⟩" in named.values() and "mask" not in self.roles:
+            config["split_special_tokens"] = True  # the names of special tokens are plain text for our tokenizers
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def with_generation(self, roles: Mapping[str, int], eos: Sequence[int], banned: Sequence[int]) -> HFTokenizer:
+        """The same for a model that ends its output with any of `eos` and never writes `banned` tokens; its own `roles` go first."""
+        inside = [token for token in eos if token < len(self)]
+        return HFTokenizer(self._native, {**roles, **self.roles}, inside or self.eos_ids, banned)
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
@@ -116,7 +132,10 @@ class HFTokenizer(Tokenizer):
         if dropout:
             raise NotSupported("BPE-dropout with the tokenizer of a published checkpoint; train one that can with Tokenizer.train")
         checked = [_checked(text) for text in texts]
-        return [found.ids for found in self._native.encode_batch_fast(checked, add_special_tokens=False)]
+        try:
+            return [found.ids for found in self._native.encode_batch_fast(checked, add_special_tokens=False)]
+        except Exception as wrong:  # the library raises nothing narrower
+            raise NotSupported(f"the tokenizer of this checkpoint cannot encode the text: {wrong}") from wrong
 
     def encode_pair(self, text: str, other: str | None = None) -> tuple[list[int], list[int]]:
         """Ids of one or two texts with the special tokens the model expects, and their token type ids."""
@@ -142,7 +161,7 @@ class HFTokenizer(Tokenizer):
     # -- on disk -------------------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HFTokenizer) and (self._described, self.roles) == (other._described, other.roles)
+        return isinstance(other, HFTokenizer) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
         return hash(self.vocabulary)
@@ -151,14 +170,19 @@ class HFTokenizer(Tokenizer):
         return f"HFTokenizer({len(self)} tokens)"
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "hf", "roles": self.roles, "native": self._described}
+        banned = {} if self.banned_ids is None else {"banned": list(self.banned_ids)}
+        return {"kind": "hf", "roles": self.roles, "eos": list(self.eos_ids), **banned, "native": self._described}
 
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> HFTokenizer:
         roles, native = described.get("roles"), described.get("native")
-        if not isinstance(native, dict) or not isinstance(roles, dict) or not all(type(n) is int for n in roles.values()):
-            raise BadFile(f"{where}: expected roles (ids by name) and the file of the tokenizers library")
-        return cls(_native(json.dumps(native), where), roles)
+        eos, banned = described.get("eos", []), described.get("banned")
+        ids = [*roles.values()] if isinstance(roles, dict) else [None]
+        for each in (eos, banned or []):
+            ids += each if isinstance(each, list) else [None]
+        if not isinstance(native, dict) or not all(type(n) is int and n >= 0 for n in ids):
+            raise BadFile(f"{where}: expected roles (ids by name), lists of ids, and the file of the tokenizers library")
+        return cls(_native(json.dumps(native), where), roles, eos, banned)
 
 
 @dataclass(frozen=True)
@@ -202,52 +226,36 @@ class SpecialTokens:
 def _native(text: str, where: str) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as wrong:  # the library raises nothing narrower
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as wrong:  # the library raises nothing narrower, and some of its errors are not Exceptions
         raise BadFile(f"{where}: not a file of the tokenizers library: {wrong}") from wrong
 
 
-def _word_pieces(path: Path, lowercase: bool) -> tokenizers.Tokenizer:
-    ids = {line.rstrip("\n"): number for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True))}
-    lost = [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in ids]
-    if lost:
-        raise BadFile(f"{path}: a vocabulary of word pieces without {', '.join(lost)}")
-    native = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
-    native.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    native.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    native.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
-    native.decoder = decoders.WordPiece()
-    special = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in ids]
-    native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+def _converted(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """The library's tokenizer that splits texts as ours does."""
+    ids = {token: n for n, token in enumerate(tokenizer.vocabulary)}
+    if tokenizer.kind in ("bpe", "byte"):
+        native = bpe_applied(ids, tokenizer.merges)
+        native.decoder = decoders.ByteLevel()
+        if tokenizer.kind == "byte":  # which the library would not take for bytes: it has no merges that could cross words
+            native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return native
+    native = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=SPECIAL[UNK]))
+    if tokenizer.kind == "char":
+        native.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"(?m:.)|\n"), behavior="isolated")
+        native.decoder = decoders.Fuse()
+        return native
+    # a mark keeps the spaces around it, and the ends of a text count as spaces; two marks share one, so it is written twice
+    spaces = [
+        normalizers.Replace(tokenizers.Regex(r"\s+"), "  "),
+        normalizers.Prepend(" "),
+        normalizers.Replace(tokenizers.Regex(r"\z"), " "),
+    ]
+    native.normalizer = normalizers.Sequence(spaces)
+    lone = r"(?<!\w)(?![\p{L}\p{Nd}_])\w(?!\w)"  # a number like ½ or an accent by itself is a mark, too
+    native.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(rf" ?{lone} ?|\w+| ?(?!\w)\S ?"), behavior="removed", invert=True)
     return native
-
-
-def _bytes(folder: Path) -> tokenizers.Tokenizer:
-    ids = _json(folder / "vocab.json")
-    lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
-    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-    if set(BYTES) - set(ids) or any(len(pair) != 2 for pair in merges):
-        raise NotSupported(
-            f"{folder} has vocab.json and merges.txt, but not over bytes as GPT-2's; "
-            'transformers.AutoTokenizer.from_pretrained("DIR").save_pretrained("DIR") writes tokenizer.json'
-        )
-    native = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[(left, right) for left, right in merges]))
-    native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    native.decoder = decoders.ByteLevel()
-    if "<|endoftext|>" in ids:
-        native.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
-    return native
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as wrong:
-        raise BadFile(f"{path}: not JSON: {wrong}") from wrong
-    if not isinstance(found, dict):
-        raise BadFile(f"{path}: expected an object")
-    return found
 
 
 def _surface(token: str, parts: str) -> bytes:

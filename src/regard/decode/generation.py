@@ -31,9 +31,11 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int):
         self.tokenizer = tokenizer
         roles = tokenizer.roles if isinstance(tokenizer, HFTokenizer) else {"pad": PAD, "bos": BOS, "eos": EOS}
-        self.eos_ids = tuple({roles[role] for role in ("eos",) if role in roles})
+        self.eos_ids = tokenizer.eos_ids if isinstance(tokenizer, HFTokenizer) else (EOS,)
         # special tokens that no text contains, and ids beyond the tokenizer's vocabulary
         special = {roles[role] for role in ("pad", "bos", "cls", "mask") if role in roles} - set(self.eos_ids)
+        if isinstance(tokenizer, HFTokenizer) and tokenizer.banned_ids is not None:
+            special = set(tokenizer.banned_ids)
         self.banned_ids = tuple(sorted({*special, *range(len(tokenizer), vocab_size)}))
         if isinstance(tokenizer, HFTokenizer):
             framed = tokenizer.encode_pair("")[0]

@@ -45,6 +45,7 @@ from ..attention import State
 from ..errors import NotSupported
 from ..layers import Block
 from ..models import LanguageModel, Model, Translator
+from ..models._language import cap_logits
 
 ParameterDtype = Literal["float32", "float32_packed", "float16x2", "float16", "bfloat16", "int8"]
 MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]
@@ -156,7 +157,7 @@ class _QuantizedModel(Model):
         return self.quantized_head.weight, self.quantized_head.bias
 
     def logits(self, x: Tensor) -> Tensor:
-        return self.quantized_head(x)
+        return cap_logits(self.quantized_head(x), getattr(self.config, "logit_softcap", None))
 
 
 class QuantizedLanguageModel(_QuantizedModel, LanguageModel):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..models import Bert
-from ._attention import plain_attention_dropout, softmax_spec
+from ._attention import Softmax, plain_attention_dropout
 from ._encoders import HEADS, encoder_family
 from ._family import ClassifierHead
 from ._hf_config import HFConfig
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    return {"attention": softmax_spec(hf.get("attention_probs_dropout_prob", 0.1))}
+    return {"attention": str(Softmax(dropout=hf["attention_probs_dropout_prob"]))}
 
 
 def more_config(model: Bert) -> dict[str, Any]:
@@ -23,4 +23,12 @@ CLASSIFIERS = {
     "text": ClassifierHead("BertForSequenceClassification", pooler="bert.pooler.dense"),
     "token": ClassifierHead("BertForTokenClassification"),
 }
-BERT = encoder_family("bert", "Bert", HEADS, more_settings, more_config, classifiers=CLASSIFIERS)
+BERT = encoder_family(
+    "bert",
+    "Bert",
+    HEADS,
+    more_settings,
+    more_config,
+    classifiers=CLASSIFIERS,
+    fits=lambda bert: bert.config.padding is None and bert.config.segments and bert.config.embedding_width is None,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import NotSupported
+from ..errors import BadConfig, NotSupported
 from ..models import BigBird
 from ._attention import refuse_overrides
 from ._encoders import HEADS_AND_DROPOUT, encoder_family
@@ -13,10 +13,11 @@ from ._hf_config import HFConfig
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(use_bias=True, rescale_embeddings=False)
-    sparse = hf.get("attention_type", "block_sparse") == "block_sparse"
+    kind, block = hf["attention_type"], hf["block_size"]
+    if kind not in ("block_sparse", "original_full"):
+        raise BadConfig(f"config.json has attention_type={kind!r}; expected 'block_sparse' or 'original_full'")
     # one block as long as the context is full attention
-    return {"block": hf.get("block_size", 64) if sparse else hf["max_position_embeddings"], "drawn": False}
+    return {"block": block if kind == "block_sparse" else hf["max_position_embeddings"], "drawn": False}
 
 
 def more_config(model: BigBird) -> dict[str, Any]:
@@ -33,11 +34,10 @@ def more_config(model: BigBird) -> dict[str, Any]:
 BIG_BIRD = encoder_family(
     "big_bird",
     "BigBird",
-    HEADS_AND_DROPOUT | {"random": ("num_random_blocks", 3)},
+    HEADS_AND_DROPOUT | {"random": "num_random_blocks"},
     more_settings,
     more_config,
     prefix="bert",
-    activation="gelu_new",
     pooler="pooler",
     # not BigBirdForSequenceClassification: its head reads the first token through gelu, ours through tanh
     classifiers={"token": ClassifierHead("BigBirdForTokenClassification", pooler="bert.pooler")},

@@ -58,7 +58,7 @@ def export_classifier(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json and tensors of a fine-tuned model, from those of its body. Pretraining heads are left out."""
     family, head = _head(model)
-    body = {name.removeprefix(f"{family.prefix}."): x for name, x in tensors.items() if not name.startswith(("cls.", "lm_head."))}
+    body = {name.removeprefix(f"{family.prefix}."): x for name, x in tensors.items() if not name.startswith(family.heads)}
     exported = {f"{family.prefix}.{name}": x for name, x in body.items() if not name.startswith("pooler.")}
     for part, output in (("weight", model.output.weight), ("bias", model.output.bias)):
         if head.pooler and f"{family.pooler}.{part}" in body:
@@ -76,11 +76,15 @@ def export_classifier(
 
 def _head(model: Classifier) -> tuple[Family, ClassifierHead]:
     body, unit = model.body, "token" if model.each else "text"
-    families = {family.model: family for family in FAMILIES if unit in family.classifiers}
+    families = {
+        family.model: family
+        for family in reversed(FAMILIES)
+        if unit in family.classifiers and (family.model != body.facts.name or family.fits(body))
+    }
     if body.facts.name not in families:
         raise NotSupported(
             f"transformers has no {unit} classifier that computes what this {body.facts.name} does; "
-            f"supported are {', '.join(families)}. `regard predict` takes the run as it is"
+            f"supported are {', '.join(sorted(families))}. `regard predict` takes the run as it is"
         )
     family = families[body.facts.name]
     head = family.classifiers[unit]

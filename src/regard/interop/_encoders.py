@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import NotSupported
 from ..models._encoder import Encoder
+from ._constants import is_counting, is_zeros
 from ._family import ClassifierHead, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
 from ._names import Entry, layer, tensor
@@ -22,18 +24,32 @@ class MLMHead:
 
 
 BERT_HEAD = MLMHead("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions")
+ROBERTA_HEAD = MLMHead("lm_head.dense", "lm_head.layer_norm", "lm_head")
 SETTINGS: SettingKeys = {
     "vocab_size": "vocab_size",
     "max_length": "max_position_embeddings",
     "width": "hidden_size",
     "depth": "num_hidden_layers",
     "hidden": "intermediate_size",
-    "segments": ("type_vocab_size", 2),
-    "dropout": ("hidden_dropout_prob", 0.1),
-    "eps": ("layer_norm_eps", 1e-12),
+    "segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "eps": "layer_norm_eps",
 }
-HEADS: SettingKeys = SETTINGS | {"heads": ("num_attention_heads", 12)}
-HEADS_AND_DROPOUT: SettingKeys = HEADS | {"attention_dropout": ("attention_probs_dropout_prob", 0.1)}
+HEADS: SettingKeys = SETTINGS | {"heads": "num_attention_heads"}
+HEADS_AND_DROPOUT: SettingKeys = HEADS | {"attention_dropout": "attention_probs_dropout_prob"}
+
+
+def padded_positions(hf: HFConfig) -> dict[str, Any]:
+    """RoBERTa's positions, which start after the row of padding; a family has them as settings, and `padded_positions_config` back."""
+    padding = hf["pad_token_id"]
+    return {"padding": padding, "max_length": hf["max_position_embeddings"] - padding - 1}
+
+
+def padded_positions_config(encoder: Encoder) -> dict[str, Any]:
+    c = encoder.config
+    if c.padding is None:
+        raise NotSupported(f"this {encoder.facts.name} has padding=None; transformers' counts positions from a padding token on")
+    return {"pad_token_id": c.padding, "max_position_embeddings": c.max_length + c.padding + 1}
 
 
 def attention_table(i: int) -> list[Entry]:
@@ -66,28 +82,27 @@ def encoder_family(
     *,
     model_type: str = "",
     prefix: str = "",
-    activation: str = "gelu",
     pretraining: bool = True,
     mixer_table: Callable[[int], list[Entry]] = attention_table,
     extra_table: tuple[Entry, ...] = (),
     pooler: str = "pooler.dense",
     mlm_head: MLMHead = BERT_HEAD,
-    ignored: tuple[str, ...] = (),
+    first_position: int = 0,
+    fits: Callable[[Any], bool] = lambda encoder: True,
     classifiers: Mapping[str, ClassifierHead] | None = None,
 ) -> Family:
     """A family with BERT's files around another mixer.
 
     `architecture` is the stem of its class names ("Bert" of BertModel and BertForMaskedLM), `pretraining` whether there is a class
-    with a next-sentence head, too; `activation` is transformers' default. `mixer_table` gives the names of layer i's mixer and
-    the norm after it (attention by default), `extra_table` further tensors.
+    with a next-sentence head, too. `mixer_table` gives the names of layer i's mixer and the norm after it (attention by default),
+    `extra_table` further tensors.
     """
 
     def all_settings(hf: HFConfig) -> dict[str, Any]:
-        hf.require(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
         return {
-            "activation": hf.activation(default=activation),
+            "activation": hf.activation("hidden_act"),
             "pooler": any(name.endswith(("pooler.dense.weight", "pooler.weight")) for name in hf.tensor_names),
-            "mlm_head": any(name.startswith(("cls.predictions.", "lm_head.")) for name in hf.tensor_names),
+            "mlm_head": any(name.startswith((f"{mlm_head.output}.", mlm_head.dense)) for name in hf.tensor_names),
             "nsp_head": "cls.seq_relationship.weight" in hf.tensor_names,
         } | more_settings(hf)
 
@@ -100,7 +115,7 @@ def encoder_family(
         return [
             tensor("embedding.token.weight", "embeddings.word_embeddings.weight"),
             tensor("embedding.position.weight", "embeddings.position_embeddings.weight"),
-            tensor("embedding.segment.weight", "embeddings.token_type_embeddings.weight"),
+            *([tensor("embedding.segment.weight", "embeddings.token_type_embeddings.weight")] if settings["segments"] else []),
             *layer("embedding.norm", "embeddings.LayerNorm"),
             *extra_table,
             *(entry for i in range(settings["depth"]) for entry in mixer_table(i) + feed_forward_table(i)),
@@ -119,8 +134,13 @@ def encoder_family(
         table=table,
         prefix=prefix or model_type or model,
         base=f"{architecture}Model",
+        heads=("cls.", "lm_head.", "generator_"),
         pooler=pooler,
-        tied={f"{output}.decoder.weight": "embeddings.word_embeddings.weight", f"{output}.decoder.bias": f"{output}.bias"},
-        ignored=(r"(^|\.)embeddings\.(position_ids|token_type_ids)$", *ignored),  # 0, 1, 2 … and zeros, in older files
+        tied=((f"{output}.decoder.weight", "embeddings.word_embeddings.weight"), (f"{output}.decoder.bias", f"{output}.bias")),
+        constants=(  # in older files
+            (r"^embeddings\.position_ids$", lambda x, settings: is_counting(x - first_position, settings)),
+            (r"^embeddings\.token_type_ids$", is_zeros),
+        ),
         classifiers=classifiers or {},
+        fits=fits,
     )

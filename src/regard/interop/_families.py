@@ -2,16 +2,74 @@
 
 from __future__ import annotations
 
+from ._bart import BART
 from ._bert import BERT
 from ._big_bird import BIG_BIRD
+from ._distilbert import DISTILBERT
+from ._electra import ELECTRA
 from ._family import Family
 from ._fnet import FNET
+from ._gemma import GEMMA
 from ._gpt import GPT
 from ._gpt2 import GPT2
-from ._llama import LLAMA
+from ._gpt_neox import GPT_NEOX
+from ._llama import LLAMA, PHI3
 from ._longformer import LONGFORMER
 from ._marian import MARIAN
 from ._nystromformer import NYSTROMFORMER
+from ._opt import OPT
 from ._reformer import REFORMER
+from ._roberta import ROBERTA
+from ._t5 import T5
 
-FAMILIES: tuple[Family, ...] = (BERT, GPT, GPT2, LLAMA, MARIAN, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER)
+# families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
+UNSUPPORTED = frozenset(
+    [
+        "albert",
+        "aria",
+        "bark",
+        "beit",
+        "colmodernvbert",
+        "colqwen2",
+        "eurobert",
+        "gemma",
+        "gemma3",
+        "gemma3n",
+        "gemma3n_text",
+        "gemma4",
+        "gemma4_text",
+        "gpt_neo",
+        "gptj",
+        "hubert",
+        "ibert",
+        "informer",
+        "llama4",
+        "llava",
+        "mbart",
+        "ministral",
+        "ministral3",
+        "mistral3",
+        "mistral4",
+        "mixtral",
+        "mllama",
+        "modernvbert",
+        "mt5",
+        "oneformer",
+        "phi",
+        "plbart",
+        "qwen2_vl",
+        "qwen3_5",
+        "qwen3_vl",
+        "roc_bert",
+        "roformer",
+        "segformer",
+        "t5gemma",
+        "t5gemma2",
+        "t5gemma2_text",
+        "xlm-roberta",
+    ]
+)
+
+FAMILIES: tuple[Family, ...] = (
+    BERT, ROBERTA, DISTILBERT, ELECTRA, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
+)  # fmt: skip

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from ..errors import BadConfig, RegardError
 from ._hf_config import HFConfig
-from ._names import BaseNames, Entry, check_tied, from_hf, to_hf
+from ._names import Entry, to_hf
 
 Settings = Mapping[str, Any]  # of one of our models, as its config has them
-SettingKeys = dict[str, str | tuple[str, Any]]  # our setting → the key in config.json, or (key, default) where it may be missing
+SettingKeys = dict[str, str]  # our setting → the key in config.json
+Constants = tuple[tuple[str, Callable[[Tensor, Settings], bool]], ...]  # pattern of names → whether the values are the expected ones
 
 
 @dataclass(frozen=True)
@@ -39,33 +42,49 @@ class Family:
     more_settings: Callable[[HFConfig], dict[str, Any]]  # config.json → further settings of our model
     more_config: Callable[[Any], dict[str, Any]]  # our model → the rest of config.json, "architectures" among it
     prefix: str = ""  # of the base model's tensors in the files of a model with a head
+    heads: tuple[str, ...] = ("cls.", "lm_head.")  # beginnings of the names of heads, which have no prefix
     base: str = ""  # the architecture without a head; its files have no prefix
     pooler: str = "pooler.dense"  # the base model's pooler
-    tied: Mapping[str, str] = field(default_factory=dict)  # copies that files may hold → originals
-    ignored: tuple[str, ...] = ()  # regular expressions: other tensors in the files that are not parameters
+    tied: tuple[tuple[str, str], ...] = ()  # copies that files may hold, and originals
+    constants: Constants = ()  # tensors in some files that are not parameters
     extra_tensors: Callable[[Settings], dict[str, Tensor]] = lambda settings: {}  # written, but not read
+    fits: Callable[[Any], bool] = lambda model: True  # of the families that our model belongs to, the first that fits is written
     classifiers: Mapping[str, ClassifierHead] = field(default_factory=dict)  # of a "text", or of each "token"
 
     def to_settings(self, hf: HFConfig) -> dict[str, Any]:
         """The settings of our model, from config.json."""
-        same = {ours: hf[key] if isinstance(key, str) else hf.get(*key) for ours, key in self.settings.items()}
-        return same | self.more_settings(hf)
+        try:
+            found = {ours: hf[key] for ours, key in self.settings.items()} | self.more_settings(hf)
+        except RegardError:
+            raise
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as wrong:
+            raise BadConfig(f"config.json describes no {hf.model_type}: {wrong}") from wrong
+        hf.refuse_unread()
+        return found
 
-    def parameters(self, tensors: Mapping[str, Tensor], settings: Settings) -> dict[str, Tensor]:
-        """The parameters of our model, from the tensors of transformers."""
-        hf, table = BaseNames(tensors, self.prefix), self.table(settings)
-        untied = {name for entry in table for name in entry.hf_names}
-        for copy, original in self.tied.items():
-            if copy not in untied:
-                check_tied(hf, copy, original)
-        return from_hf(hf, table)
+    def check_others(self, hf: Mapping[str, Tensor], settings: Settings) -> list[str]:
+        """Compare the tensors that are not parameters with what they should be; return the names that nothing here knows."""
+        used, unknown = {name for entry in self.table(settings) for name in entry.hf_names}, []
+        for name in hf:
+            if name in used:
+                continue
+            originals = [original for copy, original in self.tied if copy == name and original in hf]
+            tests = [test for pattern, test in self.constants if re.search(pattern, name)]
+            if not originals and not tests:
+                unknown.append(name)
+            elif any(not hf[name].equal(hf[original]) for original in originals):
+                raise BadConfig(f"{name} differs from {' and '.join(originals)}: this model ties them")
+            elif not all(test(hf[name], settings) for test in tests):
+                raise BadConfig(f"{name} is no parameter of a {self.model_types[0]}, and has other values than transformers computes")
+        return unknown
 
     def export(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """config.json and the tensors of transformers, from our model."""
         settings = vars(model.config)
-        same = {key if isinstance(key, str) else key[0]: settings[ours] for ours, key in self.settings.items()}
-        config = {"model_type": self.model_types[0]} | same | self.more_config(model)
+        config = (
+            {"model_type": self.model_types[0]} | {key: settings[ours] for ours, key in self.settings.items()} | self.more_config(model)
+        )
         tensors = to_hf(model.state_dict(), self.table(settings)) | self.extra_tensors(settings)
         if not self.prefix or config["architectures"] == [self.base]:
             return config, tensors
-        return config, {name if name.startswith(("cls.", "lm_head.")) else f"{self.prefix}.{name}": x for name, x in tensors.items()}
+        return config, {name if name.startswith(self.heads) else f"{self.prefix}.{name}": x for name, x in tensors.items()}

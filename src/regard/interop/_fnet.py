@@ -18,10 +18,8 @@ FNET = encoder_family(
     SETTINGS,
     lambda hf: {},
     lambda model: {},
-    activation="gelu_new",
     mixer_table=mixer_table,
     extra_table=tuple(layer("embedding.projection", "embeddings.projection")),
-    ignored=(r"\.fourier\.self\.dft_mat_(hidden|seq)$",),  # the matrices of the transform
     classifiers={
         "text": ClassifierHead("FNetForSequenceClassification", pooler="fnet.pooler.dense"),
         "token": ClassifierHead("FNetForTokenClassification", pooler="fnet.pooler.dense"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..models import GPT as GPTModel
+from ._constants import is_causal_mask, is_counting
 from ._family import Family, Settings
 from ._gpt2 import SETTINGS, blocks_table, gpt_config, gpt_settings
 from ._hf_config import HFConfig
@@ -12,7 +13,7 @@ from ._names import Entry, tensor
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(afn="gelu")  # which is gelu_tanh: in this family "gelu" is the tanh approximation
+    """In this family "gelu", the only activation supported, is the tanh approximation."""
     return gpt_settings(hf)
 
 
@@ -36,6 +37,6 @@ GPT = Family(
     more_config=more_config,
     table=table,
     prefix="transformer",
-    tied={"lm_head.weight": "tokens_embed.weight"},
-    ignored=(r"\.attn\.bias$", r"(^|\.)position_ids$"),
+    tied=(("lm_head.weight", "tokens_embed.weight"),),
+    constants=((r"\.attn\.bias$", is_causal_mask), (r"^position_ids$", is_counting)),  # in older files
 )

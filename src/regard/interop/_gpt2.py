@@ -7,7 +7,8 @@ from typing import Any
 from ..errors import BadConfig
 from ..models import GPT as GPTModel
 from ..models import GPT2 as GPT2Model
-from ._attention import plain_attention_dropout, softmax_spec
+from ._attention import Softmax, plain_attention_dropout
+from ._constants import is_causal_mask, is_mask_value
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig
 from ._names import Entry, layer, tensor
@@ -18,17 +19,14 @@ SETTINGS: SettingKeys = {
     "width": "n_embd",
     "heads": "n_head",
     "depth": "n_layer",
-    "dropout": ("resid_pdrop", 0.1),
+    "dropout": "resid_pdrop",
 }
 FIXED = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
 
 
 def gpt_settings(hf: HFConfig) -> dict[str, Any]:
     """What GPT and GPT-2 have in common."""
-    hf.require(**FIXED)
-    if hf.get("n_inner") not in (None, 4 * hf["n_embd"]):
-        raise BadConfig(f"config.json has n_inner={hf['n_inner']!r}; only 4 · n_embd = {4 * hf['n_embd']} is supported")
-    return {"attention": (softmax_spec(hf.get("attn_pdrop", 0.1)),)}
+    return {"attention": (str(Softmax(dropout=hf["attn_pdrop"])),)}
 
 
 def gpt_config(model: GPTModel | GPT2Model) -> dict[str, Any]:
@@ -50,8 +48,9 @@ def blocks_table(depth: int, norm: str) -> list[Entry]:
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
-    if hf.activation("activation_function", "gelu_new") != "gelu_tanh":
+    if hf["n_inner"] not in (None, 4 * hf["n_embd"]):
+        raise BadConfig(f"config.json has n_inner={hf['n_inner']!r}; only 4 · n_embd = {4 * hf['n_embd']} is supported")
+    if hf.activation("activation_function") != "gelu_tanh":
         raise BadConfig(f"config.json has activation_function={hf['activation_function']!r}; only 'gelu_new' is supported")
     return gpt_settings(hf)
 
@@ -77,6 +76,6 @@ GPT2 = Family(
     more_config=more_config,
     table=table,
     prefix="transformer",
-    tied={"lm_head.weight": "wte.weight"},
-    ignored=(r"\.attn\.(bias|masked_bias)$",),  # causal masks, in older files
+    tied=(("lm_head.weight", "wte.weight"),),
+    constants=((r"\.attn\.bias$", is_causal_mask), (r"\.attn\.masked_bias$", is_mask_value)),  # in older files
 )

@@ -1,18 +1,29 @@
-"""Llama and its relatives in the files of transformers: Mistral, which may have a sliding window, and Qwen 2, whose q, k, v have a bias."""
+"""Llama and its relatives in the files of transformers: Mistral, Qwen 2 and 3, Phi 3, which differ in a bias, norms or a window."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ..errors import BadConfig
+from ..errors import BadConfig, NotSupported
 from ..models import Llama
-from ._attention import window_and_dropout
+from ._attention import Softmax, layer_attention, same_in_all, specs, window_config
+from ._constants import is_rotary_frequency
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig
 from ._names import Entry, tensor
+from ._rotary import rotary_config, rotary_settings
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+}
+PER_LAYER = ("qwen2", "qwen3")  # those whose layers may differ in their window
 
 SETTINGS: SettingKeys = {
     "vocab_size": "vocab_size",
@@ -21,99 +32,123 @@ SETTINGS: SettingKeys = {
     "heads": "num_attention_heads",
     "depth": "num_hidden_layers",
     "hidden": "intermediate_size",
-    "eps": ("rms_norm_eps", 1e-6),
-    "tied": ("tie_word_embeddings", False),
+    "eps": "rms_norm_eps",
+    "tied": "tie_word_embeddings",
 }
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(hidden_act="silu", attention_bias=False, mlp_bias=False, use_sliding_window=False)
+    hf.require(hidden_act="silu")
+    heads, kv_heads, head_dim = hf["num_attention_heads"], hf["num_key_value_heads"], hf.get("head_dim")
+    rotary = rotary_settings(hf)
+    if hf.model_type == "phi3":
+        hf["original_max_position_embeddings"]  # of scaled embeddings, which it has in another form than others
+        if rotary["stretch"]:
+            raise BadConfig("config.json scales the rotary embeddings of a phi3; only rope_type='default' is supported")
+    elif rotary["part"] != 1:
+        raise BadConfig(f"config.json has partial_rotary_factor={rotary['part']}; only 1, all features of a head, is supported")
     return {
-        "kv_heads": hf.get("num_key_value_heads") or hf["num_attention_heads"],
-        "head_dim": hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
-        **rotary_settings(hf),
-        "qkv_bias": hf["model_type"] == "qwen2",
-        "attention": (_attention_spec(hf),),
+        "kv_heads": heads if kv_heads is None else kv_heads,
+        "head_dim": hf["hidden_size"] // heads if head_dim is None else head_dim,
+        **rotary,
+        "qkv_bias": hf.model_type == "qwen2",
+        "qk_norm": hf.model_type == "qwen3",
+        "dropout": hf["resid_pdrop"] if hf.model_type == "phi3" else 0.0,
+        "attention": specs([Softmax(window, hf["attention_dropout"] or 0.0) for window in _windows(hf)]),
     }
+
+
+def _windows(hf: HFConfig) -> list[int | None]:
+    """The window of each layer; None for full attention."""
+    depth, window = hf["num_hidden_layers"], hf.get("sliding_window") if hf.model_type != "llama" else None
+    if hf.model_type not in PER_LAYER:
+        return [window]
+    window, first, types = window if hf["use_sliding_window"] else None, hf["max_window_layers"], hf["layer_types"]
+    if types is None:
+        return [window if window is not None and i >= first else None for i in range(min(depth, 10_000))]
+    return layer_windows(types, depth, window)
+
+
+def layer_windows(types: Any, depth: int, window: int | None) -> list[int | None]:
+    """The window of each layer, from `layer_types` and `sliding_window`."""
+    if not isinstance(types, list) or len(types) != depth or not {"full_attention", "sliding_attention"} >= set(types):
+        raise BadConfig(
+            f"config.json has layer_types={str(types)[:60]}; expected full_attention or sliding_attention for each of {depth} layers"
+        )
+    if window is None and "sliding_attention" in types:
+        raise BadConfig("config.json has layers of sliding_attention, and no sliding_window")
+    return [window if kind == "sliding_attention" else None for kind in types]
 
 
 def more_config(model: Llama) -> dict[str, Any]:
     c = model.config
-    window, dropout = window_and_dropout(model, windows=not c.qkv_bias)  # Qwen 2 has no window
-    model_type = "qwen2" if c.qkv_bias else "llama" if window is None else "mistral"
+    layers = layer_attention(model, "window")
+    windows = {layer.window for layer in layers} - {None}
+    if c.qkv_bias + c.qk_norm + (c.part != 1) > 1 or (c.part != 1 and c.stretch):
+        raise NotSupported(
+            f"a Llama with qkv_bias={c.qkv_bias}, qk_norm={c.qk_norm}, part={c.part}, stretch={c.stretch}; transformers has Qwen 2 with a bias, "
+            "Qwen 3 with norms of q and k, Phi 3 with rotary embeddings of a part, and no model with several of them"
+        )
+    model_type = "qwen2" if c.qkv_bias else "qwen3" if c.qk_norm else "phi3" if c.part != 1 else "mistral" if windows else "llama"
+    if model_type in PER_LAYER:
+        more = window_config(model, layers)
+        more["use_sliding_window"] = more["sliding_window"] is not None
+        layers = [layer._replace(window=None) for layer in layers]
+    else:
+        more = {} if model_type == "llama" else {"sliding_window": same_in_all(model, layers).window}
+    if model_type == "phi3":
+        more |= {"resid_pdrop": c.dropout, "embd_pdrop": c.dropout}
+    rope = rotary_config(c.base, c.stretch, **({} if c.part == 1 else {"partial_rotary_factor": c.part}))
     return {
         "model_type": model_type,
         "architectures": [ARCHITECTURES[model_type]],
         "num_key_value_heads": c.kv_heads,
         "head_dim": c.head_dim,
-        **rotary_config(model),
+        "rope_parameters": rope,
         "hidden_act": "silu",
-        "attention_dropout": dropout,
-        **({} if window is None else {"sliding_window": window}),
+        "attention_dropout": same_in_all(model, layers).dropout,
+        **more,
     }
 
 
-def table(settings: Settings) -> list[Entry]:
+NORMS = {"around_mixer.before": "input_layernorm", "around_feedforward.before": "post_attention_layernorm"}
+
+
+def table(settings: Settings, fused: bool = False, norms: Mapping[str, str] = NORMS) -> list[Entry]:
+    """`fused`: q, k and v are one matrix, as ours are, and so are gate and up. `norms`: of a block, ours and transformers'."""
     entries = [tensor("embedding.token.weight", "embed_tokens.weight"), tensor("norm.weight", "norm.weight")]
     kv_size = settings["kv_heads"] * settings["head_dim"]
     sizes = (settings["heads"] * settings["head_dim"], kv_size, kv_size)
     for i in range(settings["depth"]):
         block, hf = f"blocks.{i}", f"layers.{i}"
-        for part in ("weight", "bias") if settings["qkv_bias"] else ("weight",):
+        if fused:
+            entries.append(tensor(f"{block}.mixer.qkv.weight", f"{hf}.self_attn.qkv_proj.weight"))
+        for part in () if fused else ("weight", "bias") if settings.get("qkv_bias") else ("weight",):
             projections = tuple(f"{hf}.self_attn.{x}_proj.{part}" for x in "qkv")
             entries.append(Entry(f"{block}.mixer.qkv.{part}", projections, sizes=sizes))
+        if settings["qk_norm"]:
+            entries += [tensor(f"{block}.mixer.{x}_norm.weight", f"{hf}.self_attn.{x}_norm.weight") for x in "qk"]
+        up = ("gate_up_proj",) if fused else ("gate_proj", "up_proj")
         entries += [
             tensor(f"{block}.mixer.out.weight", f"{hf}.self_attn.o_proj.weight"),
-            tensor(f"{block}.feedforward.up.weight", f"{hf}.mlp.gate_proj.weight", f"{hf}.mlp.up_proj.weight"),
+            tensor(f"{block}.feedforward.up.weight", *(f"{hf}.mlp.{name}.weight" for name in up)),
             tensor(f"{block}.feedforward.down.weight", f"{hf}.mlp.down_proj.weight"),
-            tensor(f"{block}.around_mixer.before.weight", f"{hf}.input_layernorm.weight"),
-            tensor(f"{block}.around_feedforward.before.weight", f"{hf}.post_attention_layernorm.weight"),
+            *(tensor(f"{block}.{ours}.weight", f"{hf}.{theirs}.weight") for ours, theirs in norms.items()),
         ]
     return entries if settings["tied"] else [*entries, tensor("output.weight", "lm_head.weight")]
 
 
-ROPE_TYPES: dict[str, tuple[str, ...]] = {  # rope_type → its parameters in config.json, in the order of `Rotary(stretch=…)`
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
-
-
-def rotary_settings(hf: HFConfig) -> dict[str, Any]:
-    """Base and stretch of the rotary embedding, from rope_theta and rope_scaling (older files) or rope_parameters (newer ones)."""
-    rope = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    base = float(rope.get("rope_theta", hf.get("rope_theta", 10_000.0)))
-    if kind not in ROPE_TYPES or rope.get("partial_rotary_factor", 1) != 1:
-        raise BadConfig(f"config.json has rope_type={kind!r}, {rope}; supported are {', '.join(ROPE_TYPES)} over all features of a head")
-    missing = [name for name in ROPE_TYPES[kind] if name not in rope]
-    if missing:
-        raise BadConfig(f"config.json has rope_type={kind!r} and lacks {', '.join(missing)}: {rope}")
-    return {"base": base, "stretch": tuple(rope[name] for name in ROPE_TYPES[kind])}
-
-
-def rotary_config(model: Llama) -> dict[str, Any]:
-    base, stretch = model.config.base, model.config.stretch
-    kind = next(kind for kind, names in ROPE_TYPES.items() if len(names) == len(stretch))
-    scaling = {"rope_type": kind, **dict(zip(ROPE_TYPES[kind], stretch, strict=True))}
-    return {"rope_theta": base, "rope_scaling": scaling} if stretch else {"rope_theta": base}
-
-
-def _attention_spec(hf: HFConfig) -> str:
-    window, dropout = hf.get("sliding_window"), hf.get("attention_dropout")
-    local = hf["model_type"] == "mistral" and window is not None and window < hf["max_position_embeddings"]
-    options = ([f"radius={window - 1}"] if local else []) + ([f"dropout={dropout}"] if dropout else [])
-    return ("local" if local else "softmax") + (f"({', '.join(options)})" if options else "")
-
-
 LLAMA = Family(
     model="llama",
-    model_types=tuple(ARCHITECTURES),
+    model_types=("llama", "mistral", "qwen2", "qwen3"),
     settings=SETTINGS,
     more_settings=more_settings,
     more_config=more_config,
     table=table,
     prefix="model",
-    tied={"lm_head.weight": "embed_tokens.weight"},
-    ignored=(r"rotary_emb\.inv_freq$",),
+    tied=(("lm_head.weight", "embed_tokens.weight"),),
+    constants=((r"rotary_emb\.inv_freq$", is_rotary_frequency),),
+    fits=lambda llama: llama.config.part == 1,
 )
+# one whose rotary embeddings rotate all features is a Llama with fused matrices, and is written as a Llama
+PHI3 = replace(LLAMA, model_types=("phi3",), table=partial(table, fused=True), fits=lambda llama: llama.config.part != 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..models import Longformer
-from ._encoders import HEADS_AND_DROPOUT, MLMHead, attention_table, encoder_family
+from ._encoders import HEADS_AND_DROPOUT, ROBERTA_HEAD, attention_table, encoder_family, padded_positions, padded_positions_config
 from ._family import ClassifierHead
 from ._hf_config import HFConfig
 from ._names import Entry, layer
@@ -13,16 +13,16 @@ from ._names import Entry, layer
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
     """The files do not say which tokens are global (transformers takes a mask per call): here it is the first one, as its classifiers do."""
-    hf.require(pad_token_id=1, hidden_act="gelu")  # positions start after padding's; the MLM head has gelu, whatever the layers have
-    window = hf.get("attention_window", 512)
+    hf.require(hidden_act="gelu")  # the MLM head has gelu, whatever the layers have
+    window = hf["attention_window"]
     window = [window] if isinstance(window, int) else list(window)
-    return {"max_length": hf["max_position_embeddings"] - Longformer.offset, "window": window}
+    return {**padded_positions(hf), "window": window}
 
 
 def more_config(model: Longformer) -> dict[str, Any]:
     c = model.config
     window = list(c.window) if len(c.window) > 1 else c.window[0]
-    return {"max_position_embeddings": c.max_length + model.offset, "pad_token_id": 1, "attention_window": window}
+    return {**padded_positions_config(model), "attention_window": window}
 
 
 def mixer_table(i: int) -> list[Entry]:
@@ -39,7 +39,7 @@ LONGFORMER = encoder_family(
     model_type="longformer",
     pretraining=False,
     mixer_table=mixer_table,
-    mlm_head=MLMHead("lm_head.dense", "lm_head.layer_norm", "lm_head"),
+    mlm_head=ROBERTA_HEAD,
     classifiers={
         "text": ClassifierHead("LongformerForSequenceClassification", "classifier.out_proj", "classifier.dense"),
         "token": ClassifierHead("LongformerForTokenClassification"),

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..errors import BadConfig, NotSupported
 from ..models import Transformer
-from ._attention import plain_attention_dropout, softmax_spec
+from ._attention import Softmax, plain_attention_dropout
+from ._constants import is_sinusoids
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
 from ._names import Entry, layer, tensor
@@ -16,27 +17,36 @@ SETTINGS: SettingKeys = {
     "width": "d_model",
     "heads": "encoder_attention_heads",
     "hidden": "encoder_ffn_dim",
-    "dropout": ("dropout", 0.1),
+    "dropout": "dropout",
     "max_length": "max_position_embeddings",
 }
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(
-        scale_embedding=True, normalize_before=False, normalize_embedding=False, add_final_layer_norm=False, tie_word_embeddings=True
-    )
+def check_equal_stacks(hf: HFConfig) -> None:
+    """Encoder and decoder have layers of one kind."""
     for encoder, decoder in (("encoder_ffn_dim", "decoder_ffn_dim"), ("encoder_attention_heads", "decoder_attention_heads")):
         if hf[encoder] != hf[decoder]:
             raise BadConfig(f"config.json has {encoder}={hf[encoder]} and {decoder}={hf[decoder]}; only equal values are supported")
+
+
+def stacks_config(model: Transformer) -> dict[str, Any]:
+    c = model.config
+    layers = {"encoder_layers": c.depth[0], "decoder_layers": c.depth[1]}
+    return {**layers, "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "is_encoder_decoder": True}
+
+
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.require(scale_embedding=True)
+    check_equal_stacks(hf)
     return {
-        "target_vocab_size": hf.get("decoder_vocab_size") or hf["vocab_size"],
+        "target_vocab_size": hf["decoder_vocab_size"] or hf["vocab_size"],
         "depth": (hf["encoder_layers"], hf["decoder_layers"]),
-        "tied": "all" if hf.get("share_encoder_decoder_embeddings", True) else "output",
+        "tied": "all" if hf["share_encoder_decoder_embeddings"] else "output",
         "placement": "post",
         "position": "sinusoidal_halves",
-        "activation": hf.activation("activation_function", "gelu"),
+        "activation": hf.activation("activation_function"),
         "output_bias": True,
-        "attention": (softmax_spec(hf.get("attention_dropout", 0.0)),) * 3,
+        "attention": (str(Softmax(dropout=hf["attention_dropout"])),) * 3,
     }
 
 
@@ -50,18 +60,12 @@ def more_config(model: Transformer) -> dict[str, Any]:
     return {
         "architectures": ["MarianMTModel"],
         "decoder_vocab_size": c.target_vocab_size,
-        "decoder_attention_heads": c.heads,
-        "encoder_layers": c.depth[0],
-        "decoder_layers": c.depth[1],
-        "decoder_ffn_dim": c.hidden,
+        **stacks_config(model),
         "attention_dropout": dropout,
         "activation_function": hf_activation(c.activation),
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": c.tied == "all",
         "tie_word_embeddings": True,
-        "is_encoder_decoder": True,
-        "pad_token_id": 0,
-        "decoder_start_token_id": 0,
     }
 
 
@@ -72,9 +76,15 @@ def table(settings: Settings) -> list[Entry]:
         tensor("embedding.token.weight", f"model.{'shared' if shared else 'decoder.embed_tokens'}.weight"),
     ]
     entries += [] if shared else [tensor("source_embedding.token.weight", "model.encoder.embed_tokens.weight")]
+    return entries + stacks_table(settings, "model.")
+
+
+def stacks_table(settings: Settings, prefix: str) -> list[Entry]:
+    """The layers of encoder and decoder."""
+    entries = []
     for stack, depth in zip(("encoder", "decoder"), settings["depth"], strict=True):
         for i in range(depth):
-            block, hf = f"{stack}.{i}", f"model.{stack}.layers.{i}"
+            block, hf = f"{stack}.{i}", f"{prefix}{stack}.layers.{i}"
             entries += _attention(block, "mixer", f"{hf}.self_attn")
             entries += _attention(block, "cross", f"{hf}.encoder_attn") if stack == "decoder" else []
             entries += layer(f"{block}.feedforward.up", f"{hf}.fc1") + layer(f"{block}.feedforward.down", f"{hf}.fc2")
@@ -97,10 +107,11 @@ MARIAN = Family(
     more_settings=more_settings,
     more_config=more_config,
     table=table,
-    ignored=(  # sinusoids, and the embedding again
-        r"embed_positions\.weight$",
-        r"^lm_head\.weight$",
-        r"^model\.(encoder|decoder)\.embed_tokens\.weight$",
-        r"^model\.shared\.weight$",
+    tied=(
+        ("lm_head.weight", "model.shared.weight"),
+        ("lm_head.weight", "model.decoder.embed_tokens.weight"),
+        ("model.encoder.embed_tokens.weight", "model.shared.weight"),
+        ("model.decoder.embed_tokens.weight", "model.shared.weight"),
     ),
+    constants=((r"^model\.(encoder|decoder)\.embed_positions\.weight$", is_sinusoids),),
 )

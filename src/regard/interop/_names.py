@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import BadConfig, Misfit
+from ..errors import Misfit
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,20 @@ class Entry:
     transposed: bool = False  # stored as (in, out) by transformers
     singletons: tuple[int, ...] = ()  # dimensions of size 1 that only transformers' tensor has
     sizes: tuple[int, ...] = ()  # rows of each part, where they differ
+    heads: int = 0  # transformers' rows are q, k, v of the first head, of the second …; ours are q of all heads, k, v
 
     def from_hf(self, hf: Mapping[str, Tensor]) -> Tensor:
         parts = [self._squeeze(hf[name]) for name in self.hf_names]
-        if len({part.shape[1:] for part in parts}) > 1 or any(part.dim() == 0 for part in parts):
+        rows = [len(part) for part in parts if part.dim()]
+        expected = list(self.sizes) or rows[:1] * len(parts)
+        if len({part.shape[1:] for part in parts}) > 1 or rows != expected or (self.heads and rows[0] % (3 * self.heads)):
             raise Misfit("the checkpoint", sizes=[f"{name} is {tuple(hf[name].shape)}" for name in self.hf_names])
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        x = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return x.unflatten(0, (self.heads, 3, -1)).transpose(0, 1).flatten(0, 2) if self.heads else x
 
     def to_hf(self, x: Tensor) -> dict[str, Tensor]:
+        if self.heads:
+            x = x.unflatten(0, (3, self.heads, -1)).transpose(0, 1).flatten(0, 2)
         parts = x.split(self.sizes) if self.sizes else x.chunk(len(self.hf_names))
         return {name: self._unsqueeze(part).contiguous() for name, part in zip(self.hf_names, parts, strict=True)}
 
@@ -54,11 +60,7 @@ def layer(name: str, *hf_names: str, transposed: bool = False) -> list[Entry]:
 
 
 def from_hf(hf: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:
-    """transformers' tensors under our names; all that are missing are reported at once."""
-    table = list(table)
-    missing = [name for entry in table for name in entry.hf_names if name not in hf]
-    if missing:
-        raise Misfit("the checkpoint", missing)
+    """transformers' tensors under our names."""
     return {entry.name: entry.from_hf(hf) for entry in table}
 
 
@@ -72,13 +74,18 @@ class BaseNames(Mapping[str, Tensor]):
 
     def __init__(self, hf: Mapping[str, Tensor], prefix: str):
         self.hf = hf
-        self.stored = {current_name(name.removeprefix(f"{prefix}.")): name for name in hf}
+        self.stored: dict[str, str] = {}  # base name → name in the file
+        for name in hf:
+            base = current_name(name.removeprefix(f"{prefix}."))
+            if base in self.stored:
+                raise Misfit("the checkpoint", unknown=[f"{name} beside {self.stored[base]}"])
+            self.stored[base] = name
 
     def __getitem__(self, name: str) -> Tensor:
         return self.hf[self.stored[name]]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.stored and self.stored[str(name)] in self.hf
+        return name in self.stored
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.stored)
@@ -93,9 +100,3 @@ def current_name(name: str) -> str:
         if name.endswith(old):
             return name.removesuffix(old) + new
     return name
-
-
-def check_tied(hf: Mapping[str, Tensor], copy: str, original: str) -> None:
-    """Some files hold tied tensors twice; a copy that differs belongs to an untied model."""
-    if copy in hf and original in hf and not hf[copy].equal(hf[original]):
-        raise BadConfig(f"{copy} differs from {original}: input and output embeddings differ, but this model ties them")

@@ -15,10 +15,9 @@ from ._names import Entry, tensor
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
     """With num_landmarks = segment_means_seq_len transformers computes exact attention at any length; here one landmark per position does."""
-    hf.require(inv_coeff_init_option=False)
-    if hf.get("conv_kernel_size", 65) is None:
+    if hf["conv_kernel_size"] is None:
         raise BadConfig("config.json has conv_kernel_size=null; only a Nystromformer with the convolution is supported")
-    landmarks, segments = hf.get("num_landmarks", 64), hf.get("segment_means_seq_len", 64)
+    landmarks, segments = hf["num_landmarks"], hf["segment_means_seq_len"]
     return {"landmarks": hf["max_position_embeddings"] if landmarks == segments else landmarks}
 
 
@@ -40,10 +39,10 @@ def mixer_table(i: int) -> list[Entry]:
 NYSTROMFORMER = encoder_family(
     "nystromformer",
     "Nystromformer",
-    HEADS | {"eps": ("layer_norm_eps", 1e-5), "segmented": ("segment_means_seq_len", 64), "kernel": ("conv_kernel_size", 65)},
+    HEADS | {"segmented": "segment_means_seq_len", "kernel": "conv_kernel_size"},
     more_settings,
     more_config,
-    activation="gelu_new",
+    first_position=2,
     pretraining=False,
     mixer_table=mixer_table,
     # not NystromformerForSequenceClassification: its head reads the first token through gelu, ours through tanh

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import BadConfig
 from ..models import Reformer
 from ._attention import refuse_overrides
+from ._constants import is_mask_value
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
 from ._names import Entry, layer, tensor
@@ -21,25 +23,29 @@ SETTINGS: SettingKeys = {
     "head_dim": "attention_head_size",
     "hidden": "feed_forward_size",
     "layers": "attn_layers",
-    "rounds": ("num_hashes", 1),
-    "dropout": ("hidden_dropout_prob", 0.05),
-    "attention_dropout": ("local_attention_probs_dropout_prob", 0.05),
-    "eps": ("layer_norm_eps", 1e-12),
-    "causal": ("is_decoder", False),
+    "rounds": "num_hashes",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "local_attention_probs_dropout_prob",
+    "eps": "layer_norm_eps",
+    "causal": "is_decoder",
 }
 KINDS = ("local", "lsh")  # our pairs have a value for layers of each kind, config.json has two keys
-BY_KIND = {"chunk": ("attn_chunk_length", 64), "before": ("num_chunks_before", 1), "after": ("num_chunks_after", 0)}
+BY_KIND = {"chunk": "attn_chunk_length", "before": "num_chunks_before", "after": "num_chunks_after"}
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(lsh_attention_probs_dropout_prob=0.0, tie_word_embeddings=False)
-    buckets, seed = hf.get("num_buckets"), hf.get("hash_seed")
+    hf.require(lsh_attention_probs_dropout_prob=0.0)
+    longest = hf["max_position_embeddings"]
+    if any(hf[f"{kind}_attn_chunk_length"] > longest for kind in KINDS):
+        raise BadConfig(f"config.json has chunks that are longer than max_position_embeddings={longest}")
+    buckets, seed = hf["num_buckets"], hf["hash_seed"]
+    shape, dims = hf["axial_pos_shape"], hf["axial_pos_embds_dim"]
     return {
-        "axial": [*hf["axial_pos_shape"], *hf["axial_pos_embds_dim"]] if hf.get("axial_pos_embds", True) else [],
-        **{ours: [hf.get(f"{kind}_{key}", default) for kind in KINDS] for ours, (key, default) in BY_KIND.items()},
+        "axial": [*shape, *dims] if hf["axial_pos_embds"] else [],
+        **{ours: [hf[f"{kind}_{key}"] for kind in KINDS] for ours, key in BY_KIND.items()},
         "buckets": [] if buckets is None else [buckets] if isinstance(buckets, int) else list(buckets),
         "seed": [] if seed is None else [seed],
-        "activation": hf.activation(default="relu"),
+        "activation": hf.activation("hidden_act"),
         "mlm_head": "lm_head.decoder.weight" in hf.tensor_names,
     }
 
@@ -52,7 +58,7 @@ def more_config(model: Reformer) -> dict[str, Any]:
         "architectures": [architecture],
         "axial_pos_embds": bool(c.axial),
         **({"axial_pos_shape": list(c.axial[:2]), "axial_pos_embds_dim": list(c.axial[2:])} if c.axial else {}),
-        **{f"{kind}_{key}": getattr(c, ours)[n] for ours, (key, _) in BY_KIND.items() for n, kind in enumerate(KINDS)},
+        **{f"{kind}_{key}": getattr(c, ours)[n] for ours, key in BY_KIND.items() for n, kind in enumerate(KINDS)},
         "num_buckets": None if not c.buckets else c.buckets[0] if len(c.buckets) == 1 else list(c.buckets),
         "hash_seed": c.seed[0] if c.seed else None,
         "lsh_attention_probs_dropout_prob": 0.0,
@@ -99,6 +105,9 @@ REFORMER = Family(
     table=table,
     prefix="reformer",
     base="ReformerModel",
-    ignored=(r"^lm_head\.bias$", r"\.(self_)?mask_value_float(16|32)$"),
+    constants=(
+        (r"^lm_head\.bias$", lambda x, settings: True),  # transformers never adds it
+        (r"\.(self_)?mask_value_float(16|32)$", is_mask_value),
+    ),
     extra_tensors=extra_tensors,
 )

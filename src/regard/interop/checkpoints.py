@@ -10,6 +10,7 @@ author, or whoever changed it since, put in.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data import HFTokenizer, Tokenizers
-from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists, UnknownName
-from ..models import Classifier, Longformer, Model, TextEncoder, build
+from ..data.hf_tokenizer import Frame
+from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
+from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
 from ..models._encoder import Encoder
 from ..models._model import Spec
 from ..patterns import Full
@@ -32,11 +35,16 @@ from ..runs import Run, read_json, save
 from ..tasks import TextProcessor, make_run, task_for
 from ..train.parameters import compare_parameters, load_parameters
 from ._classifiers import LabelHead, export_classifier
-from ._families import FAMILIES
+from ._defaults import DEFAULTS
+from ._families import FAMILIES, UNSUPPORTED
 from ._family import Family
+from ._generation import FILE as GENERATION
+from ._generation import IDS, generation_of, read_generation, with_generation
 from ._hf_config import HFConfig
+from ._names import BaseNames, from_hf
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LARGEST = 2**31
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
 
 
@@ -48,8 +56,9 @@ def load_run(folder: Path | str, described: Mapping[str, Any] | None = None) -> 
     folder = Path(folder)
     described = _described(folder) if described is None else described
     model, label_head = _checkpoint(folder, described), LabelHead.from_config(described)
-    borrowed = HFTokenizer.from_directory(folder)
-    processor = TextProcessor(None if borrowed is None else Tokenizers(borrowed), label_head.labels if label_head else (), str(folder))
+    borrowed, generation = HFTokenizer.from_directory(folder), read_generation(folder, described)
+    pair = None if borrowed is None else Tokenizers(with_generation(borrowed, generation))
+    processor = TextProcessor(pair, label_head.labels if label_head else (), str(folder), generation)
     return make_run(task_for(type(model), isinstance(model, Classifier) and model.each), model, processor, folder=folder)
 
 
@@ -66,39 +75,53 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Run[Model]:
 
 def export_run(run: Run[Any], out: Path | str) -> None:
     """A run as a directory that transformers reads."""
-    body = run.model.body if isinstance(run.model, Classifier) else run.model
-    tokenizers = run.processor.pair
-    if isinstance(body, Longformer) and tokenizers is not None and not isinstance(tokenizers.source, HFTokenizer):
-        raise NotSupported(
-            f"transformers' Longformer takes token 1 for padding, and in the vocabulary of {run.folder} it begins every text, so positions "
-            "would differ; export a Longformer with a vocabulary of its own kind, as imported ones have"
-        )
-    export(run.model, out, run.processor.labels)
-    if tokenizers is not None and tokenizers.joint:
-        borrowed = HFTokenizer.from_tokenizer(tokenizers.source, framed=isinstance(body, TextEncoder))
-        if borrowed is not None:
-            borrowed.save_pretrained(Path(out), kinds=isinstance(body, Encoder) and body.config.segments > 1)
+    body, pair = run.model.body if isinstance(run.model, Classifier) else run.model, run.processor.pair
+    generation = dict(run.processor.generation)
+    if not generation and pair is not None and not isinstance(pair.target, HFTokenizer):
+        generation = generation_of(body, pair.target)
+    export(run.model, out, run.processor.labels, generation)
+    if pair is None:
+        return
+    frame: Frame = "both" if isinstance(body, TextEncoder) else "eos" if isinstance(body, Translator) else "bos"
+    mask = isinstance(body, TextEncoder) and body.config.vocab_size > len(pair.source)
+    source = HFTokenizer.from_tokenizer(pair.source, frame, mask)
+    source.save_pretrained(Path(out), kinds=isinstance(body, Encoder) and body.config.segments > 1)
+    if not pair.joint:
+        HFTokenizer.from_tokenizer(pair.target).save_pretrained(Path(out) / "target")
 
 
-def export(model: Model, out: Path | str, labels: Sequence[str] = ()) -> None:
-    """config.json and model.safetensors as transformers writes them; `labels` are the names of what a fine-tuned model tells apart."""
+def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation: Mapping[str, Any] | None = None) -> None:
+    """config.json and model.safetensors as transformers writes them.
+
+    `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
+    """
     out, body = Path(out), model.body if isinstance(model, Classifier) else model
-    families = [family for family in FAMILIES if family.model == body.facts.name]
+    families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
     if not families:
-        known = ", ".join(family.model for family in FAMILIES)
-        raise NotSupported(f"transformers has no model that a {body.facts.name} of ours could be written as; those that can be: {known}")
+        known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
+        raise NotSupported(
+            f"transformers has no model that a {body.facts.name} of ours with these settings could be written as; those that can be: {known}"
+        )
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
             raise NotSupported(
                 f"{path} attends by {spec}; files of transformers hold no patterns: export model.with_attention(pattern=full)"
             )
     config, tensors = families[0].export(body)
+    generation = dict(generation or {})
+    config = (
+        {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        | {key: generation[key] for key in IDS if key in generation}
+        | config
+    )
     if isinstance(model, Classifier):
         config, tensors = export_classifier(model, labels, config, tensors)
     if (out / "config.json").exists():
         raise RunExists(f"{out} holds a model already; choose another place")
     out.mkdir(parents=True, exist_ok=True)
     _save(tensors, out / WEIGHTS)
+    if generation and isinstance(model, LanguageModel | Translator):
+        (out / GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
     (out / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -108,37 +131,52 @@ def _checkpoint(folder: Path, described: Mapping[str, Any]) -> Model:
         tensors, label_head = _Tensors(_files(folder), opened), LabelHead.from_config(described)
         head = tensors.head(label_head, folder) if label_head else {}
         settings = family.to_settings(HFConfig(described, tensors))
+        _check_fit(family, tensors, settings, folder)
         model = build(family.model, settings)
-        _fill(model, family, tensors, settings, folder)
+        load_parameters(model, from_hf(BaseNames(tensors, family.prefix), family.table(vars(model.config))), str(folder))
         if label_head:
             model = Classifier(model, len(label_head.labels), each=label_head.per_token)
             load_parameters(model.output, head, str(folder))
     return model.eval()
 
 
-def _fill(model: Model, family: Family, tensors: _Tensors, settings: Mapping[str, Any], folder: Path) -> None:
-    found: dict[str, Tensor] = {}
-    missing, sizes = list[str](), list[str]()
+def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], folder: Path) -> None:
+    """Compare the sizes that config.json describes with those of the files, before any memory is taken for them."""
+    values = [each for value in settings.values() for each in (value if isinstance(value, list | tuple) else [value])]
+    if any(isinstance(value, int) and value > LARGEST for value in values):
+        raise BadFile(f"{folder} describes sizes above {LARGEST}, which no model has")
+    layers, depth = settings.get("layers", ()), settings.get("depth", 0)  # kinds of layers, or their number per stack
+    counts = [len(layers) if isinstance(layers, list | tuple) else 0, *(depth if isinstance(depth, list | tuple) else [depth])]
+    for count in counts:
+        if isinstance(count, int) and count > len(tensors):
+            raise Misfit(f"{folder} describes {count} layers, and has {len(tensors)} tensors: {len(tensors)} layers at most")
     try:
-        found = family.parameters(tensors, settings)
-    except Misfit as wrong:
-        missing, sizes = wrong.missing, wrong.sizes
-    except KeyError as wrong:
-        missing = [str(wrong.args[0])]
-    unknown = [name for name in tensors if name not in tensors.requested and not any(re.search(rule, name) for rule in family.ignored)]
-    if found:
-        missing, ours, sizes = compare_parameters(model, found)
-        unknown += ours
-    if missing or unknown or sizes:
-        raise Misfit(f"{folder} is no {model.facts.name} as its config.json describes it", missing, unknown, sizes)
-    load_parameters(model, found, str(folder))
+        with torch.device("meta"):
+            empty = build(family.model, settings)
+    except RuntimeError as wrong:  # more bytes than a number can count
+        raise BadFile(f"{folder} describes a model that is too large for any memory: {wrong}") from wrong
+    described = vars(empty.config)
+    names, shapes = BaseNames(tensors, family.prefix), BaseNames(tensors.shapes(), family.prefix)
+    found, sizes = dict[str, Tensor](), list[str]()
+    missing = [name for entry in family.table(described) for name in entry.hf_names if name not in names]
+    unknown = [names.stored[name] for name in family.check_others(BaseNames(tensors.values_as_stored(), family.prefix), described)]
+    for entry in family.table(described):
+        if all(name in names for name in entry.hf_names):
+            try:
+                found[entry.name] = entry.from_hf(shapes)
+            except Misfit as wrong:
+                sizes += wrong.sizes
+    lacking, ours, other = compare_parameters(empty, found)
+    covered = {entry.name for entry in family.table(described)}
+    missing += [name for name in lacking if name not in covered]
+    if missing or unknown or ours or sizes or other:
+        raise Misfit(f"{folder} is no {empty.facts.name} as its config.json describes it", missing, unknown + ours, sizes + other)
 
 
 class _Tensors(Mapping[str, Tensor]):
-    """The tensors of some files, read on demand; `requested` are the names read so far."""
+    """The tensors of some files in float32, read on demand."""
 
     def __init__(self, files: Mapping[Path, list[str] | None], opened: ExitStack):
-        self.requested: set[str] = set()
         self.where: dict[str, tuple[Any, str]] = {}  # the file, and what it is called there
         for path, expected in files.items():
             try:
@@ -168,18 +206,26 @@ class _Tensors(Mapping[str, Tensor]):
         return found
 
     def __getitem__(self, name: str) -> Tensor:
-        file, stored = self.where[name]
-        self.requested.add(name)
-        tensor: Tensor = file.get_tensor(stored)
+        tensor = self._stored(name)
         if not tensor.dtype.is_floating_point or tensor.element_size() < 2:
             raise BadFile(f"{name} is {tensor.dtype}: quantized tensors are not read; save it in float32, float16 or bfloat16")
         return tensor.float()
 
+    def shapes(self) -> dict[str, Tensor]:
+        """Tensors without values, of the shapes in the files."""
+        return {name: torch.empty(file.get_slice(stored).get_shape(), device="meta") for name, (file, stored) in self.where.items()}
+
+    def values_as_stored(self) -> Mapping[str, Tensor]:
+        """The same tensors in the type that they have in the files."""
+        return _AsStored(self)
+
+    def _stored(self, name: str) -> Tensor:
+        file, stored = self.where[name]
+        tensor: Tensor = file.get_tensor(stored)
+        return tensor
+
     def __contains__(self, name: object) -> bool:
-        if name not in self.where:
-            return False
-        self.requested.add(str(name))
-        return True
+        return name in self.where
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.where)
@@ -188,10 +234,22 @@ class _Tensors(Mapping[str, Tensor]):
         return len(self.where)
 
 
+class _AsStored(_Tensors):
+    def __init__(self, tensors: _Tensors):
+        self.where = tensors.where
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._stored(name)
+
+
 def _described(folder: Path) -> dict[str, Any]:
     """config.json; a directory or a file of pickles is refused by name."""
     if folder.is_file():
         _refuse_pickles([folder])
+    if not folder.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
+        raise MissingFile(
+            f"{folder}: no such directory; if it is a model of the Hugging Face hub, download it first: hf download {folder} --local-dir {folder.name}"
+        )
     try:
         return read_json(folder)
     except MissingFile:
@@ -201,12 +259,14 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _family(folder: Path, described: Mapping[str, Any]) -> Family:
-    kind = described["model_type"]
+    kind = str(described["model_type"])
     for family in FAMILIES:
         if kind in family.model_types:
             return family
     known = [name for each in FAMILIES for name in each.model_types]
-    raise UnknownName(f"family of models ({folder / 'config.json'}: model_type)", str(kind), known)
+    near = difflib.get_close_matches(kind, known, n=1, cutoff=0.75) if kind not in UNSUPPORTED | DEFAULTS.keys() else []
+    hint = f"did you mean {near[0]!r}?" if near else f"supported are {', '.join(known)}"
+    raise NotSupported(f"{folder / 'config.json'} has model_type={kind[:60]!r}, a family that is not supported; {hint}")
 
 
 class _Index(msgspec.Struct):

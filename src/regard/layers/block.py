@@ -169,6 +169,29 @@ class Block(nn.Module):
         raise StateNotSupported(f"a Block takes the States of its start(batch, pattern), not a {type(state).__name__}")
 
 
+class ParallelBlock(Block):
+    """A block whose mixer and feed-forward layer both read the input of the block: x + f(N₁(x)) + g(N₂(x)); pre-norm, without memory.
+
+    Paper: Wang & Komatsuzaki 2021, "GPT-J-6B"; Black et al. 2022, arXiv:2204.06745, section 2.1.
+    """
+
+    def forward(
+        self,
+        x_BLD: Tensor,
+        pattern: Pattern = full,
+        memory_BMD: CrossInput = None,
+        memory_pattern: Pattern = full,
+        state: State | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
+    ) -> Tensor:
+        around = self.around_feedforward
+        if self.cross is not None or self.feedforward is None or around is None or around.before is None or around.after is not None:
+            raise ShapeError("a ParallelBlock is pre-norm with a feed-forward layer and without cross-attention; use Block for others")
+        change_BLD = around.dropout(self.feedforward(around.before(x_BLD)))
+        return self.apply_mixer(x_BLD, pattern, state, packing) + change_BLD
+
+
 class States(State):
     """The states of several parts by name, changed together. The caller that steps the parts increases `length`."""
 

@@ -20,7 +20,7 @@ from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import apply_linear, fast_linear
 from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, Packing, init_truncated
 from ..patterns import full, lengths
-from ._model import Model, ModelConfig, Positive, Probability, Size
+from ._model import Count, Model, ModelConfig, Positive, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,9 @@ class EncoderConfig(TextEncoderConfig):
     width: Size = 256
     depth: Size = 4
     hidden: Size = 1024  # width inside the feed-forward layers
-    segments: Size = 2  # number of segment embeddings
+    segments: Count = 2  # number of segment embeddings; 0: none
+    padding: Count | None = None  # as in RoBERTa: positions count from padding + 1 and leave out tokens with this id
+    embedding_width: Size | None = None  # of the embeddings, where it differs from the width: a linear layer follows them (ELECTRA)
     dropout: Probability = 0.1
     activation: str = "gelu"
     eps: Positive = 1e-12  # of the layer norms
@@ -107,20 +109,22 @@ class HeadsConfig(EncoderConfig):
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of token, position and segment embeddings, normed; with `projected`, followed by a linear layer.
+    """The sum of token, position and segment embeddings, normed; with `projected` or another width, followed by a linear layer.
 
-    Positions start at row `offset` of their table: some published tables reserve rows for padding.
+    Positions start at row `offset` of their table: some published tables reserve rows. With `config.padding` they start after that row,
+    and tokens with that id, which have no position, take the row itself.
     """
 
     def __init__(self, config: EncoderConfig, offset: int = 0, projected: bool = False):
         super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.width)
-        self.position = nn.Embedding(config.max_length + offset, config.width)
-        self.segment = nn.Embedding(config.segments, config.width)
-        self.norm = LayerNorm(config.width, eps=config.eps)
-        self.projection = nn.Linear(config.width, config.width) if projected else nn.Identity()
+        width = config.embedding_width or config.width
+        self.padding, self.offset = config.padding, offset if config.padding is None else config.padding + 1
+        self.token = nn.Embedding(config.vocab_size, width)
+        self.position = nn.Embedding(config.max_length + self.offset, width)
+        self.segment = nn.Embedding(config.segments, width) if config.segments else None
+        self.norm = LayerNorm(width, eps=config.eps)
+        self.projection = nn.Linear(width, config.width) if projected or config.embedding_width else nn.Identity()
         self.dropout = Dropout(config.dropout)
-        self.offset = offset
 
     def forward(self, ids_BL: Tensor, segment_BL: Tensor | None = None, packing: Packing | None = None) -> Tensor:
         L, positions = ids_BL.shape[1], self.position.num_embeddings - self.offset
@@ -128,12 +132,18 @@ class BertEmbeddings(nn.Module):
             raise ShapeError(
                 f"a text of {L} tokens for a model of {positions} positions; truncate it, or build it with a larger max_length"
             )
-        at_BL = torch.arange(self.offset, self.offset + L, device=ids_BL.device).expand_as(ids_BL)
+        if self.padding is None:
+            at_BL = torch.arange(self.offset, self.offset + L, device=ids_BL.device).expand_as(ids_BL)
+        else:
+            counted_BL = (ids_BL != self.padding).long()
+            at_BL = counted_BL.cumsum(1) * counted_BL + self.padding
         if packing is not None:
             ids_BL, at_BL = packing.packed(ids_BL), packing.packed(at_BL)
             segment_BL = None if segment_BL is None else packing.packed(segment_BL)
-        segment = self.segment.weight[0] if segment_BL is None else self.segment(segment_BL)
-        return self.dropout(self.projection(self.norm(self.token(ids_BL) + segment + self.position(at_BL))))
+        x_BLE = self.token(ids_BL) + self.position(at_BL)
+        if self.segment is not None:  # a model with one segment takes all texts for it
+            x_BLE = x_BLE + (self.segment.weight[0] if segment_BL is None or len(self.segment.weight) == 1 else self.segment(segment_BL))
+        return self.dropout(self.projection(self.norm(x_BLE)))
 
 
 class Encoder(TextEncoder):
@@ -158,7 +168,8 @@ class Encoder(TextEncoder):
         self.embedding = BertEmbeddings(c, self.offset, self.projected)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))
         self.pooler = nn.Linear(c.width, c.width) if c.pooler else None
-        self.mlm_head = nn.Sequential(nn.Linear(c.width, c.width), norm(c.width)) if c.mlm_head else None
+        output_width = c.embedding_width or c.width  # that of the token embedding, which is the output projection, too
+        self.mlm_head = nn.Sequential(nn.Linear(c.width, output_width), norm(output_width)) if c.mlm_head else None
         self.mlm_bias = nn.Parameter(torch.zeros(c.vocab_size)) if c.mlm_head else None
         self.nsp_head = nn.Linear(c.width, 2) if c.nsp_head else None
         init_truncated(self)

@@ -135,3 +135,8 @@ def _packs_documents(attention: Attention) -> bool:
     facts = attention.facts
     by_distance = isinstance(attention, PatternAttention) and isinstance(attention.own, Distance)
     return facts.patterns == "any" and (by_distance or not facts.positional)
+
+
+def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits bounded to ± cap, smoothly."""
+    return logits if cap is None else cap * (logits / cap).tanh()

@@ -29,12 +29,18 @@ class LlamaConfig(DecoderConfig):
     stretch: tuple[int | float, ...] = ()  # of the rotary angles, for texts longer than in training; see `Rotary`
     eps: Positive = 1e-6  # of the RMS norms
     qkv_bias: bool = False  # Qwen 2 has it
+    qk_norm: bool = False  # an RMS norm of each head's queries and keys; Qwen 3 has it
+    part: Positive = 1.0  # share of each head's features that rotary embeddings rotate; Phi 3 and 4 have some with less
     tied: bool = False  # tied input and output embeddings
     dropout: Probability = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_stretch(self.stretch)
+        if self.part > 1 or int(self.head_dim * self.part) % 2:
+            raise BadConfig(
+                f"LlamaConfig: part={self.part} of head_dim={self.head_dim}; expected a share that is an even number of features"
+            )
         if self.heads % self.kv_heads or self.head_dim % 2:
             raise BadConfig(
                 f"LlamaConfig: heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}; expected kv_heads to divide heads, "
@@ -60,7 +66,7 @@ class Llama(Decoder):
     """Causal blocks with rotary positions, RMS norms, SwiGLU and grouped-query attention; any mechanism.
 
     Cost:    time O(L²·D + L·D²) per layer; the KV cache holds 2 · kv_heads · head_dim numbers per token and layer.
-    Use it:  for new models, for long texts, and to load most of today's checkpoints (Llama, Mistral, Qwen 2).
+    Use it:  for new models, for long texts, and to load most of today's checkpoints (Llama, Mistral, Qwen 2 and 3, Phi 3).
     Avoid it: with mechanisms that need one key head per query head, unless kv_heads = heads.
     Limits:  mechanisms must be causal, and must decode step by step for `start`.
     Paper:   Touvron et al. 2023, "LLaMA: open and efficient foundation language models", arXiv:2302.13971. Grouped queries: Ainslie et
@@ -87,8 +93,9 @@ class Llama(Decoder):
         norm = partial(RMSNorm, eps=c.eps)
 
         def heads(layer: int) -> MultiHead:
-            rotary = Rotary(base=c.base, stretch=c.stretch)
-            return layer_heads(c, layer, head_dim=c.head_dim, kv_heads=c.kv_heads, bias=False, qkv_bias=c.qkv_bias, position=rotary)
+            rotary, qk_norm = Rotary(base=c.base, part=int(c.head_dim * c.part), stretch=c.stretch), norm if c.qk_norm else None
+            sizes = {"head_dim": c.head_dim, "kv_heads": c.kv_heads}
+            return layer_heads(c, layer, **sizes, bias=False, qkv_bias=c.qkv_bias, qk_norm=qk_norm, position=rotary)
 
         def block(layer: int) -> Block:
             return Block(c.width, heads(layer), FeedForward(c.width, c.hidden, swiglu, bias=False), norm=norm, dropout=c.dropout)

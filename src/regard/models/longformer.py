@@ -3,12 +3,11 @@ r"""Longformer: BERT for long documents. Tokens attend within a window; a few gl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..errors import BadConfig
 from ..layers import LongformerHeads
 from ._encoder import Encoder, HeadsConfig
-from ._model import ModelFacts, Positive, Probability, Size
+from ._model import Count, ModelFacts, Positive, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +16,8 @@ class LongformerConfig(HeadsConfig):
     window: tuple[int, ...] = (512,)  # width of the window, both sides together: one number, or one per layer
     at: tuple[int, ...] = (0,)  # positions of the global tokens
     attention_dropout: Probability = 0.1
-    segments: Size = 1
+    segments: Count = 1
+    padding: Count | None = 0  # the published tables have 1, as RoBERTa's, from which they were initialised
     eps: Positive = 1e-5
     nsp_head: bool = False
 
@@ -42,7 +42,6 @@ class Longformer(Encoder):
     facts = ModelFacts(name="longformer_encoder", year=2020, title="Longformer: the long-document transformer", paper="arXiv:2004.05150")
     Config = LongformerConfig
     config: LongformerConfig
-    offset: ClassVar[int] = 2  # as in RoBERTa, from whose tables it was initialised: rows 0 and 1 are for padding
 
     def _mixer(self, layer: int) -> LongformerHeads:
         c = self.config

@@ -85,17 +85,11 @@ class Transformer(Translator):
         "transformer-big": replace(BASE, width=1024, heads=16, hidden=4096, dropout=0.3),  # 214,245,376; the paper says 213 million
     }
     causal_parts: ClassVar[tuple[str, ...]] = ("decoder.",)
+    encoder_norm: nn.Module
+    decoder_norm: nn.Module
 
     def _build(self) -> None:
         c = self.config
-
-        def embedding(vocab_size: int) -> Embedding:
-            positions: dict[str, Position | None] = {"none": None, "rotary": None}  # rotary ones act on queries and keys
-            if c.position.startswith("sinusoidal"):
-                positions[c.position] = Sinusoidal(c.width, layout="halves" if c.position.endswith("halves") else "interleaved")
-            elif c.position == "learned":
-                positions[c.position] = Learned(c.max_length, c.width)
-            return Embedding(vocab_size, c.width, positions[c.position], scaled=True, dropout=c.dropout)
 
         def heads(line: str, **options: Any) -> MultiHead:
             return build_heads(line, c.width, c.heads, c.max_length, **options)
@@ -106,8 +100,8 @@ class Transformer(Translator):
             return Block(c.width, mixer, feedforward, cross=cross, placement=c.placement, dropout=c.dropout)  # type: ignore[arg-type]
 
         of_encoder, of_decoder, across = tuple(c.attention)
-        self.embedding = embedding(c.target_vocab_size)
-        self.source_embedding = None if c.tied == "all" else embedding(c.source_vocab_size)
+        self.embedding = self._embedding(c.target_vocab_size)
+        self.source_embedding = None if c.tied == "all" else self._embedding(c.source_vocab_size)
         self.encoder = nn.ModuleList(block(of_encoder) for _ in range(c.depth[0]))
         self.decoder = nn.ModuleList(block(of_decoder, heads(across)) for _ in range(c.depth[1]))
         final = NoNorm if c.placement == "post" else LayerNorm  # pre-norm leaves the last sum without a norm
@@ -115,6 +109,15 @@ class Transformer(Translator):
         self.output = nn.Linear(c.width, c.target_vocab_size, bias=False) if c.tied == "none" else None
         self.output_bias = nn.Parameter(torch.zeros(c.target_vocab_size)) if c.output_bias else None
         init_xavier(self)
+
+    def _embedding(self, vocab_size: int) -> Embedding:
+        c = self.config
+        positions: dict[str, Position | None] = {"none": None, "rotary": None}  # rotary ones act on queries and keys
+        if c.position.startswith("sinusoidal"):
+            positions[c.position] = Sinusoidal(c.width, layout="halves" if c.position.endswith("halves") else "interleaved")
+        elif c.position == "learned":
+            positions[c.position] = Learned(c.max_length, c.width)
+        return Embedding(vocab_size, c.width, positions[c.position], scaled=True, dropout=c.dropout)
 
     def encode(self, source_BM: Tensor, source_n_B: Tensor, packing: Packing | None = None) -> Tensor:
         """The memory that the decoder attends to, memory_BMD; with `packing`, without padding."""

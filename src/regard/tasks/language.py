@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import LMBatch, LMBatches, TokenizedText
@@ -142,6 +143,9 @@ def summed_loss(model: LanguageModel, batch: LMBatch) -> tuple[Tensor, Tensor, i
         x_TD, wanted_T = Packing(*batch.shape, index_T).pack(x_BLD)[0], wanted_BL.flatten()[index_T]
     else:
         x_TD, wanted_T = x_BLD.flatten(0, 1), wanted_BL.flatten()
+    if getattr(model.config, "logit_softcap", None) is not None:  # logits that are more than an output projection
+        logits_TN = model.logits(x_TD).float()
+        return F.cross_entropy(logits_TN, wanted_T, reduction="sum"), (logits_TN.argmax(-1) == wanted_T).sum(), len(index_T)
     total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_T, 0.0)
     return total, right, len(index_T)
 

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import PAD, TokenizedText
+from ..data import PAD, HFTokenizer, TokenizedText
 from ..data.batches import Numbers
 from ..data.hf_tokenizer import SpecialTokens
 from ..errors import BadConfig, NotSupported, ShapeError
@@ -140,11 +140,14 @@ class Masked(TextTask[MaskedOptions]):
 
     def _fill(self, run: Run[TextEncoder], text: str, nbest: int) -> Prediction:
         tokenizer, special = run.processor.tokenizer, SpecialTokens.of(run.processor.tokenizer)
-        parts = tokenizer.encode_all(text.split(MASK))
-        if len(parts) < 2:
-            raise NotSupported(f"{text!r} has no {MASK}; write it where a token is to be predicted")
-        tokens = [i for part in parts for i in (*part, special.mask)][:-1]
-        ids = [special.begin, *tokens, special.end]
+        if isinstance(tokenizer, HFTokenizer):  # which finds the mask in a text itself, with the spaces around it
+            mask = tokenizer.vocabulary[special.mask]
+            ids = tokenizer.encode_pair(text.replace(MASK, mask))[0]
+        else:
+            parts = tokenizer.encode_all(text.split(MASK))
+            mask, ids = MASK, [special.begin, *[i for part in parts for i in (*part, special.mask)][:-1], special.end]
+        if special.mask not in ids:
+            raise NotSupported(f"{text!r} has no {mask}; write it where a token is to be predicted")
         if len(ids) > run.model.max_length:
             raise ShapeError(f"a text of {len(ids)} tokens, and this model reads up to {run.model.max_length}; shorten it")
         logits_TN = run.model(torch.tensor([ids]))[0, [n for n, i in enumerate(ids) if i == special.mask], : len(tokenizer)]

@@ -248,9 +248,13 @@ def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
     if not isinstance(tokenizer, HFTokenizer):
         return DecoderTokens()
     roles = tokenizer.roles
-    if "eos" not in roles or "pad" not in roles:
-        raise NotSupported(f"{tokenizer!r} has no token that ends a text, or none for padding; its roles are {', '.join(roles) or 'none'}")
-    return DecoderTokens(first=roles.get("bos", roles["pad"]), end=roles["eos"], banned=(roles["pad"],))
+    first = next((roles[role] for role in ("start", "bos", "pad") if role in roles), None)
+    if first is None or not tokenizer.eos_ids:
+        raise NotSupported(
+            f"{tokenizer!r} has no token that begins a text, or none that ends it; its roles are {', '.join(roles) or 'none'}"
+        )
+    pad = (roles["pad"],) if "pad" in roles else ()
+    return DecoderTokens(first=first, end=tokenizer.eos_ids[0], banned=pad if tokenizer.banned_ids is None else tokenizer.banned_ids)
 
 
 @dataclass(frozen=True)

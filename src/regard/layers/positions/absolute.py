@@ -54,16 +54,16 @@ class Sinusoidal(Position):
 
 
 class Learned(Position):
-    """A learned vector per position, for the first `length` positions."""
+    """A learned vector per position, for the first `length` positions, from row `offset` of the table on."""
 
-    def __init__(self, length: int, width: int):
+    def __init__(self, length: int, width: int, *, offset: int = 0):
         super().__init__()
-        self.table = nn.Embedding(length, width)
+        self.table, self.offset = nn.Embedding(length + offset, width), offset
 
     def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
         _fits(self, x_BLD, self.table.embedding_dim)
-        _inside(self, at, self.table.num_embeddings, "positions")
-        return x_BLD + self.table(at)
+        _inside(self, at, self.table.num_embeddings - self.offset, "positions")
+        return x_BLD + self.table(at + self.offset if self.offset else at)
 
 
 class GridSinusoidal(Position):

@@ -1,0 +1,92 @@
+"""DistilBERT in the files of transformers: BERT without segments and pooler, under other names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..models import Bert
+from ._attention import Softmax, plain_attention_dropout
+from ._constants import is_counting
+from ._family import ClassifierHead, Family, SettingKeys, Settings
+from ._hf_config import HFConfig, hf_activation
+from ._names import Entry, layer, tensor
+
+SETTINGS: SettingKeys = {
+    "vocab_size": "vocab_size",
+    "max_length": "max_position_embeddings",
+    "width": "dim",
+    "depth": "n_layers",
+    "heads": "n_heads",
+    "hidden": "hidden_dim",
+    "dropout": "dropout",
+}
+
+
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.get("sinusoidal_pos_embds")  # how positions were initialised; they are in the file
+    return {
+        "segments": 0,
+        "eps": 1e-12,
+        "activation": hf.activation("activation"),
+        "attention": str(Softmax(dropout=hf["attention_dropout"])),
+        "pooler": False,
+        "nsp_head": False,
+        "mlm_head": "vocab_transform.weight" in hf.tensor_names,
+    }
+
+
+def more_config(model: Bert) -> dict[str, Any]:
+    c = model.config
+    return {
+        "architectures": ["DistilBertForMaskedLM" if c.mlm_head else "DistilBertModel"],
+        "activation": hf_activation(c.activation),
+        "attention_dropout": plain_attention_dropout(model),
+    }
+
+
+def table(settings: Settings) -> list[Entry]:
+    entries = [
+        tensor("embedding.token.weight", "embeddings.word_embeddings.weight"),
+        tensor("embedding.position.weight", "embeddings.position_embeddings.weight"),
+        *layer("embedding.norm", "embeddings.LayerNorm"),
+    ]
+    for i in range(settings["depth"]):
+        block, hf = f"blocks.{i}", f"transformer.layer.{i}"
+        entries += [
+            *layer(f"{block}.mixer.qkv", *(f"{hf}.attention.{x}_lin" for x in "qkv")),
+            *layer(f"{block}.mixer.out", f"{hf}.attention.out_lin"),
+            *layer(f"{block}.around_mixer.over", f"{hf}.sa_layer_norm"),
+            *layer(f"{block}.feedforward.up", f"{hf}.ffn.lin1"),
+            *layer(f"{block}.feedforward.down", f"{hf}.ffn.lin2"),
+            *layer(f"{block}.around_feedforward.over", f"{hf}.output_layer_norm"),
+        ]
+    if settings["mlm_head"]:
+        entries += [
+            *layer("mlm_head.0", "vocab_transform"),
+            *layer("mlm_head.1", "vocab_layer_norm"),
+            tensor("mlm_bias", "vocab_projector.bias"),
+        ]
+    return entries
+
+
+def fits(bert: Bert) -> bool:
+    c = bert.config
+    return not c.segments and c.padding is None and c.embedding_width is None and not c.pooler and c.eps == 1e-12
+
+
+DISTILBERT = Family(
+    model="bert",
+    model_types=("distilbert",),
+    settings=SETTINGS,
+    more_settings=more_settings,
+    more_config=more_config,
+    table=table,
+    prefix="distilbert",
+    heads=("vocab_",),
+    base="DistilBertModel",
+    tied=(("vocab_projector.weight", "embeddings.word_embeddings.weight"),),
+    constants=((r"^embeddings\.position_ids$", is_counting),),
+    fits=fits,
+    # not DistilBertForSequenceClassification: its head has relu where ours has tanh
+    classifiers={"token": ClassifierHead("DistilBertForTokenClassification")},
+)

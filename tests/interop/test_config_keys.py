@@ -1,0 +1,139 @@
+"""Every key of config.json removed, changed, or written under its other name: the logits of transformers, or a refusal."""
+
+import dataclasses
+import json
+
+import pytest
+from tests.interop import tiny
+
+from regard import load
+from regard.errors import RegardError
+from regard.interop._defaults import ALIASES, DEFAULTS, NO_EFFECT
+from regard.interop._families import FAMILIES, UNSUPPORTED
+from regard.interop._hf_config import FOREIGN
+
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
+MISSING = object()
+LENGTHS = ("segment_means_seq_len", "num_landmarks", "hash_seed")  # of texts that transformers can read, and of random numbers
+ROPE = ["rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_emb_base", "rotary_pct", "head_dim", "num_key_value_heads"]
+
+
+def config_class(family):
+    return transformers.CONFIG_MAPPING[family]
+
+
+def test_defaults_are_those_of_transformers():
+    common = {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
+    for family, written in DEFAULTS.items():
+        found = {
+            field.name: list(field.default) if isinstance(field.default, tuple) else field.default
+            for field in dataclasses.fields(config_class(family))
+            if field.name not in common | NO_EFFECT
+        }
+        assert written == found, family
+        assert ALIASES.get(family, {}) == config_class(family).attribute_map, family
+    assert set(DEFAULTS) >= {name for family in FAMILIES for name in family.model_types}
+
+
+def test_no_real_family_is_taken_for_a_typing_error(tmp_path):
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    known = {name for family in FAMILIES for name in family.model_types}
+    for name in (*set(CONFIG_MAPPING_NAMES) - known, "berd", "mistrall"):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+        with pytest.raises(RegardError, match="not supported") as caught:
+            load(tmp_path)
+        assert ("did you mean" in str(caught.value)) == (name in ("berd", "mistrall")), name
+    assert not UNSUPPORTED & known
+
+
+def others(value):
+    """Values that the key might have instead."""
+    if isinstance(value, bool):
+        return [not value, None]
+    if isinstance(value, int):
+        return [value + 1, 0, None, "2"]
+    if isinstance(value, float):
+        return [value * 3 + 0.25, None]
+    if isinstance(value, str):
+        return ["relu", "gelu_new", "original_full", None]
+    if isinstance(value, list):
+        return [value[::-1], value[:1], 4]
+    if isinstance(value, dict):
+        return [{}, None, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 2.0}, {"rope_theta": 77.0}, "linear"]
+    return [7, True]
+
+
+def variants(family, config):
+    """Changes of a config.json: what each key may be instead, or nothing at all; and keys that it does not have."""
+    ignored = {"architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id", "problem_type"}
+    for key, value in config.items():
+        if key not in ignored and key not in LENGTHS:
+            yield from ({key: other} for other in (MISSING, *others(value)))
+    for alias, key in config_class(family).attribute_map.items():
+        yield {alias: config[key]}  # both names
+        yield {alias: config[key], key: MISSING}
+        yield from ({alias: other} for other in others(config[key]))
+    if "rope_parameters" in config:
+        for scaling in ({"rope_type": "linear", "factor": 2.0}, {"type": "linear", "factor": 3.0, "rope_theta": 55.0}, {}, None):
+            yield {"rope_scaling": scaling}
+            yield {"rope_scaling": scaling, "rope_theta": 500.0}
+            yield {"rope_scaling": scaling, "rope_theta": 500.0, "rope_parameters": MISSING}
+        for key in ROPE:
+            yield from ({key: other} for other in (500.0, 0.5, 6, None))
+            yield from ({key: other, "rope_parameters": MISSING} for other in (500.0, 0.5, 2))
+    foreign = {key: default for each in DEFAULTS.values() for key, default in each.items() if key not in config}
+    yield {key: default or 3 for key, default in foreign.items() if key not in FOREIGN and key not in ALIASES.get(family, {})}
+    yield from ({key: 3} for key in FOREIGN)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_key(family, tmp_path):
+    theirs = tiny.build(family)
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    written, state = json.loads(path.read_text()), theirs.state_dict()
+    loaded = refused = 0
+    for change in variants(family, written):
+        config = {key: value for key, value in (written | change).items() if value is not MISSING}
+        path.write_text(json.dumps(config))
+        try:
+            mine = load(tmp_path)
+        except RegardError:
+            refused += 1
+            continue
+        loaded += 1
+        try:
+            other = type(theirs)(transformers.AutoConfig.from_pretrained(tmp_path)).eval()
+            other.load_state_dict(state)
+            expected, found = tiny.both(family, other, mine)
+        except Exception:  # transformers cannot compute it, so there is nothing to compare
+            continue
+        assert (found - expected).abs().max() <= 1e-5, change
+    assert loaded >= 20 and refused >= 20
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_logits_and_every_tensor_back(family, tmp_path):
+    from safetensors.torch import load_file
+
+    from regard.interop import export
+
+    theirs = tiny.build(family)
+    theirs.save_pretrained(tmp_path / "theirs")
+    mine = load(tmp_path / "theirs")
+    expected, found = tiny.both(family, theirs, mine)
+    assert (found - expected).abs().max() <= 1e-5
+    export(mine, tmp_path / "mine")
+    again = type(theirs).from_pretrained(tmp_path / "mine").eval()
+    assert tiny.both(family, again, mine)[0].equal(expected)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "mine"))
+    unused = {"lm_head.bias"} if family == "reformer" else set()
+    assert before.keys() == after.keys() and all(x.equal(after[name]) for name, x in before.items() if name not in unused)
+    first, second = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("theirs", "mine"))
+    first, second = (config_class(family)(**{k: v for k, v in config.items() if k != "model_type"}) for config in (first, second))
+    for key in DEFAULTS[family]:
+        if not key.endswith("_token_id"):
+            assert key == "max_window_layers" or getattr(first, key) == getattr(second, key), key  # which layer_types replace
