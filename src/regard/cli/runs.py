@@ -30,11 +30,15 @@ class RunCommand(Command, Generic[TaskOptions]):
     task: TaskOptions
 
     @classmethod
+    def concrete(cls) -> Any:
+        return cls[NoOptions]  # type: ignore[index]
+
+    @classmethod
     def main(cls, arguments: Sequence[str]) -> None:
         program = f"regard {cls.__name__.lower()}"
         folder = _folder(arguments)
         if folder is None:
-            parse(cls[NoOptions], arguments, program)  # type: ignore[index]  # help, or what is missing
+            parse(cls.concrete(), arguments, program)  # what is missing
             return
         task, load = open_run(folder)
         command = parse(cls[getattr(task, cls.task_options)], arguments, f"{program} {folder}")  # type: ignore[index]
@@ -62,7 +66,9 @@ def open_run(folder: Path) -> tuple[type[Task[Any]], Callable[[], Run[Any]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(RunCommand[TaskOptions]):
-    """Metrics of a run on its test data or on other data. `regard evaluate RUN --help` shows the options of its task.
+    """Compute the metrics of a run on its test data or on other data.
+
+    `regard evaluate RUN --help` lists the options of its task.
 
     As in:  regard evaluate runs/numbers
             regard evaluate runs/mine --data "test.en test.de" --beam 5
@@ -88,7 +94,9 @@ class Evaluate(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(RunCommand[TaskOptions]):
-    """Answer inputs: the arguments, or lines of standard input. `regard predict RUN --help` shows the options of its task.
+    """Translate, classify or label inputs with a run.
+
+    Inputs are arguments, or lines of standard input. `regard predict RUN --help` lists the options of its task.
 
     As in:  regard predict runs/numbers "twenty-one" "three hundred"
             regard predict runs/mine --beam 5 --nbest 3 < sentences.txt
@@ -109,7 +117,9 @@ class Predict(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Look(RunCommand[TaskOptions]):
-    """Attention maps of a run while it reads a text, and of a translator while it writes: a heat map here, and a PNG file if asked.
+    """Show which tokens a run attends to while it reads a text.
+
+    Of a translator: also while it writes. Heat maps in the terminal, and as a PNG file.
 
     As in:  regard look runs/numbers "twenty-one" --png map.png
             regard look runs/book "Once upon a time" --layer 0 --head 2
@@ -155,7 +165,9 @@ class Look(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Import(Command):
-    """Make a run of a published checkpoint: a directory with config.json and safetensors, as transformers writes it.
+    """Make a run of a Transformers checkpoint.
+
+    A checkpoint is a directory with config.json and safetensors, as transformers writes it.
 
     As in:  regard import downloads/bert-base-uncased --out runs/bert
     """
@@ -177,7 +189,9 @@ class Import(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Write a run as a directory that transformers' from_pretrained reads.
+    """Write a run as a Transformers checkpoint.
+
+    from_pretrained of transformers reads the directory.
 
     As in:  regard export runs/bert --to huggingface --out published/bert
     """

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from tyro.conf import Suppress, UseAppendAction
 
-from ..errors import BadConfig, UnknownName
+from ..errors import BadConfig
 from ..machine import keep_memory
 from ..runs import RunConfig, first_process, parse_options, read_config_file, to_plain
 from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
@@ -25,7 +25,9 @@ TaskOptions = TypeVar("TaskOptions")
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Command, Generic[TaskOptions]):
-    """Train a model on a task; `regard train TASK --help` shows its options.
+    """Train a model on your data.
+
+    `regard train TASK --help` lists the options of a task.
 
     As in:  regard train language --out runs/python --minutes 5
             regard train translation --data numbers:en-de --out runs/numbers --minutes 2
@@ -67,7 +69,7 @@ class Train(Command, Generic[TaskOptions]):
         if known.resume and known.out is not None:
             given = resumed_config(known.out)
         if not named and given is None:
-            return _help(arguments)
+            raise BadConfig(f"expected a task before {arguments[0]}: {', '.join(task.name for task in TASKS)}; see regard train --help")
         task = find_task(arguments[0] if named or given is None else given.task)
         if given is not None and given.task != task.name:
             raise BadConfig(f"{known.out if known.resume else known.config} is of the task {given.task}, not {task.name}")
@@ -76,7 +78,7 @@ class Train(Command, Generic[TaskOptions]):
             arguments[1:] if named else arguments,
             f"regard train {task.name}",
             description=inspect.getdoc(task),
-            default=_defaults(cls, task, given),
+            default=train_defaults(cls, task, given),
         )
         command.run()
 
@@ -124,7 +126,7 @@ class Train(Command, Generic[TaskOptions]):
         print(f"Next:  {task.next_commands.format(out=self.out)}")
 
 
-def _defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None) -> Train[Any]:
+def train_defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None) -> Train[Any]:
     """What options are where the command line says nothing: the task's own, those of a file, or those of the run to resume."""
     if given is None:
         return kind(task_name=task.name, model=task.default_model, task=task.Options(), train=task.default_train)
@@ -138,12 +140,3 @@ def _defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | 
         task=parse_options(task.Options, to_plain(task.Options()) | given.options, where),
         train=parse_options(TrainOptions, to_plain(task.default_train) | given.train, "training"),
     )
-
-
-def _help(arguments: Sequence[str]) -> None:
-    if arguments and arguments[0] not in ("-h", "--help"):
-        raise UnknownName("task", arguments[0], [task.name for task in TASKS])
-    print("usage: regard train TASK [OPTIONS]\n")
-    print(f"{inspect.getdoc(Train)}\n\nTasks:")
-    for task in TASKS:
-        print(f"  {task.name:14}{(inspect.getdoc(task) or '').splitlines()[0]}")
