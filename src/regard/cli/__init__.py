@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Train": {"train": "train:Train", "evaluate": "runs:Evaluate"},
     "Use": {"predict": "runs:Predict", "complete": "generate:Complete", "look": "runs:Look", "serve": "generate:Serve"},
-    "Exchange": {"import": "runs:Import", "export": "runs:Export"},
+    "Exchange": {"swap": "runs:Swap", "import": "runs:Import", "export": "runs:Export"},
     "Shell": {"completion": "completion:Completion"},
 }
 COMMANDS = {name: where for commands in GROUPS.values() for name, where in commands.items()}

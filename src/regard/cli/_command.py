@@ -78,21 +78,11 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
         try:
             found[key] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
         except (ValueError, SyntaxError):
-            names = _names(value)
+            from ..layers.spec import split_names
+
+            names = split_names(value)
             found[key] = names[0] if len(names) == 1 else tuple(names)
     return found
-
-
-def _names(text: str) -> list[str]:
-    """Cut at commas outside of parentheses."""
-    names, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            names.append("")
-        else:
-            names[-1] += letter
-    return [name.strip() for name in names]
 
 
 def format_settings(settings: dict[str, Any]) -> tuple[str, ...]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json as json_
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tyro.conf import Positional
 
+from ..errors import NotSupported
 from ..look import Layers, Maps
-from ..models import Classifier
+from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, read_config, read_json
 from ..tasks import NoOptions, Task, attention_maps, evaluate, find_task, predict
 from ._command import Command, check_writable, parse, print_json, print_table
@@ -161,6 +162,46 @@ class Look(RunCommand[TaskOptions]):
             maps.show(name, self.head)
         if self.png is not None:
             print(f"wrote {maps.save_png(self.png, head=self.head)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap(Command):
+    """Replace the attention of a run by another mechanism.
+
+    All other parameters are copied; `regard train TASK --init-from NEW` trains the result further.
+
+    As in:  regard swap runs/book performer --out runs/book-performer
+            regard swap runs/book "softmax,local(radius=64)" --out runs/book-local
+            regard swap runs/book linear --layers 0 2 --out runs/book-mixed
+    """
+
+    folder: Positional[Path]
+    """Run directory, or a transformers directory."""
+    attention: Positional[str]
+    """Mechanism from `regard list`, as in linear or local(radius=64); several with commas between them are for the layers in turn."""
+    out: Path
+    """Run directory to make."""
+    layers: tuple[int, ...] = ()
+    """Numbers of the layers to change, from 0; all if not given."""
+
+    def run(self) -> None:
+        from .. import load_run, runs
+        from ..layers.spec import split_names
+
+        run = load_run(self.folder)
+        if isinstance(run.model, Classifier):
+            raise NotSupported(f"{self.folder}: swap the attention of the run that the classifier was trained from, then train it again")
+        runs.check_unused(self.out)
+        names = split_names(self.attention)
+        model = run.model.with_attention(tuple(names), layers=self.layers or None)
+        before, after = ({name for name, _ in each.named_parameters()} for each in (run.model, model))
+        name, settings = config_of(model)
+        config = replace(run.config, model=name, settings=settings, init_from=str(self.folder))
+        runs.save(replace(run, config=config, model=model), self.out)
+        new = sum(parameter.numel() for name, parameter in model.named_parameters() if name in after - before)
+        count = len(self.layers) or len(model.attentions())
+        print(f"{count} layers of {self.folder} now use {', '.join(names)}; {new:,} new parameters. wrote {self.out}")
+        print(f"Next:  regard train {run.task} --init-from {self.out} --out {self.out}-trained        regard evaluate {self.out}")
 
 
 @dataclass(frozen=True, kw_only=True)

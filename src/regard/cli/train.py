@@ -37,9 +37,11 @@ class Train(Command, Generic[TaskOptions]):
     out: Path | None = None
     """Run directory."""
     model: str = ""
-    """Name from `regard list models`."""
+    """Name from `regard list models`, or a published size, as in gpt2-small."""
+    attention: str = ""
+    """Mechanism of the self-attention layers: linear, local(radius=64), or one per layer in turn: softmax,local. With --init-from it replaces that of the run."""
     set: UseAppendAction[tuple[str, ...]] = ()
-    """Setting of the model, as in --set width=128; may be repeated."""
+    """Setting of the model, as in --set width=128; may be repeated. `regard show MODEL` lists them."""
     init_from: Path | None = None
     """Run (or transformers directory) whose model and tokenizer to begin with."""
     from_scratch: bool = False
@@ -84,6 +86,8 @@ class Train(Command, Generic[TaskOptions]):
 
     def run(self) -> None:
         task, settings = find_task(self.task_name), parse_settings(self.set)
+        if self.attention:
+            settings["attention_overrides"] = (("*", self.attention),)
         options: Any = self.task
         base: Any = self.init_from
         if self.print_config:

@@ -23,14 +23,14 @@ from ._model import ModelFacts, Positive, Probability, Size, Sizes
 class LlamaConfig(DecoderConfig):
     context_length: Size = 2048  # not a limit: for mechanisms that need a length
     kv_heads: Size = 4  # heads of keys and values, a divisor of `heads`
-    head_dim: Size = 64
+    head_dim: Size = 64  # size of each head
     hidden: Size = 688  # width inside the feed-forward layers: 8/3 of the width keeps the parameter count of an ungated one
     base: Positive = 10_000.0  # of the rotary angles
     stretch: tuple[int | float, ...] = ()  # of the rotary angles, for texts longer than in training; see `Rotary`
     eps: Positive = 1e-6  # of the RMS norms
     qkv_bias: bool = False  # Qwen 2 has it
     tied: bool = False  # tied input and output embeddings
-    dropout: Probability = 0.0
+    dropout: Probability = 0.0  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,7 @@ class LongformerConfig(HeadsConfig):
     max_length: Size = 4096
     window: tuple[int, ...] = (512,)  # width of the window, both sides together: one number, or one per layer
     at: tuple[int, ...] = (0,)  # positions of the global tokens
-    attention_dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1  # dropout rate of attention weights
     segments: Size = 1
     eps: Positive = 1e-5
     nsp_head: bool = False

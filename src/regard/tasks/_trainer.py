@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 
 from ..errors import BadConfig, MissingFile
-from ..models import Classifier, Model, build, config_of
+from ..layers.spec import split_names
+from ..models import MODELS, Classifier, LanguageModel, Model, TextEncoder, build, config_of, find_model
 from ..runs import (
     CONFIG,
     PARAMETERS,
@@ -224,9 +226,37 @@ class _Training:
         if stored is not None:
             return build(stored.model, stored.settings)
         if (base := self._load_base()) is None:
+            self._check_kind(self.config.model)
             return build(self.config.model, {**self.task.model_settings(self.config.model, self.processor), **self.config.settings})
         body = base.model.body if isinstance(base.model, Classifier) else base.model
         copy = build(*config_of(body))  # drawn anew also if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:
             load_parameters(copy, parameters_of(body))
-        return copy
+        return self._swapped(copy)
+
+    def _check_kind(self, name: str) -> None:
+        """Refuse a model that is not one for this task, before settings of another kind of model are reported as unknown."""
+        kind, wanted = find_model(name), (LanguageModel, TextEncoder) if self.task.model_kind is Classifier else (self.task.model_kind,)
+        if not issubclass(kind, wanted):
+            fitting = ", ".join(model.facts.name for model in MODELS if issubclass(model, wanted))
+            raise BadConfig(f"{name} is not a model for {self.task.name}; those that are: {fitting}")
+
+    def _swapped(self, model: Model) -> Model:
+        """The model of the run to initialise from, with the attention that was asked for; its other settings are fixed."""
+        given = dict(self.config.settings)
+        asked = given.pop("attention_overrides", ()) or given.pop("attention", ())
+        mine = config_of(model)[1]
+        for name, value in given.items():
+            if mine.get(name) != (list(value) if isinstance(value, tuple) else value):
+                raise BadConfig(
+                    f"--set {name}={value} with --init-from: that run has {name}={mine.get(name)}; only attention can be replaced"
+                )
+        if not asked:
+            return model
+        line = (
+            ", ".join(asked) if isinstance(asked, tuple) and isinstance(asked[0], str) else asked if isinstance(asked, str) else asked[0][1]
+        )
+        swapped = model.with_attention(tuple(split_names(line)))
+        if first_process():
+            print(f"Attention replaced by {line} in {len(model.attentions())} layers of {self.config.init_from}", file=sys.stderr)
+        return swapped
