@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 CONFIG = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
+ALIASES = {"--eval-every": "--evaluate-every"}  # options that go by two names
 WIDE = 160  # columns of a table that goes to a file
 
 
@@ -56,6 +57,7 @@ def parse(kind: Any, arguments: Sequence[str], program: str, *, description: str
     if {"-h", "--help"} & set(arguments):
         print(help_text(program, inspect.getdoc(kind) or "" if description is None else description, options))
         raise SystemExit(0)
+    arguments = [ALIASES.get(one.partition("=")[0], one.partition("=")[0]) + "".join(one.partition("=")[1:]) for one in arguments]
     check_names(arguments, program, options, _index.flags())
     message = io.StringIO()
     given = {} if default is None else {"default": default}

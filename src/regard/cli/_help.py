@@ -22,7 +22,6 @@ SYNONYMS = {
     "--batch": "--batch-size",
     "--budget": "--batch-tokens",
     "--decay": "--layer-lr-decay",
-    "--eval-every": "--evaluate-every",
     "--eval-interval": "--evaluate-every",
     "--frozen": "--freeze",
     "--grad-clip": "--clip",

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import torch
 from tyro.conf import Suppress, UseAppendAction
 
 from ..errors import BadConfig
-from ..machine import keep_memory
+from ..machine import free_threads, keep_memory
 from ..runs import RunConfig, first_process, parse_options, read_config_file, to_plain
 from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
 from ..train import TrainOptions, launch
@@ -99,6 +100,7 @@ class Train(Command, Generic[TaskOptions]):
         if self.nproc_per_node > 1 and "RANK" not in os.environ:
             sys.exit(launch(self.nproc_per_node, ["-m", "regard", *sys.argv[1:]]))
         keep_memory()
+        options_of_training = self._with_threads()
         if base is not None and not self.resume:
             from .. import load_run
 
@@ -106,7 +108,7 @@ class Train(Command, Generic[TaskOptions]):
         result = train(
             task,
             options,
-            self.train,
+            options_of_training,
             self.out,
             model=self.model,
             settings=settings,
@@ -118,12 +120,27 @@ class Train(Command, Generic[TaskOptions]):
         if first_process():
             self._report(task, result)
 
+    def _with_threads(self) -> TrainOptions:
+        """The options with the number of threads that is used: chosen once, so that a resumed run computes the same."""
+        if self.train.threads < 0:
+            raise BadConfig(f"--threads {self.train.threads}: expected 1 or more, or 0 for as many as there are free cores")
+        if "RANK" in os.environ or (not self.train.threads and "OMP_NUM_THREADS" in os.environ):
+            return self.train
+        free, cores = free_threads()
+        threads = self.train.threads or free
+        torch.set_num_threads(threads)
+        if threads < cores and not self.train.threads:
+            busy = cores - threads
+            print(f"{threads} of {cores} cores: {busy} {'is' if busy == 1 else 'are'} busy; --threads {cores} uses all", file=sys.stderr)
+        return self.train.replace(threads=threads)
+
     def _report(self, task: type[Task[Any]], result: TrainResult) -> None:
         if result.seeds:
             for name in result.metrics:
                 mean, low, high = result.spread(name)
-                print(f"{name:10} {mean:.4f} ({low:.4f} to {high:.4f} over {len(result.seeds)} seeds), on validation")
-            print(f"kept: seed {result.best_seed}")
+                spread = f" ({low:.4f} to {high:.4f} over {len(result.seeds)} seeds)" if len(result.seeds) > 1 else ""
+                print(f"{name:10} {mean:.4f}{spread}, on validation")
+            print(f"Best seed, which is kept: {result.best_seed}")
         else:
             figures = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
             print(f"{result.steps} steps, {result.seconds:.0f} s; on validation: {figures}")
