@@ -269,5 +269,5 @@ class TrainOptions(LoopOptions, _Optimization):
         ends = {"steps": total, "floor": self.min_lr} if self.schedule in ENDING else {}
         if self.schedule == "wsd" and total is not None:
             ends["decay"] = max(1, round(DECAY * total))
-        build: Any = SCHEDULES[{"inverse-sqrt": "inverse_square_root"}.get(self.schedule, self.schedule)]
+        build: Any = SCHEDULES[self.schedule]
         return build(lr=self.lr, warmup_steps=warmup, **ends)
