@@ -32,7 +32,7 @@ def test_a_translator(regard):
     assert "Finished (all steps done) at step 3; best: step " in done.stderr and "Next:  regard evaluate runs/pairs" in done.stdout
     config = json.loads((regard.folder / "runs/pairs/config.json").read_text())
     assert config["model"]["config"]["depth"] == [1, 1]
-    assert len(regard("predict", "runs/pairs", "one two", "three four").stdout.splitlines()) == 2
+    assert len(regard("predict", "runs/pairs", "one two", "three four", process=True).stdout.splitlines()) == 2
     assert regard("predict", "runs/pairs", given="one two\n").stdout == regard("predict", "runs/pairs", "one two").stdout
     assert "bleu" in json.loads(regard("evaluate", "runs/pairs", "--json").stdout)
     picture = regard.folder / "map.png"
