@@ -17,6 +17,7 @@ from tyro.conf import Positional, Suppress
 from ..catalogue import field_help
 
 METAVARS: dict[type[Any], str] = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+NAMED = {"model": "NAME", "attention": "NAME", "set": "NAME=VALUE", "data": "DATA", "valid": "DATA", "test": "DATA"}  # by field
 POSITIONAL, SUPPRESS = (get_args(marked[int])[1] for marked in (Positional, Suppress))
 
 
@@ -66,7 +67,7 @@ def _option(name: str, hint: Any, value: Any, text: str, positional: bool, secti
     flag = f"--{name.replace('_', '-')}"
     if kind is bool:
         return Option(f"--no-{flag[2:]}" if value is True else flag, "", text, section=section)
-    metavar = _metavar(kind)
+    metavar = NAMED[name] if name in NAMED and kind is not bool else _metavar(kind)
     if positional:
         label = "RUN" if name == "folder" else (name.rstrip("s") if many else name).upper()
         return Option(f"{label}…" if many else label, "", text, choices=choices, required=value is MISSING, section=section)
