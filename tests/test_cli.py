@@ -245,7 +245,7 @@ def test_text_comes_before_pytorch(monkeypatch, capsys):
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 @pytest.mark.parametrize("seconds", [0.3, 0.8])
 def test_an_interrupt_while_starting_is_quiet(seconds):
-    code = "import sys; sys.stdout.write('ready'); sys.stdout.flush(); from regard.cli import main; sys.exit(main(['compare']))"
+    code = "import sys; from regard.cli import main; sys.stdout.write('ready'); sys.stdout.flush(); sys.exit(main(['compare']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.read(5) == "ready"
     time.sleep(seconds)  # somewhere in the imports; wherever it is, the answer is the same
