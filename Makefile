@@ -8,7 +8,7 @@ KILLS ?= 60
 REQUESTS ?= 10000
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
-.PHONY: help demo test check torture abuse bench claims docs-table clean
+.PHONY: help demo test check torture abuse bench claims docs-table index clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -50,6 +50,9 @@ claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) an
 
 docs-table: $(STAMP)  ## write the tables of mechanisms into docs/mechanisms.md
 	$(BIN)/python docs/table.py
+
+index: $(STAMP)  ## write what `regard list`, `show`, `--help` and completion print into src/regard/cli/index.json
+	$(BIN)/python -m regard.cli._index
 
 clean:  ## remove what was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,18 +1,28 @@
 """The command line: thin, helpful, and quiet about its insides."""
 
+import contextlib
+import io
 import json
+import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
+import tyro
 
 import regard
 from regard import MECHANISMS, catalogue
-from regard.cli import COMMANDS, main, show
-from regard.cli._command import format_settings, parse_settings
+from regard.cli import COMMANDS, GROUPS, _index, load_command, main, show
+from regard.cli._command import CONFIG, format_settings, parse_settings
 from regard.patterns import parse
 from regard.tasks import TASKS
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(autouse=True)
@@ -29,16 +39,16 @@ def test_list(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in catalogue.mechanisms())
     assert main(["list", "mechanisms", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == catalogue.rows()
+    assert json.loads(capsys.readouterr().out) == catalogue.details("mechanisms")
 
 
-@pytest.mark.parametrize("kind", ["models", "tasks", "recipes"])
+@pytest.mark.parametrize("kind", ["models", "tasks", "recipes", "patterns"])
 def test_other_lists(kind, capsys):
     assert main(["list", kind]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in catalogue.listed(kind))
     assert main(["list", kind, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == catalogue.rows(kind)
+    assert json.loads(capsys.readouterr().out) == catalogue.details(kind)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.facts.name)
@@ -78,7 +88,7 @@ def test_show_writes_the_weights_as_png(capsys, tmp_path):
 def test_show_every_task(task, capsys):
     assert main(["show", task.name]) == 0
     out = capsys.readouterr().out
-    assert f"As in:  regard train {task.name}" in out and "--data" in out and task.default_model in out
+    assert f"Examples:\n  regard train {task.name}" in out and "--data" in out and task.default_model in out
     assert main(["show", task.name, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["name"] == task.name and found["options"]["on_error"] == "stop" and found["train"]["seed"] == 0
@@ -105,10 +115,13 @@ def test_settings_of_a_model(text, value):
 def test_every_command_is_explained(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name, command in COMMANDS.items():
-        assert f"\n  {name} " in out and "As in:  regard " + name in command.__doc__
+    assert all(f"\n{group}:\n" in out for group in GROUPS)
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
         assert main([name, "--help"]) == 0
-        assert f"As in:  regard {name}" in capsys.readouterr().out
+        page = capsys.readouterr().out
+        assert f"Examples:\n  regard {name}" in page and "None" not in page and "STR" not in page
+        assert main(["help", name]) == 0 and capsys.readouterr().out == page
 
 
 def test_env(capsys):
@@ -126,9 +139,12 @@ def test_env(capsys):
     [
         (["lst"], "'list'"),
         (["list", "modles"], "'models'"),
-        (["list", "--jsn"], "--json"),
+        (["list", "--jsn"], "did you mean --json?"),
+        (["train", "translation", "--learning-rate", "1"], "did you mean --lr? See regard train translation --help"),
+        (["list", "--beam", "4"], "option of regard evaluate, regard predict"),
+        (["list", "--zzzzz"], "See regard list --help"),
         (["list", "taks"], "'tasks'"),
-        (["train", "--steps", "3"], "no task is called"),
+        (["train", "--steps", "3"], "expected a task before --steps"),
         (["evaluate"], "regard evaluate --help"),
         (["predict", "nowhere", "x"], "not a run"),
         (["look", "nowhere", "x"], "not a run"),
@@ -167,12 +183,125 @@ def test_mistakes_take_one_line_and_exit_with_2(argv, says, capsys):
 )
 def test_help_has_an_example(argv, capsys):
     assert main(argv) == 0
-    assert "As in:  regard" in capsys.readouterr().out
+    assert "Examples:\n  regard" in capsys.readouterr().out
 
 
-def test_version(capsys):
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("argv", [["--version"], ["-V"], ["version"]])
+def test_version(argv, capsys):
+    assert main(argv) == 0
     assert capsys.readouterr().out == f"regard {regard.__version__}\n"
+
+
+def test_train_alone_lists_the_tasks(capsys):
+    assert main(["train"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {task.name} " in out for task in TASKS)
+
+
+# -- start-up ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_index_is_current():
+    assert _index.FILE.read_text(encoding="utf-8") == _index.to_text(_index.build()), "run `make index`"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(["--version"], ["--help"], ["help", "show"], ["train"], ["list"], ["list", "models", "--json"], ["list", "patterns"]),
+        *(["show", "gpt2"], ["show", "translation"], ["show", "memory2020"], ["completion", "bash"], ["list", "--jsn"]),
+        *([name, "--help"] for name in COMMANDS),
+        *(["train", task.name, "--help"] for task in TASKS),
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_pytorch_does_not_import_it(argv):
+    """Not one of the big ones; in one process each, as a user starts them. Without a bound in seconds: machines differ."""
+    code = f"import sys; from regard.cli import main; main({argv!r}); print({{'torch', 'numpy', 'matplotlib', 'rich'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+def test_the_options_shown_are_those_that_are_parsed():
+    """tyro parses, `_options` explains: both must know the same names."""
+    for name in COMMANDS:
+        if name == "train":
+            continue
+        page = io.StringIO()
+        with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
+            tyro.cli(load_command(name).concrete(), args=["--help"], config=CONFIG)
+        parsed = set(re.findall(r"^\W{0,4}(?:-h, )?(--[a-z][a-z-]*)", ANSI.sub("", page.getvalue()), re.M)) - {"--help"}
+        assert parsed == {option.name for option in _index.command(name)[1] if not option.positional}, name
+
+
+def test_text_comes_before_pytorch(monkeypatch, capsys):
+    """`show` of a mechanism prints what it knows before it draws."""
+    monkeypatch.setitem(sys.modules, "regard.attention", None)  # cannot be imported
+    with pytest.raises(ImportError):
+        main(["show", "softmax"])
+    assert "Avoid it" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@pytest.mark.parametrize("seconds", [0.3, 0.8])
+def test_an_interrupt_while_starting_is_quiet(seconds):
+    code = "import sys; from regard.cli import main; sys.stdout.write('ready'); sys.stdout.flush(); sys.exit(main(['compare']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.read(5) == "ready"
+    time.sleep(seconds)  # somewhere in the imports; wherever it is, the answer is the same
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors.splitlines()[-1:] == ["regard: interrupted"] and "Traceback" not in errors
+
+
+# -- what a terminal shows ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", catalogue.KINDS)
+def test_tables_fit_80_columns_and_never_cut_a_name(kind, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", kind]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    firsts = {line.partition("  ")[0] for line in lines}
+    assert all(row["name"] in firsts for row in _index.entries(kind))
+
+
+def test_help_fits_80_columns_but_for_examples(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in _index.read()["commands"]:
+        assert main([*name.split(), "--help"]) == 0
+        long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80 and "regard " not in line]
+        assert not long or all(line.startswith("  --") for line in long), name  # choices stay whole
+
+
+def test_no_color(monkeypatch):
+    from regard.cli._command import bold
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert bold("x") == "\x1b[1mx\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert bold("x") == "x"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("translation", "--evaluate-every".lstrip("-"), "softmax", "memory2020"))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("line", "found"), [("regard sh", "show"), ("regard train tr", "translation"), ("regard train language --warm", "--warmup-steps")]
+)
+def test_bash_completes(line, found):
+    words = line.split()
+    script = subprocess.run([sys.executable, "-m", "regard", "completion", "bash"], capture_output=True, text=True, check=True).stdout
+    ask = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _regard; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", script + ask], capture_output=True, text=True, check=True)
+    assert found in done.stdout.split(), done.stderr
 
 
 def test_as_a_process():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard import MECHANISMS, Attention, Facts, Pattern, State
-from regard.cli import COMMANDS
+from regard.cli import COMMANDS, load_command
 from regard.patterns import parse
 from regard.tasks import TASKS
 
@@ -125,7 +125,7 @@ def option_names(kind: object) -> set[str]:
 
 def options_of(command: str, task: str) -> set[str]:
     """All options of `regard COMMAND`; of `regard train TASK` those of that task, of commands on a run those of any task."""
-    kinds = [COMMANDS[command]]
+    kinds = [load_command(command)]
     for each in TASKS:
         if command == "train" and task == each.name:
             kinds.append(each.Options)

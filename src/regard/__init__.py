@@ -25,48 +25,16 @@ Letters at the end of a tensor's name are its axes, in order; one legend for the
 So q_BLHK holds queries, weights_BHLM attention weights, x_BLD the activations between layers.
 """
 
+from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-
-from . import catalogue, errors, kernels, patterns
-from .attention import *  # noqa: F403  the list of mechanisms is kept once, in attention/__init__.py
-from .attention import __all__ as _mechanisms
-from .errors import RegardError
-from .layers import Block, FeedForward, MultiHead
-from .look import Maps, capture
-from .patterns import (
-    Pattern,
-    block,
-    block_memory,
-    block_window,
-    causal,
-    dilated,
-    edges,
-    from_tokens,
-    full,
-    grid_memory,
-    grid_window,
-    keep,
-    lengths,
-    local_causal,
-    per_head,
-    random_blocks,
-    same_column,
-    same_row,
-    segments,
-    since,
-    stride,
-    summary,
-    to_tokens,
-    token_blocks,
-    tokens,
-    window,
-)
+from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from collections.abc import Mapping as _Mapping
-    from typing import Any as _Any
 
+    from ._public import *  # noqa: F403
     from .models import Model as _Model
     from .runs import Run as _Run
 
@@ -94,45 +62,20 @@ def load(folder: _Path | str) -> "_Model":
     return load_run(folder).model
 
 
-__all__ = [
-    "Block",
-    "FeedForward",
-    "Maps",
-    "MultiHead",
-    "Pattern",
-    "RegardError",
-    "__version__",
-    "block",
-    "block_memory",
-    "block_window",
-    "capture",
-    "catalogue",
-    "causal",
-    "dilated",
-    "edges",
-    "errors",
-    "from_tokens",
-    "full",
-    "grid_memory",
-    "grid_window",
-    "keep",
-    "kernels",
-    "lengths",
-    "load",
-    "load_run",
-    "local_causal",
-    "patterns",
-    "per_head",
-    "random_blocks",
-    "same_column",
-    "same_row",
-    "segments",
-    "since",
-    "stride",
-    "summary",
-    "to_tokens",
-    "token_blocks",
-    "tokens",
-    "window",
-]
-__all__ += _mechanisms
+def __getattr__(name: str) -> _Any:
+    """Modules when they are used, and all other public names from `_public`: `regard --version` need not wait for PyTorch."""
+    if name.startswith("_") and name != "__all__":  # Python asks modules for names such as __path__
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _find_spec(f"{__name__}.{name}"):
+        return _import_module(f".{name}", __name__)
+    from . import _public
+
+    globals().update({each: getattr(_public, each) for each in _public.__all__})
+    globals()["__all__"] = ["__version__", "load", "load_run", *_public.__all__]
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -235,7 +235,7 @@ def test_lines_that_are_none(line):
 def test_lines_with_wrong_names():
     with pytest.raises(UnknownName, match="'softmax'"):
         Spec.read("sofmax")
-    with pytest.raises(BadConfig, match="size"):
+    with pytest.raises(UnknownName, match="size"):
         Spec.read("local(size=3)").build(heads=1, head_dim=8, length=9)
     with pytest.raises(UnknownName):
         BertConfig(vocab_size=9, attention="nothing")

@@ -260,7 +260,7 @@ def test_one_batch_is_learnt_by_heart(name):
     sizes = {"width": 48, "dropout": 0.0} | ({"hidden": 64} if isinstance(config, TransformerConfig) else {"embedding": 32})
     model, (source, n, target) = build(name, vars(replace(config, **sizes))), batch()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
+    for _ in range(120):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(source, n, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
         loss.backward()

@@ -209,6 +209,8 @@ def test_classify(root, tmp_path, capsys, base):
                 str(root / "one.tsv"),
                 "--init-from",
                 str(root / base),
+                "--freeze",
+                "0.5",
                 "--seeds",
                 "0",
                 "1",

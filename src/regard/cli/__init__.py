@@ -1,41 +1,59 @@
 """The command `regard`: every subcommand parses, calls one function of the library, and prints what it returns.
 
 Exit codes: 0 done, 1 something broke, 2 asked for what is not there or cannot be, 130 interrupted, 141 nobody reads on.
+
+Nothing here imports PyTorch before it is needed: help, lists and facts come from index.json (`_index.py`).
 """
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import Interrupted, RegardError, UnknownName
-from ._command import Command
-from .demo import Demo
-from .experiments import Check, Compare, Run
-from .generate import Complete, Serve
-from .runs import Evaluate, Export, Import, Look, Predict
-from .show import Env, List, Show
-from .train import Train
 
-# The list everything else reads: a new command is one import and one name here.
-COMMANDS: dict[str, type[Command]] = {
-    command.__name__.lower(): command
-    for command in (List, Show, Train, Evaluate, Predict, Look, Complete, Serve, Import, Export, Compare, Check, Run, Env, Demo)
+if TYPE_CHECKING:
+    from ._command import Command
+
+# The list everything else reads: a new command is one line here. Modules are imported when their command is run.
+GROUPS: dict[str, dict[str, str]] = {
+    "Explore": {
+        "list": "show:List",
+        "show": "show:Show",
+        "compare": "experiments:Compare",
+        "check": "experiments:Check",
+        "run": "experiments:Run",
+        "demo": "demo:Demo",
+        "env": "show:Env",
+    },
+    "Train": {"train": "train:Train", "evaluate": "runs:Evaluate"},
+    "Use": {"predict": "runs:Predict", "complete": "generate:Complete", "look": "runs:Look", "serve": "generate:Serve"},
+    "Exchange": {"swap": "runs:Swap", "import": "runs:Import", "export": "runs:Export"},
+    "Shell": {"completion": "completion:Completion"},
 }
-DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
-
-As in:  regard list
-        regard show softmax
-        regard show "causal & window(3)"
-        regard train translation --data numbers:en-de --out runs/numbers --minutes 2
-        regard predict runs/numbers "twenty-one"
-        regard train language --data folder --out runs/mine --minutes 5
-        regard compare linear local --lengths 512 2048 8192
+COMMANDS = {name: where for commands in GROUPS.values() for name, where in commands.items()}
+TITLE = f"regard {__version__}: the whole lineage of attention behind one contract"
+EXAMPLES = """\
+  regard demo
+  regard show softmax
+  regard train language --data book.txt --out runs/book --minutes 5
+  regard complete runs/book "Once upon a time"
 """
+
+
+def load_command(name: str) -> type[Command]:
+    """The class of a command."""
+    module, _, kind = COMMANDS[name].partition(":")
+    found: type[Command] = getattr(import_module(f".{module}", __name__), kind)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,13 +84,70 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> None:
-    if arguments in (["--version"], ["-V"]):
-        print(f"regard {__version__}")
-    elif not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: regard COMMAND [OPTIONS]\n\n{DESCRIPTION}\nCommands:")
-        for name, command in COMMANDS.items():
-            print(f"  {name:10}{(inspect.getdoc(command) or '').splitlines()[0]}")
-    elif arguments[0] not in COMMANDS:
-        raise UnknownName("command", arguments[0], COMMANDS)
-    else:
-        COMMANDS[arguments[0]].main(arguments[1:])
+    match arguments:
+        case ["--version" | "-V" | "version"]:
+            print(f"regard {__version__}")
+        case [] | ["-h" | "--help" | "help"]:
+            print(overview())
+        case ["help", *words]:
+            _run([*words, "--help"])
+        case [name, *rest] if name in COMMANDS:
+            if (arguments == ["train"] or {"-h", "--help"} & set(rest)) and _print_help(name, rest):
+                return
+            with _quiet_interrupts():
+                command = load_command(name)
+            command.main(rest)
+        case [name, *_]:
+            raise UnknownName("command", name, COMMANDS)
+
+
+def overview() -> str:
+    """What `regard --help` prints."""
+    from . import _index
+    from ._help import two_columns
+
+    lines = [TITLE, "", "usage: regard COMMAND [OPTIONS]"]
+    for group, commands in GROUPS.items():
+        lines += ["", f"{group}:"]
+        for name in commands:
+            summary = _index.command(name)[0].partition("\n")[0]
+            lines += two_columns(name, summary, left=12)
+    lines += ["", "Examples:", EXAMPLES, "regard COMMAND --help explains a command; regard --version prints the version."]
+    return "\n".join(lines)
+
+
+def _print_help(name: str, rest: Sequence[str]) -> bool:
+    """Print the stored help page; False where the page depends on a run or a file."""
+    from . import _index
+    from ._help import help_text, task_list
+
+    words = [word for word in rest if not word.startswith("-")]
+    if name == "train":
+        if words and f"train {words[0]}" not in _index.read()["commands"]:
+            return False
+        if not words:
+            print(task_list(_index.command("train")[0], _index.entries("tasks")))
+            return True
+        name = f"train {words[0]}"
+    elif words and name in ("evaluate", "predict", "look"):
+        return False
+    print(help_text(f"regard {name}", *_index.command(name)))
+    return True
+
+
+class _quiet_interrupts:
+    """Ctrl-C while modules are imported ends the process at once: an exception there may surface anywhere, and in many words."""
+
+    def __enter__(self) -> None:
+        self.before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+        if self.before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _leave)
+
+    def __exit__(self, *exc: object) -> None:
+        if self.before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"regard: interrupted\n")
+    os._exit(130)

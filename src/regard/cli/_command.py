@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import io
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes
 
 from ..errors import BadConfig, NotSupported
+from . import _index
+from ._help import check_names, complaint, help_text
+from ._options import options_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 CONFIG = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
+ALIASES = {"--eval-every": "--evaluate-every"}  # options that go by two names
+WIDE = 160  # columns of a table that goes to a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,28 +42,32 @@ class Command:
         """Parse and run."""
         parse(cls, arguments, f"regard {cls.__name__.lower()}").run()
 
+    @classmethod
+    def concrete(cls) -> Any:
+        """The class as it is parsed where no run or task says more about its options."""
+        return cls
+
     def run(self) -> None:
         raise NotImplementedError
 
 
 def parse(kind: Any, arguments: Sequence[str], program: str, *, description: str | None = None, default: Any = None) -> Any:
-    """A dataclass from the command line; a usage error is printed as one line, which greps and logs better than a frame."""
-    complaint = io.StringIO()
+    """A dataclass from the command line; a usage error is one line, which greps and logs better than a frame."""
+    options = options_of(kind, default)
+    if {"-h", "--help"} & set(arguments):
+        print(help_text(program, inspect.getdoc(kind) or "" if description is None else description, options))
+        raise SystemExit(0)
+    arguments = [ALIASES.get(one.partition("=")[0], one.partition("=")[0]) + "".join(one.partition("=")[1:]) for one in arguments]
+    check_names(arguments, program, options, _index.flags())
+    message = io.StringIO()
     given = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, prog=program, description=description, args=list(arguments), config=CONFIG, **given)
+        with contextlib.redirect_stderr(message):
+            return tyro.cli(kind, prog=program, args=list(arguments), config=CONFIG, **given)
     except SystemExit as stop:
         if stop.code:
-            print(f"regard: {_one_line(complaint.getvalue())}", file=sys.stderr)
+            raise BadConfig(complaint(message.getvalue(), program, options, arguments)) from None
         raise
-
-
-def _one_line(box: str) -> str:
-    """A framed message of several paragraphs as one line."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in box.strip().splitlines()]
-    paragraphs = " ".join(line or "\n" for line in lines[1:]).split("\n")  # the first line is the title of the frame
-    return "; ".join(" ".join(words) for words in (paragraph.split() for paragraph in paragraphs) if words)
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, Any]:
@@ -68,21 +80,11 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
         try:
             found[key] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
         except (ValueError, SyntaxError):
-            names = _names(value)
+            from ..layers.spec import split_names
+
+            names = split_names(value)
             found[key] = names[0] if len(names) == 1 else tuple(names)
     return found
-
-
-def _names(text: str) -> list[str]:
-    """Cut at commas outside of parentheses."""
-    names, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            names.append("")
-        else:
-            names[-1] += letter
-    return [name.strip() for name in names]
 
 
 def format_settings(settings: dict[str, Any]) -> tuple[str, ...]:
@@ -113,28 +115,61 @@ def check_writable(path: Path | None, option: str, suffix: str = "") -> None:
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
-def console(width: int = 160) -> Console:
+def console(width: int = WIDE) -> Console:
+    from rich.console import Console  # only here: lists and help do without it, and start faster
+
     # rich takes a pipe for a terminal of 80 columns and folds there; a file has room
     return Console() if sys.stdout.isatty() else Console(width=width)
+
+
+def bold(text: str) -> str:
+    """As a terminal shows it, if there is one and NO_COLOR is not set."""
+    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+
+
+def columns_of_terminal() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
 
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table = Table(*columns, box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*(escape(_cell(value)) for value in row))
-    console().print(table, highlight=False)
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], optional: Sequence[str] = ()) -> None:
+    """A table that fits the terminal: `optional` columns are left out in this order, then wide columns are folded, but never the first."""
+    width, shown = columns_of_terminal(), list(columns)
+    texts = [dict(zip(columns, map(_cell, row), strict=True)) for row in rows]
+    widths = {name: max([len(name), *(len(text[name]) for text in texts)]) for name in columns}
+    numbers = {name for n, name in enumerate(columns) if rows and all(isinstance(row[n], int | float) for row in rows)}
+
+    def total() -> int:
+        return sum(widths[name] for name in shown) + 2 * (len(shown) - 1)
+
+    for name in optional:
+        if total() > width:
+            shown.remove(name)
+    while total() > width and max((widths[name] for name in shown[1:]), default=0) > 10:
+        widths[max(shown[1:], key=lambda name: widths[name])] -= 1
+    print(bold("  ".join(_pad(name, widths[name], name in numbers) for name in shown).rstrip()))
+    for text in texts:
+        folded = {name: textwrap.wrap(text[name], widths[name]) or [""] for name in shown}
+        for n in range(max(map(len, folded.values()))):
+            cells = [(folded[name][n] if n < len(folded[name]) else "", name) for name in shown]
+            print("  ".join(_pad(cell, widths[name], name in numbers) for cell, name in cells).rstrip())
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """A name and a value per line."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    left = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
-        table.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
-    console().print(table, highlight=False)
+        lines = textwrap.wrap(value, max(20, columns_of_terminal() - left - 2)) or [""]
+        print(f"{bold(name)}{'':{left - len(name) + 2}}{lines[0]}".rstrip())
+        for line in lines[1:]:
+            print(f"{'':{left + 2}}{line}")
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
 
 
 def _cell(value: Any) -> str:

@@ -29,7 +29,9 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
-    """Train two translators of number words, English to German, and see how they align.
+    """Train two small translators and see how they align words.
+
+    English number words to German ones, in about two minutes.
 
     As in:  regard demo --out pictures
     """

@@ -20,7 +20,9 @@ from ._command import Command, check_writable, console, writable_folder
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Command):
-    """What mechanisms cost on this machine, and from which length each beats exact attention.
+    """Measure what mechanisms cost on this machine.
+
+    Tables of time and memory, and from which length each mechanism is faster than exact attention.
 
     As in:  regard compare
             regard compare linear local performer --lengths 512 2048 8192 --width 512 --heads 8 --plot cost.png
@@ -65,7 +67,9 @@ class Compare(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Command):
-    """Run every check of the contract on a mechanism. Exit code 1 if one fails.
+    """Check a mechanism against the contract.
+
+    The exit code is 1 if a check fails.
 
     As in:  regard check my_module:MyAttention
             regard check linear --only law memory
@@ -104,7 +108,9 @@ def find_mechanism(name: str) -> type[Attention]:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Command):
-    """Reproduce a paper's claim beside the ablation that must lose, and write a report.
+    """Reproduce a paper's claim, and write a report.
+
+    Every recipe also trains the ablation that must lose.
 
     As in:  regard run memory2020
             regard run complexity2017 --out results --seeds 0 1

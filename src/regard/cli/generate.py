@@ -21,7 +21,9 @@ from ._command import Command
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(Command):
-    """Complete prompts with a language model: the arguments, or all of standard input as one.
+    """Complete prompts with a language model.
+
+    Prompts are arguments, or all of standard input as one prompt.
 
     As in:  regard complete runs/book "Once upon a time" --max-tokens 100 --temperature 0.8 --stop "The end"
             regard complete runs/book --n 3 --seed 7 --json < prompt.txt
@@ -55,7 +57,9 @@ class Complete(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Command):
-    """Serve a language model over HTTP like OpenAI's completions: /v1/completions, /v1/models, /v1/attention, /health, /metrics.
+    """Serve a language model over HTTP, as OpenAI's API does.
+
+    Routes: /v1/completions, /v1/models, /v1/attention, /health, /metrics.
 
     As in:  regard serve runs/book
             REGARD_KEY=$(openssl rand -hex 24) regard serve runs/book --host 0.0.0.0 --port 8080

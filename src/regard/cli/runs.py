@@ -5,14 +5,15 @@ from __future__ import annotations
 import json as json_
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tyro.conf import Positional
 
+from ..errors import NotSupported
 from ..look import Layers, Maps
-from ..models import Classifier
+from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, read_config, read_json
 from ..tasks import NoOptions, Task, attention_maps, evaluate, find_task, predict
 from ._command import Command, check_writable, parse, print_json, print_table
@@ -30,11 +31,15 @@ class RunCommand(Command, Generic[TaskOptions]):
     task: TaskOptions
 
     @classmethod
+    def concrete(cls) -> Any:
+        return cls[NoOptions]  # type: ignore[index]
+
+    @classmethod
     def main(cls, arguments: Sequence[str]) -> None:
         program = f"regard {cls.__name__.lower()}"
         folder = _folder(arguments)
         if folder is None:
-            parse(cls[NoOptions], arguments, program)  # type: ignore[index]  # help, or what is missing
+            parse(cls.concrete(), arguments, program)  # what is missing
             return
         task, load = open_run(folder)
         command = parse(cls[getattr(task, cls.task_options)], arguments, f"{program} {folder}")  # type: ignore[index]
@@ -62,7 +67,9 @@ def open_run(folder: Path) -> tuple[type[Task[Any]], Callable[[], Run[Any]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(RunCommand[TaskOptions]):
-    """Metrics of a run on its test data or on other data. `regard evaluate RUN --help` shows the options of its task.
+    """Compute the metrics of a run on its test data or on other data.
+
+    `regard evaluate RUN --help` lists the options of its task.
 
     As in:  regard evaluate runs/numbers
             regard evaluate runs/mine --data "test.en test.de" --beam 5
@@ -88,7 +95,9 @@ class Evaluate(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(RunCommand[TaskOptions]):
-    """Answer inputs: the arguments, or lines of standard input. `regard predict RUN --help` shows the options of its task.
+    """Translate, classify or label inputs with a run.
+
+    Inputs are arguments, or lines of standard input. `regard predict RUN --help` lists the options of its task.
 
     As in:  regard predict runs/numbers "twenty-one" "three hundred"
             regard predict runs/mine --beam 5 --nbest 3 < sentences.txt
@@ -109,7 +118,9 @@ class Predict(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Look(RunCommand[TaskOptions]):
-    """Attention maps of a run while it reads a text, and of a translator while it writes: a heat map here, and a PNG file if asked.
+    """Show which tokens a run attends to while it reads a text.
+
+    Of a translator: also while it writes. Heat maps in the terminal, and as a PNG file.
 
     As in:  regard look runs/numbers "twenty-one" --png map.png
             regard look runs/book "Once upon a time" --layer 0 --head 2
@@ -154,8 +165,50 @@ class Look(RunCommand[TaskOptions]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Swap(Command):
+    """Replace the attention of a run by another mechanism.
+
+    All other parameters are copied; `regard train TASK --init-from NEW` trains the result further.
+
+    As in:  regard swap runs/book performer --out runs/book-performer
+            regard swap runs/book "softmax,local(radius=64)" --out runs/book-local
+            regard swap runs/book linear --layers 0 2 --out runs/book-mixed
+    """
+
+    folder: Positional[Path]
+    """Run directory, or a transformers directory."""
+    attention: Positional[str]
+    """Mechanism from `regard list`, as in linear or local(radius=64); several with commas between them are for the layers in turn."""
+    out: Path
+    """Run directory to make."""
+    layers: tuple[int, ...] = ()
+    """Numbers of the layers to change, from 0; all if not given."""
+
+    def run(self) -> None:
+        from .. import load_run, runs
+        from ..layers.spec import split_names
+
+        run = load_run(self.folder)
+        if isinstance(run.model, Classifier):
+            raise NotSupported(f"{self.folder}: swap the attention of the run that the classifier was trained from, then train it again")
+        runs.check_unused(self.out)
+        names = split_names(self.attention)
+        model = run.model.with_attention(tuple(names), layers=self.layers or None)
+        before, after = ({name for name, _ in each.named_parameters()} for each in (run.model, model))
+        name, settings = config_of(model)
+        config = replace(run.config, model=name, settings=settings, init_from=str(self.folder))
+        runs.save(replace(run, config=config, model=model), self.out)
+        new = sum(parameter.numel() for name, parameter in model.named_parameters() if name in after - before)
+        count = len(self.layers) or len(model.attentions())
+        print(f"{count} layers of {self.folder} now use {', '.join(names)}; {new:,} new parameters. wrote {self.out}")
+        print(f"Next:  regard train {run.task} --init-from {self.out} --out {self.out}-trained        regard evaluate {self.out}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Import(Command):
-    """Make a run of a published checkpoint: a directory with config.json and safetensors, as transformers writes it.
+    """Make a run of a Transformers checkpoint.
+
+    A checkpoint is a directory with config.json and safetensors, as transformers writes it.
 
     As in:  regard import downloads/bert-base-uncased --out runs/bert
     """
@@ -177,7 +230,9 @@ class Import(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Write a run as a directory that transformers' from_pretrained reads.
+    """Write a run as a Transformers checkpoint.
+
+    from_pretrained of transformers reads the directory.
 
     As in:  regard export runs/bert --to huggingface --out published/bert
     """

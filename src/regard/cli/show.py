@@ -1,62 +1,67 @@
-"""What there is: list, show, env."""
+"""What there is: list, show, env. Facts come from the index; PyTorch is imported to draw."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from rich.markup import escape
 from tyro.conf import Positional
 
-from .. import __version__, catalogue, kernels
-from ..attention import Attention
+from .. import __version__
+from ..catalogue import fold
 from ..errors import NotSupported, RegardError, ShapeError, UnknownName
-from ..look import Maps, capture
-from ..machine import environment
-from ..patterns import Pattern, causal, full, parse
-from ..patterns._parse import RULES, VALUES
-from ..runs import to_plain
-from ._command import Command, check_writable, console, print_json, print_pairs, print_table
+from . import _index
+from ._command import Command, bold, check_writable, print_json, print_pairs, print_table
+from ._help import split_examples
+
+if TYPE_CHECKING:
+    from ..attention import Attention
+    from ..look import Maps
+    from ..patterns import Pattern
 
 LONGEST = 200  # tokens; beyond that neither a terminal nor a glance holds the picture
 COLUMNS = {  # of `regard list`: fact → heading
     "mechanisms": {"name": "name", "year": "year", "formula": "what it computes", "time": "time", "memory": "memory", "paper": "paper"},
     "models": {"name": "name", "year": "year", "title": "title", "paper": "paper"},
     "tasks": {"name": "name", "summary": "what it does", "model": "default model"},
-    "recipes": {"name": "name", "year": "year", "title": "title", "takes": "takes", "paper": "paper"},
+    "recipes": {"name": "name", "summary": "question", "takes": "takes", "paper": "paper"},
+    "patterns": {"name": "name", "arguments": "arguments", "summary": "who may attend to whom"},
 }
+OPTIONAL = ("memory", "time", "paper", "takes")  # left out of a narrow terminal, in this order
 ABILITIES = {"cross": "attend to another sequence", "state": "stream step by step", "bias": "take a bias on its scores"}  # by fact
 
 
 @dataclass(frozen=True, kw_only=True)
 class List(Command):
-    """List mechanisms, models, tasks or recipes.
+    """List mechanisms, models, tasks, recipes or patterns.
 
-    As in:  regard list mechanisms --json
+    As in:  regard list
+            regard list models
+            regard list mechanisms --json
     """
 
     what: Positional[str] = "mechanisms"
-    """mechanisms, models, tasks or recipes."""
+    """mechanisms, models, tasks, recipes or patterns."""
     json: bool = False
     """Print JSON."""
 
     def run(self) -> None:
         if self.what not in COLUMNS:
             raise UnknownName("list", self.what, COLUMNS)
-        rows, columns = catalogue.rows(self.what), COLUMNS[self.what]  # type: ignore[arg-type]  # checked above
+        rows, columns = _index.entries(self.what), COLUMNS[self.what]
         if self.json:
             return print_json(rows)
-        print_table(list(columns.values()), [[str(row.get(key, "")) for key in columns] for row in rows])
+        cells = [[str(row.get(key, "")) for key in columns] for row in rows]
+        print_table(list(columns.values()), cells, [name for name in OPTIONAL if name in columns])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Show(Command):
-    """Explain a mechanism, a model, a task or a recipe; draw a mechanism or a pattern.
+    """Explain a mechanism, model, task or recipe; draw a pattern.
 
     As in:  regard show softmax
+            regard show gpt2
             regard show "causal & (window(3) | tokens(0))" --length 20 --png pattern.png
     """
 
@@ -73,13 +78,17 @@ class Show(Command):
         if not 2 <= self.length <= LONGEST:
             raise ShapeError(f"--length {self.length}: expected 2 to {LONGEST}")
         check_writable(self.png, "--png", ".png")
-        try:
-            entry = catalogue.find(self.name)
-        except UnknownName:
+        kind, entry = find(self.name)
+        if entry is None:
             return self._pattern(_pattern(self.name))
-        if entry in catalogue.tasks().values():
-            return self._task(entry)
-        self._entry(entry)
+        if kind == "mechanisms":
+            return self._mechanism(entry)
+        if self.png is not None:
+            raise NotSupported(f"--png {self.png}: {self.name} has no weights to draw; only mechanisms and patterns do")
+        if self.json:
+            return print_json(entry)
+        _heading(entry)
+        {"models": _print_model, "tasks": _print_task, "recipes": _print_recipe}[kind](entry)
 
     def _pattern(self, pattern: Pattern) -> None:
         if pattern.heads > 16:
@@ -92,36 +101,29 @@ class Show(Command):
         if self.png is not None:
             self._wrote(pattern.save_png(self.png, self.length))
 
-    def _task(self, task: Any) -> None:
-        row = catalogue.row(task)
-        options = to_plain(task.Options())
-        if self.json:
-            return print_json(row | {"options": options, "train": to_plain(task.default_train)})
-        console().print(f"[bold]{escape(row['name'])}[/bold] ({escape(row['class'])})", highlight=False)
-        print(inspect.getdoc(task), end="\n\n")
-        print_pairs([("Model", task.default_model), *((f"--{name.replace('_', '-')}", str(value)) for name, value in options.items())])
-        print(f"\nregard train {task.name} --help explains them.")
+    def _mechanism(self, entry: dict[str, Any]) -> None:
+        if not self.json:
+            _heading(entry)
+            _print_mechanism(entry)
+            print(flush=True)  # the text is there at once; the picture takes the seconds that PyTorch needs to be imported
+        from ..attention import find_mechanism
 
-    def _entry(self, entry: Any) -> None:
-        row, notes, maps, why = catalogue.row(entry), catalogue.notes(entry), None, ""
-        if entry in catalogue.mechanisms().values():
-            try:
-                maps = example(entry, self.length)
-            except NotSupported as error:
-                why = str(error)
+        maps, why = None, ""
+        try:
+            maps = example(find_mechanism(entry["name"]), self.length)
+        except NotSupported as error:
+            why = str(error)
         if self.json:
             drawn = {} if maps is None else {"pattern": maps.view().pattern, "weights_LM": maps.view().weights_BHLM[0, 0].tolist()}
-            print_json(row | {"notes": notes} | drawn)
+            print_json(entry | drawn)
+        elif maps is not None:
+            print("Its weights where the second half of a sequence repeats the first (queries are rows, keys are columns):\n")
+            maps.show()
         else:
-            _print_entry(row, notes)
-            if maps is not None:
-                print("\nIts weights where the second half of a sequence repeats the first (queries are rows, keys are columns):\n")
-                maps.show()
-            elif why:
-                print(f"\nNo picture: {why}.")
+            print(f"No picture: {why}.")
         if self.png is not None:
             if maps is None:
-                raise NotSupported(f"{self.name} has no weights to draw: {why or 'only mechanisms do'}")
+                raise NotSupported(f"{self.name} has no weights to draw: {why}")
             self._wrote(maps.save_png(self.png))
 
     def _wrote(self, path: Path) -> None:
@@ -131,7 +133,7 @@ class Show(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Env(Command):
-    """This machine, what regard found on it, and whether bfloat16 is safe.
+    """Report this machine, and whether bfloat16 is safe on it.
 
     As in:  regard env --json
     """
@@ -140,36 +142,89 @@ class Env(Command):
     """Print JSON."""
 
     def run(self) -> None:
+        import sys
+
+        from .. import kernels
+        from ..machine import environment
+
+        print("Measuring bfloat16; the first time this takes some seconds …", file=sys.stderr, flush=True)
         found = {"regard": __version__, **environment(), "kernels": kernels.forms()}
         print_json(found) if self.json else print_pairs(_flat(found))
 
 
+def find(name: str) -> tuple[str, dict[str, Any] | None]:
+    """The kind and the entry of what is called `name`, by its class, or by a published size of a model; None if nothing is."""
+    for kind in ("mechanisms", "models", "tasks", "recipes"):
+        for entry in _index.entries(kind):
+            names = [entry["name"], *([] if kind == "recipes" else [entry["class"]]), *entry.get("sizes", ())]
+            if fold(name) in map(fold, names):
+                return kind, entry
+    return "", None
+
+
 def _pattern(text: str) -> Pattern:
     """A pattern, or an error that knows of the mechanisms too."""
-    if text.replace("-", "_").isidentifier() and text not in RULES and text not in VALUES:  # one word, so perhaps a mistyped name
-        names = [name for kind in catalogue.KINDS for name in catalogue.listed(kind)]
-        raise UnknownName("mechanism, model, task, recipe or pattern", text, [*names, *VALUES, *RULES])
+    rules = [row["name"] for row in _index.entries("patterns")]
+    if text.replace("-", "_").isidentifier() and text not in rules:  # one word, so perhaps a mistyped name
+        names = [row["name"] for kind in ("mechanisms", "models", "tasks", "recipes") for row in _index.entries(kind)]
+        raise UnknownName("mechanism, model, task, recipe or pattern", text, [*names, *rules])
+    from ..patterns import parse
+
     return parse(text)
 
 
-def _print_entry(row: dict[str, Any], notes: dict[str, str]) -> None:
-    console().print(f"[bold]{escape(row['name'])}[/bold] ({escape(row['class'])}, {row['year']})", highlight=False)
-    console().print(escape(row["summary"]) + "\n", highlight=False)
-    abilities = [(text, bool(row[fact])) for fact, text in ABILITIES.items() if fact in row]
-    patterns = row.get("patterns", "any")
+def _heading(entry: dict[str, Any]) -> None:
+    facts = ", ".join(str(fact) for fact in (entry["class"], entry.get("year")) if fact)
+    print(f"{bold(entry['name'])} ({facts})\n{entry['summary']}\n")
+
+
+def _paper(entry: dict[str, Any]) -> str:
+    return f"{entry['title']}, {entry['paper']}"
+
+
+def _print_mechanism(entry: dict[str, Any]) -> None:
+    notes, patterns = entry["notes"], entry["patterns"]
+    abilities = [(text, bool(entry[fact])) for fact, text in ABILITIES.items()]
     lines = {
-        "Computes": row.get("formula", ""),
-        "Cost": notes.get("Cost", f"time {row.get('time', '')}, memory {row.get('memory', '')}"),
+        "Computes": entry["formula"],
+        "Cost": notes.get("Cost", f"time {entry['time']}, memory {entry['memory']}"),
         "Patterns": patterns if isinstance(patterns, str) else ", ".join(patterns),
-        "Causal": row.get("causal", ""),
+        "Causal": entry["causal"],
         "Can": ", ".join(text for text, yes in abilities if yes),
         "Cannot": ", ".join(text for text, yes in abilities if not yes),
-        "Use it": notes.get("Use it", ""),
-        "Avoid it": notes.get("Avoid it", ""),
-        "Limits": notes.get("Limits", ""),
-        "Paper": f"{row.get('title', '')}, {row.get('paper', '')}",
+        **{heading: notes.get(heading, "") for heading in ("Use it", "Avoid it", "Limits")},
+        "Paper": _paper(entry),
     }
-    print_pairs([(heading, str(text)) for heading, text in lines.items() if text])
+    print_pairs([(heading, text) for heading, text in lines.items() if text])
+
+
+def _print_model(entry: dict[str, Any]) -> None:
+    notes = {heading: entry["notes"].get(heading, "") for heading in ("Cost", "Use it", "Avoid it", "Limits")} | {"Paper": _paper(entry)}
+    print_pairs([(heading, text) for heading, text in notes.items() if text])
+    print("\nSettings (--set NAME=VALUE):\n")
+    rows = [[row["name"], row["default"] or "(from the data)", row["meaning"]] for row in entry["settings"]]
+    print_table(["setting", "default", "meaning"], rows)
+    if entry["sizes"]:
+        print()
+        print_pairs([("Published sizes (--model NAME)", ", ".join(entry["sizes"]))])
+
+
+def _print_task(entry: dict[str, Any]) -> None:
+    print_pairs([("Model", entry["model"]), *((f"--{name.replace('_', '-')}", str(value)) for name, value in entry["options"].items())])
+    print("\nExamples:", *(f"  {line}" for line in split_examples(entry["doc"])[1]), sep="\n")
+    print(f"\nregard train {entry['name']} --help explains the options.")
+
+
+def _print_recipe(entry: dict[str, Any]) -> None:
+    print_pairs(
+        [
+            ("Takes", f"{entry['takes']} on two CPU cores, for all seeds ({', '.join(map(str, entry['seeds']))})"),
+            ("Compares", "; ".join(entry["variants"])),
+            *(("Claim", claim) for claim in entry["claims"]),
+            ("Paper", _paper(entry)),
+            ("Run", f"regard run {entry['name']}"),
+        ]
+    )
 
 
 def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -189,6 +244,11 @@ def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps
     """
     if not 2 <= length <= LONGEST:
         raise ShapeError(f"length={length}: expected 2 to {LONGEST}")
+    import torch
+
+    from ..look import capture
+    from ..patterns import causal, full
+
     width = 8
     with torch.random.fork_rng(devices=[]):  # the parameters of a mechanism are drawn from the global generator
         torch.manual_seed(seed)

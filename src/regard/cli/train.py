@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import torch
 from tyro.conf import Suppress, UseAppendAction
 
-from ..errors import BadConfig, UnknownName
-from ..machine import keep_memory
+from ..errors import BadConfig
+from ..machine import free_threads, keep_memory
 from ..runs import RunConfig, first_process, parse_options, read_config_file, to_plain
 from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
 from ..train import TrainOptions, launch
@@ -25,7 +26,9 @@ TaskOptions = TypeVar("TaskOptions")
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Command, Generic[TaskOptions]):
-    """Train a model on a task; `regard train TASK --help` shows its options.
+    """Train a model on your data.
+
+    `regard train TASK --help` lists the options of a task.
 
     As in:  regard train language --out runs/python --minutes 5
             regard train translation --data numbers:en-de --out runs/numbers --minutes 2
@@ -35,9 +38,11 @@ class Train(Command, Generic[TaskOptions]):
     out: Path | None = None
     """Run directory."""
     model: str = ""
-    """Name from `regard list models`."""
+    """Name from `regard list models`, or a published size, as in gpt2-small."""
+    attention: str = ""
+    """Mechanism of the self-attention layers: linear, local(radius=64), or one per layer in turn: softmax,local. With --init-from it replaces that of the run."""
     set: UseAppendAction[tuple[str, ...]] = ()
-    """Setting of the model, as in --set width=128; may be repeated."""
+    """Setting of the model, as in --set width=128; may be repeated. `regard show MODEL` lists them."""
     init_from: Path | None = None
     """Run (or transformers directory) whose model and tokenizer to begin with."""
     from_scratch: bool = False
@@ -67,7 +72,7 @@ class Train(Command, Generic[TaskOptions]):
         if known.resume and known.out is not None:
             given = resumed_config(known.out)
         if not named and given is None:
-            return _help(arguments)
+            raise BadConfig(f"expected a task before {arguments[0]}: {', '.join(task.name for task in TASKS)}; see regard train --help")
         task = find_task(arguments[0] if named or given is None else given.task)
         if given is not None and given.task != task.name:
             raise BadConfig(f"{known.out if known.resume else known.config} is of the task {given.task}, not {task.name}")
@@ -76,12 +81,14 @@ class Train(Command, Generic[TaskOptions]):
             arguments[1:] if named else arguments,
             f"regard train {task.name}",
             description=inspect.getdoc(task),
-            default=_defaults(cls, task, given),
+            default=train_defaults(cls, task, given),
         )
         command.run()
 
     def run(self) -> None:
         task, settings = find_task(self.task_name), parse_settings(self.set)
+        if self.attention:
+            settings["attention_overrides"] = (("*", self.attention),)
         options: Any = self.task
         base: Any = self.init_from
         if self.print_config:
@@ -93,6 +100,7 @@ class Train(Command, Generic[TaskOptions]):
         if self.nproc_per_node > 1 and "RANK" not in os.environ:
             sys.exit(launch(self.nproc_per_node, ["-m", "regard", *sys.argv[1:]]))
         keep_memory()
+        options_of_training = self._with_threads()
         if base is not None and not self.resume:
             from .. import load_run
 
@@ -100,7 +108,7 @@ class Train(Command, Generic[TaskOptions]):
         result = train(
             task,
             options,
-            self.train,
+            options_of_training,
             self.out,
             model=self.model,
             settings=settings,
@@ -112,19 +120,34 @@ class Train(Command, Generic[TaskOptions]):
         if first_process():
             self._report(task, result)
 
+    def _with_threads(self) -> TrainOptions:
+        """The options with the number of threads that is used: chosen once, so that a resumed run computes the same."""
+        if self.train.threads < 0:
+            raise BadConfig(f"--threads {self.train.threads}: expected 1 or more, or 0 for as many as there are free cores")
+        if "RANK" in os.environ or (not self.train.threads and "OMP_NUM_THREADS" in os.environ):
+            return self.train
+        free, cores = free_threads()
+        threads = self.train.threads or free
+        torch.set_num_threads(threads)
+        if threads < cores and not self.train.threads:
+            busy = cores - threads
+            print(f"{threads} of {cores} cores: {busy} {'is' if busy == 1 else 'are'} busy; --threads {cores} uses all", file=sys.stderr)
+        return self.train.replace(threads=threads)
+
     def _report(self, task: type[Task[Any]], result: TrainResult) -> None:
         if result.seeds:
             for name in result.metrics:
                 mean, low, high = result.spread(name)
-                print(f"{name:10} {mean:.4f} ({low:.4f} to {high:.4f} over {len(result.seeds)} seeds), on validation")
-            print(f"kept: seed {result.best_seed}")
+                spread = f" ({low:.4f} to {high:.4f} over {len(result.seeds)} seeds)" if len(result.seeds) > 1 else ""
+                print(f"{name:10} {mean:.4f}{spread}, on validation")
+            print(f"Best seed, which is kept: {result.best_seed}")
         else:
             figures = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
             print(f"{result.steps} steps, {result.seconds:.0f} s; on validation: {figures}")
         print(f"Next:  {task.next_commands.format(out=self.out)}")
 
 
-def _defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None) -> Train[Any]:
+def train_defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None) -> Train[Any]:
     """What options are where the command line says nothing: the task's own, those of a file, or those of the run to resume."""
     if given is None:
         return kind(task_name=task.name, model=task.default_model, task=task.Options(), train=task.default_train)
@@ -138,12 +161,3 @@ def _defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | 
         task=parse_options(task.Options, to_plain(task.Options()) | given.options, where),
         train=parse_options(TrainOptions, to_plain(task.default_train) | given.train, "training"),
     )
-
-
-def _help(arguments: Sequence[str]) -> None:
-    if arguments and arguments[0] not in ("-h", "--help"):
-        raise UnknownName("task", arguments[0], [task.name for task in TASKS])
-    print("usage: regard train TASK [OPTIONS]\n")
-    print(f"{inspect.getdoc(Train)}\n\nTasks:")
-    for task in TASKS:
-        print(f"  {task.name:14}{(inspect.getdoc(task) or '').splitlines()[0]}")

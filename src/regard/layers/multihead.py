@@ -25,6 +25,9 @@ from ..patterns import Full, Pattern, causal, full, lengths
 from .packing import Packing
 from .positions import Position
 from .positionwise import NoNorm, Norm
+from .spec import Spec
+
+LENGTH = 2048  # keys that a mechanism given by name is sized for; one that needs more is given as an object
 
 
 class CrossCache(State):
@@ -117,6 +120,7 @@ class MultiHead(nn.Module):
     end: of L queries and M keys the last query is at position M − 1; so a memory that ends with x itself, as in Transformer-XL,
     has the right distances.
 
+    attention     a mechanism, or its name as in "linear" or "local(radius=64)"; softmax attention by default
     kv_heads      heads of k and v, a divisor of `heads`: consecutive query heads share one
     head_dim      size per head of q and k, and of v unless `value_dim` is given; width / heads by default
     memory_width  width of the memory where it differs from x
@@ -136,7 +140,7 @@ class MultiHead(nn.Module):
         self,
         width: int,
         heads: int,
-        attention: Attention | None = None,
+        attention: Attention | str | None = None,
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
@@ -162,6 +166,9 @@ class MultiHead(nn.Module):
         K = width // heads if head_dim is None else head_dim
         V = K if value_dim is None else value_dim
         self.width, self.memory_width, self.heads, self.kv_heads = width, memory_width or width, heads, groups
+        if isinstance(attention, str):
+            spec = Spec.read(attention)
+            attention, within = spec.build(heads=heads, head_dim=K, length=LENGTH), spec.pattern & within
         self.attention = SoftmaxAttention() if attention is None else attention
         self.position, self.within = position, within
         norm = NoNorm if qk_norm is None else qk_norm

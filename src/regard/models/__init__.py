@@ -45,27 +45,31 @@ SIZES: Sizes = {name: config for model in MODELS for name, config in model.sizes
 
 def of_size(name: str, **settings: Any) -> Model:
     """The published model called `name`, freshly initialised: `of_size("gpt2-small")`. Settings given here replace the published ones."""
-    for model in MODELS:
-        if name in model.sizes:
-            return build(model.facts.name, asdict(model.sizes[name]) | settings)
-    raise UnknownName("model size", name, SIZES)
+    if name not in SIZES:
+        raise UnknownName("model size", name, SIZES)
+    return build(name, settings)
 
 
 def find_model(name: str) -> type[Model]:
-    """The class of the model called `name`."""
+    """The class of the model called `name`, or of the published size called so."""
     known = {model.facts.name: model for model in MODELS}
-    if name not in known:
-        raise UnknownName("model", name, known)
-    return known[name]
+    sizes = {size: model for model in MODELS for size in model.sizes}
+    if name not in known | sizes:
+        raise UnknownName("model", name, known | sizes)
+    return (known | sizes)[name]
 
 
-def build(name: str, config: Mapping[str, Any]) -> Model:
-    """The model called `name` with these settings, freshly initialised; `build(*config_of(model))` has the architecture of `model`."""
+def build(name: str, config: Mapping[str, Any] | None = None, /, **more: Any) -> Model:
+    """The model called `name` with these settings, freshly initialised; `build(*config_of(model))` has the architecture of `model`.
+
+    `name` may be a published size; settings then replace the published ones: `build("gpt2-small", vocab_size=65, attention="linear")`.
+    """
     model = find_model(name)
+    config = (asdict(model.sizes[name]) if name in SIZES else {}) | dict(config or {}) | more
     settings = {field.name: field for field in fields(model.Config)}
     for key in config:
         if key not in settings:
-            raise UnknownName(f"setting of {name}", str(key), settings)
+            raise UnknownName(f"setting of {name}", str(key), [each for each in settings if each != "attention_overrides"])
     missing = [key for key, field in settings.items() if field.default is MISSING and key not in config]
     if missing:
         raise BadConfig(f"{name} cannot be built without {' and '.join(missing)}; got {', '.join(config) or 'no settings'}")

@@ -25,7 +25,7 @@ from ._model import Count, Model, ModelConfig, Positive, Probability, Size
 
 @dataclass(frozen=True, kw_only=True)
 class TextEncoderConfig(ModelConfig):
-    vocab_size: Size
+    vocab_size: Size  # number of tokens in the vocabulary
     max_length: Size = 512  # longest text, for positional embeddings
 
 
@@ -78,14 +78,14 @@ class TextEncoder(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TextEncoderConfig):
-    width: Size = 256
-    depth: Size = 4
+    width: Size = 256  # width of the model: features per token between layers
+    depth: Size = 4  # number of layers
     hidden: Size = 1024  # width inside the feed-forward layers
     segments: Count = 2  # number of segment embeddings; 0: none
     padding: Count | None = None  # as in RoBERTa: positions count from padding + 1 and leave out tokens with this id
     embedding_width: Size | None = None  # of the embeddings, where it differs from the width: a linear layer follows them (ELECTRA)
-    dropout: Probability = 0.1
-    activation: str = "gelu"
+    dropout: Probability = 0.1  # dropout rate
+    activation: str = "gelu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
     eps: Positive = 1e-12  # of the layer norms
     pooler: bool = True  # a linear layer and tanh over the first token: one vector per text
     mlm_head: bool = True  # masked language modelling
@@ -100,7 +100,7 @@ class EncoderConfig(TextEncoderConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsConfig(EncoderConfig):
-    heads: Size = 4
+    heads: Size = 4  # attention heads per layer
 
     def __post_init__(self) -> None:
         super().__post_init__()

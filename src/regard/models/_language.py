@@ -29,7 +29,7 @@ PADDED = 2.0  # if one row per document would make the batch larger than this fa
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(ModelConfig):
-    vocab_size: Size
+    vocab_size: Size  # number of tokens in the vocabulary
     context_length: Size = 1024  # longest text, for positional embeddings and mechanisms that need it; recurrent and rotary models read on
 
 
@@ -59,10 +59,10 @@ class LanguageModel(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(LanguageModelConfig):
-    width: Size = 256
-    heads: Size = 4
-    depth: Size = 4
-    attention: str | tuple[str, ...] = "softmax"  # of all layers, or of the layers in turn: see `Spec`
+    width: Size = 256  # width of the model: features per token between layers
+    heads: Size = 4  # attention heads per layer
+    depth: Size = 4  # number of layers
+    attention: str | tuple[str, ...] = "softmax"  # mechanism of all layers, or several for the layers in turn: softmax,local
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attention", attention_lines(type(self).__name__, self.attention))

@@ -5,22 +5,22 @@ The types of a config's fields say which values are allowed.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, StepState, find_mechanism, mechanisms
+from ..attention import Attention, StepState, mechanisms
 from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError, UnknownName
 from ..kernels import fast_linear
 from ..layers import Block, MultiHead
-from ..patterns import Full, Pattern, causal, full, lengths, parse
+from ..layers.spec import Spec, split_names
+from ..patterns import Pattern, causal, lengths
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -53,12 +53,16 @@ class ModelConfig:
     Every value is checked against the type of its field when a config is made; JSON's lists become tuples.
     """
 
-    attention_overrides: tuple[tuple[str, str], ...] = ()  # (path, mechanism) of replaced attentions: see `Model.with_attention`
+    attention_overrides: tuple[
+        tuple[str, str], ...
+    ] = ()  # (path, mechanism) of replaced attentions: see `Model.with_attention`; ("*", "softmax, local"): of all, in turn
 
     def __post_init__(self) -> None:
         wrong = []
         for name, kind in get_type_hints(type(self), include_extras=True).items():
             value = getattr(self, name)
+            if get_origin(kind) is tuple and isinstance(value, int | float | str):  # a single value stands for all of a tuple
+                value = (value,) * (1 if get_args(kind)[-1] is Ellipsis else len(get_args(kind)))
             try:
                 object.__setattr__(self, name, msgspec.convert(value, kind))
             except msgspec.ValidationError as error:
@@ -98,8 +102,22 @@ class Model(nn.Module):
             raise BadConfig(f"{type(self).__name__}: config={config!r}; expected a {self.Config.__name__}")
         self.config = config
         self._build()
-        for path, line in config.attention_overrides:
+        self.config = replace(config, attention_overrides=tuple(self._by_path(config.attention_overrides).items()))
+        for path, line in self.config.attention_overrides:
             _swap(self, path, Spec.read(line))
+
+    def _by_path(self, overrides: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Each override under the path of its layer; `*` stands for all self-attention layers, with the mechanisms in turn."""
+        found: dict[str, str] = {}
+        for path, line in overrides:
+            if path != "*":
+                found[path] = line
+                continue
+            if not (parts := list(self.attentions())):
+                raise NotSupported(f"{type(self).__name__} has no MultiHead whose mechanism could be replaced by {line}")
+            names = split_names(line)
+            found |= {part: names[n % len(names)] for n, part in enumerate(parts)}
+        return found
 
     def _build(self) -> None:
         """Create the submodules that `self.config` describes."""
@@ -181,47 +199,6 @@ def eval_mode(model: Any) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
-
-
-class Spec(NamedTuple):
-    """A mechanism, its settings and its pattern, as one line of a config:
-
-    local                                               sized for the model
-    local(radius=64)                                    with these settings
-    softmax(dropout=0.1) under window(64) | tokens(0)   restricted to a pattern
-    """
-
-    kind: type[Attention]
-    settings: dict[str, Any] | None = None  # None: sized for the model
-    pattern: Pattern = full
-
-    @classmethod
-    def read(cls, text: str) -> Spec:
-        """Parse a line; it is never run as code."""
-        call, _, under = text.partition(" under ")
-        pattern = parse(under) if under else full
-        if call.isidentifier():
-            return cls(find_mechanism(call), None, pattern)
-        try:
-            match ast.parse(call.strip(), mode="eval").body:
-                case ast.Call(func=ast.Name(id=name), args=[], keywords=given) if all(option.arg for option in given):
-                    return cls(find_mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            pass
-        raise BadConfig(f"{text!r} names no mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
-
-    def build(self, *, heads: int, head_dim: int, length: int) -> Attention:
-        """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""
-        if self.settings is None:
-            return self.kind.sized(heads=heads, head_dim=head_dim, length=length)
-        try:
-            return self.kind(**self.settings)
-        except TypeError as wrong:
-            raise BadConfig(f"{self.kind.__name__} does not take the settings {self.settings}: {wrong}") from wrong
-
-    def __str__(self) -> str:
-        given = "" if self.settings is None else f"({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
-        return self.kind.facts.name + given + ("" if isinstance(self.pattern, Full) else f" under {self.pattern}")
 
 
 def attention_lines(config: str, attention: object, parts: int = 1) -> tuple[str, ...]:

@@ -109,13 +109,13 @@ class RecurrentStack(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(TranslatorConfig):
-    embedding: Size = 256
+    embedding: Size = 256  # width of the token embeddings
     width: Size = 256  # of the decoder; half of it per direction of a bidirectional encoder
-    depth: Size = 2
+    depth: Size = 2  # number of layers
     cell: str = "lstm"  # rnn, gru or lstm
-    bidirectional: bool = False
+    bidirectional: bool = False  # read the source in both directions
     reverse_source: bool = True  # read the source backwards, so that its first token is close to the first target token
-    dropout: Probability = 0.2
+    dropout: Probability = 0.2  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

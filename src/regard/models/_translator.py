@@ -25,8 +25,8 @@ from ._model import Model, ModelConfig, Size, Step
 
 @dataclass(frozen=True, kw_only=True)
 class TranslatorConfig(ModelConfig):
-    source_vocab_size: Size
-    target_vocab_size: Size
+    source_vocab_size: Size  # number of source tokens
+    target_vocab_size: Size  # number of target tokens
     max_length: Size = 512  # longest sequence, for learned positions and mechanisms that need it; recurrent models read on
 
 

@@ -16,7 +16,7 @@ from ._model import ModelFacts, Sizes, Spec, build_heads
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(HeadsConfig):
-    attention: str = "softmax(dropout=0.1)"  # a mechanism, optionally with settings and a pattern: see `Spec`
+    attention: str = "softmax(dropout=0.1)"  # mechanism of all layers, with settings or a pattern if needed: softmax under window(64)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,11 +19,11 @@ from ._model import Count, ModelFacts, Probability, Size
 @dataclass(frozen=True, kw_only=True)
 class BigBirdConfig(HeadsConfig):
     max_length: Size = 4096
-    block: Size = 64
+    block: Size = 64  # tokens per block
     random: Count = 3  # random blocks per block of queries
     drawn: bool = True  # False: the first block is counted once more for each instead, as transformers does in evaluation
-    seed: Count = 1
-    attention_dropout: Probability = 0.1
+    seed: Count = 1  # of the random blocks
+    attention_dropout: Probability = 0.1  # dropout rate of attention weights
     activation: str = "gelu_tanh"
 
     @property

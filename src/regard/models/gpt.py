@@ -18,7 +18,7 @@ from ._model import ModelFacts, Probability, Size, Sizes
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(DecoderConfig):
     context_length: Size = 512
-    dropout: Probability = 0.1
+    dropout: Probability = 0.1  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from ._model import ModelFacts, Probability, Sizes
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config(DecoderConfig):
-    dropout: Probability = 0.1
+    dropout: Probability = 0.1  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

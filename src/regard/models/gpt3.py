@@ -20,7 +20,7 @@ from ._model import ModelFacts, Probability, Size, Sizes
 class GPT3Config(DecoderConfig):
     context_length: Size = 2048
     head_dim: Size = 64  # heads · head_dim may differ from the width, as in the paper's "XL"
-    dropout: Probability = 0.0
+    dropout: Probability = 0.0  # dropout rate
     attention: str | tuple[str, ...] = ("softmax", "local(radius=255)")  # a band of 256 tokens in every other layer
 
 

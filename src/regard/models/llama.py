@@ -23,7 +23,7 @@ from ._model import ModelFacts, Positive, Probability, Size, Sizes
 class LlamaConfig(DecoderConfig):
     context_length: Size = 2048  # not a limit: for mechanisms that need a length
     kv_heads: Size = 4  # heads of keys and values, a divisor of `heads`
-    head_dim: Size = 64
+    head_dim: Size = 64  # size of each head
     hidden: Size = 688  # width inside the feed-forward layers: 8/3 of the width keeps the parameter count of an ungated one
     base: Positive = 10_000.0  # of the rotary angles
     stretch: tuple[int | float, ...] = ()  # of the rotary angles, for texts longer than in training; see `Rotary`
@@ -32,7 +32,7 @@ class LlamaConfig(DecoderConfig):
     qk_norm: bool = False  # an RMS norm of each head's queries and keys; Qwen 3 has it
     part: Positive = 1.0  # share of each head's features that rotary embeddings rotate; Phi 3 and 4 have some with less
     tied: bool = False  # tied input and output embeddings
-    dropout: Probability = 0.0
+    dropout: Probability = 0.0  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,8 +15,8 @@ class LongformerConfig(HeadsConfig):
     max_length: Size = 4096
     window: tuple[int, ...] = (512,)  # width of the window, both sides together: one number, or one per layer
     at: tuple[int, ...] = (0,)  # positions of the global tokens
-    attention_dropout: Probability = 0.1
-    segments: Count = 1
+    attention_dropout: Probability = 0.1  # dropout rate of attention weights
+    segments: Count = 1  # number of segment embeddings
     padding: Count | None = 0  # the published tables have 1, as RoBERTa's, from which they were initialised
     eps: Positive = 1e-5
     nsp_head: bool = False

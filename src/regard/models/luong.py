@@ -24,7 +24,7 @@ from ._translator import Decoding
 @dataclass(frozen=True, kw_only=True)
 class LuongConfig(RecurrentConfig):
     # the paper's dot, general, concat, location, local_monotonic, local_predictive, local_predictive_general; or any other
-    attention: str = "general"
+    attention: str = "general"  # mechanism that attends to the source
     feeding: bool = True  # input feeding
     radius: Size = 10  # of local mechanisms: the paper's D
 

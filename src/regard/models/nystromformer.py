@@ -13,7 +13,7 @@ from ._model import ModelFacts, Positive, Size
 
 @dataclass(frozen=True, kw_only=True)
 class NystromformerConfig(HeadsConfig):
-    landmarks: Size = 64
+    landmarks: Size = 64  # number of landmarks
     segmented: Size = 512  # kept for export: transformers takes texts of exactly this length, here they have any length
     kernel: Size = 65  # width of the convolution over the values
     activation: str = "gelu_tanh"

@@ -25,22 +25,22 @@ from ._model import Count, ModelFacts, Positive, Probability, Size
 @dataclass(frozen=True, kw_only=True)
 class ReformerConfig(TextEncoderConfig):
     max_length: Size = 4096
-    width: Size = 256
-    heads: Size = 4
-    head_dim: Size = 64
-    hidden: Size = 512
-    layers: tuple[str, ...] = ("local", "lsh", "local", "lsh")
+    width: Size = 256  # width of the model: features per token between layers
+    heads: Size = 4  # attention heads per layer
+    head_dim: Size = 64  # size of each head
+    hidden: Size = 512  # width inside the feed-forward layers
+    layers: tuple[str, ...] = ("local", "lsh", "local", "lsh")  # mechanism of each layer
     axial: tuple[Size, ...] = ()  # rows, columns, features per row, features per column; empty: a table of `max_length` positions
     chunk: tuple[Size, Size] = (64, 64)  # chunk size of local and of lsh layers
     before: tuple[Count, Count] = (1, 1)  # chunks before a token's own that it attends to, of local and lsh layers
     after: tuple[Count, Count] = (0, 0)  # chunks after it
-    rounds: Size = 1
+    rounds: Size = 1  # hash rounds of lsh layers
     buckets: tuple[Size, ...] = ()  # number of hash buckets, or its factors; empty: about two per chunk of the text
     seed: tuple[int, ...] = (0,)  # of the hash functions; empty: drawn anew at each call
-    dropout: Probability = 0.05
+    dropout: Probability = 0.05  # dropout rate
     attention_dropout: Probability = 0.05  # of local layers only
-    activation: str = "relu"
-    eps: Positive = 1e-12
+    activation: str = "relu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
+    eps: Positive = 1e-12  # of the layer norms
     causal: bool = False  # causal, as a language model
     mlm_head: bool = True  # an output projection to the vocabulary
 

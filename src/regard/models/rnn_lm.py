@@ -24,10 +24,10 @@ from ._translator import Decoding
 @dataclass(frozen=True, kw_only=True)
 class RNNLMConfig(LanguageModelConfig):
     cell: str = "lstm"  # or "gru", "rnn"
-    embedding: Size = 256
-    width: Size = 256
-    depth: Size = 2
-    dropout: Probability = 0.0
+    embedding: Size = 256  # width of the token embeddings
+    width: Size = 256  # width of the model: features per token between layers
+    depth: Size = 2  # number of layers
+    dropout: Probability = 0.0  # dropout rate
     tied: bool = False  # tied input and output embeddings; needs embedding = width
 
     def __post_init__(self) -> None:

@@ -25,15 +25,15 @@ from ._translator import Decoding, Translator, TranslatorConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RNNsearchConfig(TranslatorConfig):
-    embedding: Size = 256
+    embedding: Size = 256  # width of the token embeddings
     width: Size = 256  # of the decoder, and of each direction of the encoder
     alignment: Size = 256  # hidden units of the additive score
-    maxout: Size = 128
-    attention: str = "additive"
-    bidirectional: bool = True
+    maxout: Size = 128  # maxout units before the output projection
+    attention: str = "additive"  # mechanism that attends to the source
+    bidirectional: bool = True  # read the source in both directions
     reset_after: bool = False  # apply r after the matmul with U, as in PyTorch; the paper applies it before
     output_state: str = "current"  # s_i, as in the paper's main text; "previous" is that of its appendix
-    dropout: Probability = 0.2
+    dropout: Probability = 0.2  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,16 +24,16 @@ from ._translator import Translator, TranslatorConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(TranslatorConfig):
-    width: Size = 256
-    heads: Size = 4
-    depth: tuple[Size, Size] = (3, 3)  # of the encoder and the decoder
+    width: Size = 256  # width of the model: features per token between layers
+    heads: Size = 4  # attention heads per layer
+    depth: tuple[Size, Size] = (3, 3)  # layers of the encoder and of the decoder; one number is that of both
     hidden: Size = 1024  # width inside the feed-forward layers
-    dropout: Probability = 0.1
+    dropout: Probability = 0.1  # dropout rate
     tied: str = "all"  # embeddings shared by source, target and output; "output": by target and output; "none"
     placement: str = "pre"  # of the norms; the paper's is "post"
     position: str = "sinusoidal"  # or "sinusoidal_halves" (all sines, then all cosines, as Marian has them), "learned", "rotary", "none"
     attention: str | tuple[str, str, str] = "softmax"  # of encoder, decoder and cross-attention; a single name is that of all three
-    activation: str = "relu"
+    activation: str = "relu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
     output_bias: bool = False  # a bias per token of the vocabulary
 
     def __post_init__(self) -> None:

@@ -6,7 +6,9 @@ With several seeds each is trained in a folder of its own, OUT/seed-N, and OUT b
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing import Any
 import torch
 
 from ..errors import BadConfig, MissingFile
-from ..models import Classifier, Model, build, config_of
+from ..layers.spec import split_names
+from ..models import MODELS, Classifier, LanguageModel, Model, TextEncoder, build, config_of, find_model
 from ..runs import (
     CONFIG,
     PARAMETERS,
@@ -31,7 +34,9 @@ from ..runs import (
 )
 from ..train import Result, TrainOptions, fit
 from ..train.checkpoint import has_checkpoint
+from ..train.log import check_installed
 from ..train.parameters import load_parameters, parameters_of
+from . import _summary
 from ._base import DataOptions, Dataset, Task, find_task, load_run
 
 
@@ -160,6 +165,7 @@ class _Training:
     def run(self) -> TrainResult:
         if not self.task.options.data:
             raise BadConfig(f"no data to train {self.task.name} on; name some with --data")
+        check_installed([name for name in ("tensorboard", "wandb", "mlflow") if getattr(self.options, name)])
         raw = self.task.read()
         if self.resume:
             self.processor = self.task.load_processor(self.out)
@@ -174,6 +180,8 @@ class _Training:
             )
         self.task = self.task.settle(dataset)
         self.config = replace(self.config, digest=dataset.digest, skipped=dataset.skipped)
+        if dataset.skipped:
+            self._say(f"Skipped: {dataset.skipped}")
         if self.options.seeds:
             return self._all_seeds(dataset)
         return TrainResult(**vars(self._one_seed(dataset, self.out, self.options)), best_seed=self.options.seed)
@@ -206,9 +214,12 @@ class _Training:
         model = self.task.adapt(body, self.processor)
         if self.config.init_from is not None and not self.config.from_scratch:
             self.task.freeze(model)
+        model.to(_device(options.device))
         objective = self.task.objective(dataset, self.processor, model, options.seed)
         self.metric = objective.metric
         name, settings = config_of(body)
+        if not resume:
+            options = self._begin(name, settings, model, dataset, objective, options)
         config = replace(self.config, model=name, settings=settings, train=to_plain(options))
         if not resume:
             if out != self.out and not (self.out / CONFIG).exists():  # the first of several seeds
@@ -219,14 +230,68 @@ class _Training:
         steps = -(-len(objective.batches(0)) // options.accumulate) if options.needs_steps else None
         return fit(model, objective, options.to_config(steps), out, resume=resume, progress=self.progress)
 
+    def _begin(
+        self, name: str, settings: dict[str, Any], model: Model, dataset: Dataset[Any], objective: Any, options: TrainOptions
+    ) -> TrainOptions:
+        """Say what is about to happen; the options with a warm-up that fits the budget, also one in minutes."""
+        per_epoch = -(-len(objective.batches(0)) // options.accumulate)
+        measure = first_process() and (self.progress or (options.minutes is not None and options.warmup_steps is None))
+        seconds = _summary.seconds_per_step(model, objective, options.accumulate) if measure else None
+        for line in _summary.describe(name, settings, model, dataset, options, per_epoch, seconds):
+            self._say(line)
+        if options.minutes is None or int(os.environ.get("WORLD_SIZE", "1")) > 1:  # processes must agree, and measure differently
+            return options
+        return options.with_warmup(_summary.budget_steps(options, per_epoch, seconds))
+
+    def _say(self, line: str) -> None:
+        if first_process():
+            print(line, file=sys.stderr, flush=True)
+
     def _body(self, stored: RunConfig | None) -> Model:
         """The model before it is adapted to the task: as stored if a checkpoint has its parameters, of the run to initialise from, or by name."""
         if stored is not None:
             return build(stored.model, stored.settings)
         if (base := self._load_base()) is None:
+            self._check_kind(self.config.model)
             return build(self.config.model, {**self.task.model_settings(self.config.model, self.processor), **self.config.settings})
         body = base.model.body if isinstance(base.model, Classifier) else base.model
         copy = build(*config_of(body))  # drawn anew also if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:
             load_parameters(copy, parameters_of(body))
-        return copy
+        return self._swapped(copy)
+
+    def _check_kind(self, name: str) -> None:
+        """Refuse a model that is not one for this task, before settings of another kind of model are reported as unknown."""
+        kind, wanted = find_model(name), (LanguageModel, TextEncoder) if self.task.model_kind is Classifier else (self.task.model_kind,)
+        if not issubclass(kind, wanted):
+            fitting = ", ".join(model.facts.name for model in MODELS if issubclass(model, wanted))
+            raise BadConfig(f"{name} is not a model for {self.task.name}; those that are: {fitting}")
+
+    def _swapped(self, model: Model) -> Model:
+        """The model of the run to initialise from, with the attention that was asked for; its other settings are fixed."""
+        given = dict(self.config.settings)
+        asked = given.pop("attention_overrides", ()) or given.pop("attention", ())
+        mine = config_of(model)[1]
+        for name, value in given.items():
+            if mine.get(name) != (list(value) if isinstance(value, tuple) else value):
+                raise BadConfig(
+                    f"--set {name}={value} with --init-from: that run has {name}={mine.get(name)}; only attention can be replaced"
+                )
+        if not asked:
+            return model
+        line = (
+            ", ".join(asked) if isinstance(asked, tuple) and isinstance(asked[0], str) else asked if isinstance(asked, str) else asked[0][1]
+        )
+        swapped = model.with_attention(tuple(split_names(line)))
+        self._say(f"Attention replaced by {line} in {len(model.attentions())} layers of {self.config.init_from}")
+        return swapped
+
+
+def _device(name: str) -> torch.device:
+    """The device of this name, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as wrong:
+        raise BadConfig(f"--device {name}: this machine or this PyTorch has none; use cpu ({str(wrong).splitlines()[0]})") from wrong
+    return device

@@ -49,8 +49,8 @@ class ClassifyOptions(DataOptions):
     """Labelled examples: .tsv or .jsonl (also .gz, .xz)."""
     fields: tuple[str, ...] = ()
     """Names of columns or fields, or numbers of columns from 1: the texts, then the label; usual names are found without."""
-    freeze: float = 0.5
-    """With --init-from: share of the layers, from below, that stays frozen, with the embeddings."""
+    freeze: float = 0.0
+    """With --init-from: share of the layers, from below, that stays frozen, with the embeddings; 0.5 suits large published checkpoints."""
     layer_lr_decay: float = 0.9
     """Factor of the learning rate from one layer to the one below it."""
     tokenizer: TokenizerKind = "bpe"

@@ -80,7 +80,7 @@ class Language(TextTask[LanguageOptions]):
     model_kind = LanguageModel
     length_option = "context_length"
     default_model = "gpt2"
-    default_train = TrainOptions(lr=1e-3, warmup_steps=100, evaluate_every=500)
+    default_train = TrainOptions(lr=1e-3, evaluate_every=500)
     next_commands = 'regard evaluate {out}        regard complete {out} "a prompt"        regard look {out} "a text"'
 
     def objective(self, dataset: Dataset[TokenizedText], processor: TextProcessor, model: Model, seed: int) -> LanguageObjective:

@@ -96,7 +96,7 @@ class Masked(TextTask[MaskedOptions]):
     model_kind = TextEncoder
     length_option = "max_length"
     default_model = "bert"
-    default_train = TrainOptions(lr=1e-3, warmup_steps=100, evaluate_every=500)
+    default_train = TrainOptions(lr=1e-3, evaluate_every=500)
     next_commands = "regard evaluate {out}        regard train classify --init-from {out} --data examples.tsv --out runs/classifier"
 
     def settle(self, dataset: Dataset[TokenizedText]) -> Self:

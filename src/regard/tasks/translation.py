@@ -124,10 +124,10 @@ class Translation(Task[TranslationOptions]):
         sources, right = [s for s, _ in pairs], [t for _, t in pairs]
         found = score([text for text, _ in translations(run, sources, Beam(size=options.beam))], right, sources)
         return Report(
-            metrics={"bleu": found.bleu, "chrf": found.chrf, "exact_match": found.exact_match},
+            metrics=found.metrics(),
             notes=(f"{len(pairs):,} sentences; signature: {found.signature}",),
-            columns=("source words", "sentences", "bleu", "exact_match"),
-            rows=[(length, *numbers) for length, numbers in found.by_length.items()],
+            columns=("source words", "sentences", *(() if found.single_words else ("bleu",)), "exact_match"),
+            rows=[(length, n, *(() if found.single_words else (bleu,)), same) for length, (n, bleu, same) in found.by_length.items()],
             details={"sentences": len(pairs), "signature": found.signature},
         )
 
@@ -198,7 +198,7 @@ class TranslationObjective:
         some = self.valid[: self.options.valid_sentences]
         answers = _translations(model, self.tokenizers, [s for s, _ in some], GREEDY)
         found = score([text for text, _ in answers], [t for _, t in some])
-        return {"loss": loss, "accuracy": accuracy, "bleu": found.bleu, "chrf": found.chrf, "exact_match": found.exact_match}
+        return {"loss": loss, "accuracy": accuracy, **found.metrics()}
 
 
 def summed_loss(model: Translator, batch: PairBatch, label_smoothing: float) -> tuple[Tensor, Tensor, int]:
@@ -266,6 +266,11 @@ class Score:
     exact_match: float
     signature: str
     by_length: dict[str, tuple[int, float, float]]  # source words "1–5" → (sentences, BLEU, exact match)
+    single_words: bool = False  # all references are: BLEU, which counts up to four words in a row, is then 0 whatever the quality
+
+    def metrics(self) -> dict[str, float]:
+        found = {"bleu": self.bleu, "chrf": self.chrf, "exact_match": self.exact_match}
+        return {name: value for name, value in found.items() if name != "bleu" or not self.single_words}
 
 
 def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | None = None, step: int = 5) -> Score:
@@ -283,7 +288,9 @@ def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | N
         part = sacrebleu.corpus_bleu([found[n] for n in numbers], [[right[n] for n in numbers]])
         by_length[f"{group * step + 1}–{(group + 1) * step}"] = (len(numbers), part.score, sum(same[n] for n in numbers) / len(numbers))
     chrf = sacrebleu.corpus_chrf(list(found), [list(right)]).score
-    return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length)
+    return Score(
+        whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length, all(len(one.split()) < 2 for one in right)
+    )
 
 
 # -- attention maps ----------------------------------------------------------------------------------------------------

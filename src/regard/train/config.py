@@ -15,6 +15,9 @@ from .optim import OPTIMIZERS, Adafactor, AdamW, Muon, OptimizerConfig
 from .schedule import SCHEDULES, InverseSquareRoot, Schedule
 
 STEPS = 3000  # where no budget is given
+WARMUP = 400  # steps, at most, where the warm-up is not given
+DECAY = 0.2  # share of the steps in which a WSD schedule falls
+ENDING = ("cosine", "linear", "wsd")  # schedules that fall to a floor at the last step
 Sharding = Literal["none", "full"]
 Precision = Literal["float32", "bfloat16", "auto"]
 
@@ -85,6 +88,10 @@ class LoopOptions:
     """Train with torch.compile: minutes to start; for large models with few batch shapes."""
     tensorboard: bool = False
     """Write TensorBoard event files beside metrics.jsonl."""
+    wandb: bool = False
+    """Log to Weights & Biases (its own environment variables choose project and mode)."""
+    mlflow: bool = False
+    """Log to MLflow (MLFLOW_TRACKING_URI chooses where)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +179,12 @@ class _Optimization:
     """muon needs the fewest steps, adafactor the least memory (use --lr 1e-2), lamb is for very large batches."""
     lr: float = 2e-3
     """Peak learning rate."""
-    schedule: Literal["inverse_square_root", "cosine", "linear", "constant"] = "inverse_square_root"
-    """Learning rate after the warm-up; cosine and linear fall to --min-lr at the end of --steps or --epochs."""
-    warmup_steps: int | None = 400
-    """Warm-up steps; None: a tenth of all steps."""
+    schedule: Literal["inverse-sqrt", "cosine", "linear", "wsd", "constant"] = "inverse-sqrt"
+    """Learning rate after the warm-up; cosine, linear and wsd (in its last fifth) fall to --min-lr at the end of --steps or --epochs."""
+    warmup_steps: int | None = None
+    """Warm-up steps; if not given, a tenth of the budget, at most 400."""
     min_lr: float = 0.0
-    """Learning rate at the end of a cosine or linear schedule."""
+    """Learning rate at the end of a cosine, linear or wsd schedule."""
     weight_decay: float | None = None
     """Weight decay of matrices; the optimizer's own default if not given."""
     betas: tuple[float, float] | None = None
@@ -189,7 +196,16 @@ class TrainOptions(LoopOptions, _Optimization):
     """How long, with which optimizer and schedule, and on how many processes to train."""
 
     BUDGETS: ClassVar[tuple[str, ...]] = ("steps", "epochs", "minutes")
-    RESUMABLE: ClassVar[tuple[str, ...]] = ("sharding", "compile", "tensorboard")  # may differ when resumed: the result is the same
+    RESUMABLE: ClassVar[tuple[str, ...]] = (
+        "sharding",
+        "compile",
+        "tensorboard",
+        "wandb",
+        "mlflow",
+        "device",
+        "threads",
+        "log_every",
+    )  # may differ when resumed: the result is the same
 
     average: int = 5
     evaluate_every: int = 0
@@ -198,6 +214,10 @@ class TrainOptions(LoopOptions, _Optimization):
     """Steps between lines of metrics.jsonl."""
     save_every: int = 0
     """Steps between checkpoints; 0: at the end of each epoch (and every ten minutes)."""
+    device: str = "cpu"
+    """Where to train: cpu, cuda, cuda:1, mps."""
+    threads: int = 0
+    """CPU threads; 0: as many as there are free cores."""
     seeds: tuple[int, ...] = ()
     """Train once per seed, each in OUT/seed-N, and keep the best on validation; empty: once, with --seed."""
 
@@ -226,7 +246,14 @@ class TrainOptions(LoopOptions, _Optimization):
     @property
     def needs_steps(self) -> bool:
         """Whether `to_config` has to know the steps of an epoch."""
-        return self.epochs is not None and (self.schedule in ("cosine", "linear") or self.warmup_steps is None)
+        return self.epochs is not None and (self.schedule in ENDING or self.warmup_steps is None)
+
+    def with_warmup(self, steps: int | None) -> TrainOptions:
+        """The same with the warm-up decided, for a budget that will reach about this many steps."""
+        if self.warmup_steps is not None or steps is None:
+            return self
+        least = 1 if self.schedule == "inverse-sqrt" else 0  # which falls from the end of the warm-up
+        return self.replace(warmup_steps=max(least, min(WARMUP, steps // 10)))
 
     def _optimizer(self) -> OptimizerConfig:
         given = {name: getattr(self, name) for name in ("weight_decay", "betas") if getattr(self, name) is not None}
@@ -236,9 +263,11 @@ class TrainOptions(LoopOptions, _Optimization):
             raise BadConfig(f"{self.optimizer} takes no {' and no '.join(given)}; leave it out, or choose adamw") from wrong
 
     def _schedule(self, total: int | None) -> Schedule:
-        if total is None and (self.schedule in ("cosine", "linear") or self.warmup_steps is None):
+        if total is None and self.schedule in ENDING:
             raise BadConfig(f"the schedule {self.schedule} needs to know its end; give steps or epochs")
-        warmup = (total or 0) // 10 if self.warmup_steps is None else self.warmup_steps
-        ends = {"steps": total, "floor": self.min_lr} if self.schedule in ("cosine", "linear") else {}
+        warmup = self.with_warmup(total).warmup_steps if total is not None or self.warmup_steps is not None else WARMUP
+        ends = {"steps": total, "floor": self.min_lr} if self.schedule in ENDING else {}
+        if self.schedule == "wsd" and total is not None:
+            ends["decay"] = max(1, round(DECAY * total))
         build: Any = SCHEDULES[self.schedule]
         return build(lr=self.lr, warmup_steps=warmup, **ends)

@@ -226,3 +226,18 @@ def filled(model: nn.Module, tensors: Mapping[str, Tensor], keep: bool) -> Itera
 
 
 # -- starting processes ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def on_cpu(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is on the CPU; its parameters stay the same objects, so an optimizer keeps them."""
+    first = next(model.parameters(), None)
+    if first is None or first.device.type == "cpu":
+        yield
+        return
+    device = first.device
+    model.cpu()
+    try:
+        yield
+    finally:
+        model.to(device)

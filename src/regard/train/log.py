@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ..errors import NotSupported
 from .checkpoint import cannot
@@ -23,7 +25,7 @@ class Log:
     `curves` get every line, and are flushed before each checkpoint.
     """
 
-    def __init__(self, path: Path, length: int = 0, curves: TensorBoard | None = None):
+    def __init__(self, path: Path, length: int = 0, curves: TensorBoard | Curves | None = None):
         self._path, self._curves = path, curves
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,16 +91,108 @@ class TensorBoard:
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
         """Finite numbers of training and evaluation events."""
-        if event in ("train", "evaluation"):
-            for name, value in values.items():
-                if name != "step" and math.isfinite(value):
-                    self._writer.add_scalar(f"{event}/{name}", value, values["step"])
+        for name, value in _numbers(event, values).items():
+            self._writer.add_scalar(name, value, values["step"])
 
     def flush(self) -> None:
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
+
+
+# -- Weights & Biases, MLflow: the same numbers under the same names ----------------------------------------------------
+
+
+class WandB:
+    """A run of Weights & Biases, named after the folder; a resumed run continues the same one."""
+
+    def __init__(self, folder: Path, step: int = 0):
+        module = _tracker("wandb", "Weights & Biases")
+        name = folder.resolve().name
+        self._run = module.init(name=name, id=_digest(folder), resume="allow", dir=str(folder))
+
+    def write(self, event: str, values: Mapping[str, Any]) -> None:
+        if numbers := _numbers(event, values):
+            self._run.log(numbers, step=values["step"])
+
+    def flush(self) -> None:
+        pass  # its own process sends what it got
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """A run of MLflow, named after the folder; a resumed run continues the one whose id was kept beside the checkpoints."""
+
+    def __init__(self, folder: Path, step: int = 0):
+        self._module, kept = _tracker("mlflow", "MLflow"), folder / "mlflow-run.txt"
+        old = kept.read_text(encoding="utf-8").strip() if step and kept.exists() else None
+        run = self._module.start_run(run_id=old) if old else self._module.start_run(run_name=folder.resolve().name)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept.write_text(run.info.run_id + "\n", encoding="utf-8")
+
+    def write(self, event: str, values: Mapping[str, Any]) -> None:
+        if numbers := _numbers(event, values):
+            self._module.log_metrics(numbers, step=values["step"])
+
+    def flush(self) -> None:
+        pass  # every call is a request of its own
+
+    def close(self) -> None:
+        self._module.end_run()
+
+
+def _tracker(name: str, title: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise NotSupported(
+            f"{title} is not installed; pip install 'regard[{name}]', or leave it out: metrics.jsonl has the same numbers"
+        ) from error
+
+
+def _numbers(event: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Finite numbers of training and evaluation events."""
+    if event not in ("train", "evaluation"):
+        return {}
+    return {f"{event}/{name}": value for name, value in values.items() if name != "step" and math.isfinite(value)}
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
+
+
+class Curves:
+    """Several of these as one."""
+
+    KINDS: ClassVar[dict[str, Any]] = {"wandb": WandB, "mlflow": MLflow}
+
+    def __init__(self, wanted: Sequence[str], folder: Path, step: int):
+        self._all: list[Any] = [TensorBoard(folder / "tensorboard", step)] if "tensorboard" in wanted else []
+        self._all += [kind(folder, step) for name, kind in self.KINDS.items() if name in wanted]
+
+    def write(self, event: str, values: Mapping[str, Any]) -> None:
+        for each in self._all:
+            each.write(event, values)
+
+    def flush(self) -> None:
+        for each in self._all:
+            each.flush()
+
+    def close(self) -> None:
+        for each in self._all:
+            each.close()
+
+
+def check_installed(wanted: Sequence[str]) -> None:
+    """Raise an error for what is wanted and not installed, before anything is written."""
+    if "tensorboard" in wanted:
+        writer()
+    for name, title in (("wandb", "Weights & Biases"), ("mlflow", "MLflow")):
+        if name in wanted:
+            _tracker(name, title)
 
 
 # -- progress: a bar, or plain lines where there is no terminal --------------------------------------------------------

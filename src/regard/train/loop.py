@@ -29,10 +29,10 @@ from . import checkpoint as checkpoints
 from . import distributed
 from .config import TrainConfig
 from .launcher import Signals
-from .log import Log, Progress, TensorBoard, describe, progress_for, writer
+from .log import Curves, Log, Progress, check_installed, describe, progress_for
 from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
 from .state import State, Window, seed_all
-from .task import AfterStep, Objective, Rated
+from .task import AfterStep, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 YOUNG = 20  # steps before the usual gradient norm is known
@@ -74,8 +74,8 @@ class _Loop:
         self.model, self.task, self.config, self.out = model, task, config, out
         self.signals, self.shown = signals, shown
         self.first = distributed.rank() == 0
-        if config.tensorboard:
-            writer()  # in all processes: one that fails alone would leave the others waiting
+        self.trackers = [name for name in ("tensorboard", "wandb", "mlflow") if getattr(config, name)]
+        check_installed(self.trackers)  # in all processes: one that fails alone would leave the others waiting
         self.device = next(model.parameters()).device
         self.cut = config.sharding == "full" and distributed.world() > 1
         # the loss of the model, or of a sharded copy: then the model has parameters only during evaluations and at the end
@@ -105,7 +105,7 @@ class _Loop:
             self.objective.compile(dynamic=True)
         self.objective = distributed.parallel(self.objective, self.config.accumulate)
         if self.first:
-            curves = TensorBoard(self.out / "tensorboard", step) if self.config.tensorboard else None
+            curves = Curves(self.trackers, self.out, step) if self.trackers else None
             self.log = Log(self.out / "metrics.jsonl", length, curves)
             for reason in found.skipped if found else ():
                 self.shown.say(f"skipped checkpoint: {reason}")
@@ -201,10 +201,20 @@ class _Loop:
             self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **metrics})
             checkpoints.save_parameters(self.out / "model.safetensors", parameters_of(self.model))
             tried = ", ".join(f"{name} {figures[metric.name]:.4g}" for name, (_, figures) in candidates.items())
-            self.shown.say(f"ended by {ended_by} after step {position.step}; {metric.name}: {tried}; kept: {chosen}")
+            self.shown.say(f"Finished ({self._why(ended_by)}) at step {position.step}; best: step {position.best_step}")
+            self.shown.say(f"Parameters kept: {chosen} ({metric.name}: {tried})")
         distributed.barrier()
         position_facts = position.step, position.epoch, position.tokens, position.skipped, position.seconds
         return Result(*position_facts, ended_by, chosen, metrics)
+
+    def _why(self, ended_by: str) -> str:
+        """Why training ended, in words."""
+        budget, position = self.config.budget, self.state.position
+        if ended_by == "patience":
+            return f"no improvement in {self.config.patience} evaluations"
+        if budget.steps is not None and position.step >= budget.steps:
+            return "all steps done"
+        return "all epochs done" if budget.epochs is not None and position.epoch >= budget.epochs else "time limit reached"
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
@@ -249,7 +259,7 @@ class _Loop:
         mine = distributed.share(group, distributed.rank(), distributed.world())
         for n, (index, item, counts) in enumerate(mine):
             seed_all(self.config.seed, position.epoch, position.index + index)
-            batch = self.task.batch(item)
+            batch = to_device(self.task.batch(item), self.device)
             with distributed.adding(self.objective, now=n == len(mine) - 1):
                 with autocast(position.precision, self.device):
                     summed, loss = self.objective(batch)
@@ -305,7 +315,8 @@ class _Loop:
                 seed_all(self.config.seed, "evaluation")
                 with torch.no_grad():
                     self.model.eval()
-                    metrics = {name: float(number) for name, number in self.task.evaluate(self.model).items()}
+                    with distributed.on_cpu(self.model):  # tasks make the batches of their evaluations there
+                        metrics = {name: float(number) for name, number in self.task.evaluate(self.model).items()}
                     self.model.train()
         if self.first:
             if metric.name not in metrics:

@@ -145,7 +145,7 @@ class Constant(Schedule):
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "noam": Noam,
-    "inverse_square_root": InverseSquareRoot,
+    "inverse-sqrt": InverseSquareRoot,
     "cosine": Cosine,
     "linear": Linear,
     "wsd": WSD,

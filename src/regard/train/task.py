@@ -28,9 +28,10 @@ So dropout and random cropping may use the ordinary calls and still be the same 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 
@@ -87,3 +88,18 @@ class Rated(Protocol):
     """A task that also gives learning-rate factors by parameter name, 1 by default."""
 
     def rates(self, model: nn.Module) -> Mapping[str, float]: ...
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on the device, whatever it is made of: dataclasses, tuples, lists, dictionaries."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{each.name: to_device(getattr(batch, each.name), device) for each in fields(batch) if each.init})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(each, device) for each in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(to_device(each, device) for each in batch)
+    return {name: to_device(each, device) for name, each in batch.items()} if isinstance(batch, dict) else batch

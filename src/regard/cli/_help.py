@@ -1,0 +1,150 @@
+"""Help texts and messages about options, from the rows of `_options`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import BadConfig
+from ._options import Option
+
+WIDEST = 100  # columns; longer lines are hard to read
+LEFT = 26  # columns for names
+
+# What other programs call it, and older versions of regard did.
+SYNONYMS = {
+    "--attn": "--attention",
+    "--bad": "--on-error",
+    "--base": "--init-from",
+    "--batch": "--batch-size",
+    "--budget": "--batch-tokens",
+    "--decay": "--layer-lr-decay",
+    "--eval-interval": "--evaluate-every",
+    "--frozen": "--freeze",
+    "--grad-clip": "--clip",
+    "--learning-rate": "--lr",
+    "--lr-scheduler": "--schedule",
+    "--max-new-tokens": "--max-tokens",
+    "--max-steps": "--steps",
+    "--num-samples": "--n",
+    "--output": "--out",
+    "--output-dir": "--out",
+    "--tokens": "--tokenizer",
+    "--vocab": "--vocab-size",
+    "--warmup": "--warmup-steps",
+}
+
+
+def width() -> int:
+    return max(50, min(WIDEST, shutil.get_terminal_size().columns))
+
+
+def usage(program: str, options: Sequence[Option]) -> str:
+    arguments = [option.name if option.required else f"[{option.name}]" for option in options if option.positional]
+    needed = [f"{option.name} {option.value}" for option in options if option.required and not option.positional]
+    return " ".join(["usage:", program, *arguments, *needed, "[OPTIONS]"])
+
+
+def help_text(program: str, description: str, options: Sequence[Option]) -> str:
+    """The page that COMMAND --help prints: usage, what it does, examples, options by section."""
+    about, examples = split_examples(description)
+    lines = textwrap.wrap(usage(program, options), width(), subsequent_indent=" " * 7)
+    for paragraph in about:
+        lines += ["", *textwrap.wrap(paragraph, width())]
+    if examples:
+        lines += ["", "Examples:", *(f"  {example}" for example in examples)]
+    sections = dict.fromkeys(option.section for option in options if not option.positional)
+    if positional := [option for option in options if option.positional]:
+        lines += ["", "Arguments:", *_rows(positional)]
+    for section in sections or {"": None}:
+        rows = [option for option in options if option.section == section and not option.positional]
+        if section == "":
+            rows.append(Option("-h, --help", "", "Print this page."))
+        lines += ["", f"{section or 'Options'}:", *_rows(rows)]
+    return "\n".join(lines)
+
+
+def split_examples(description: str) -> tuple[list[str], list[str]]:
+    """Paragraphs of a docstring, and the commands after `As in:`."""
+    about, _, examples = description.partition("As in:")
+    paragraphs = [" ".join(paragraph.split()) for paragraph in about.strip().split("\n\n")]
+    return [paragraph for paragraph in paragraphs if paragraph], [line.strip() for line in examples.splitlines() if line.strip()]
+
+
+def _rows(options: Iterable[Option]) -> list[str]:
+    lines = []
+    for option in options:
+        name = f"{option.name} {option.value}".strip()
+        default = "required" if option.required and not option.positional else f"default: {option.default}" if option.default else ""
+        lines += two_columns(name, f"{option.help}{f' ({default})' if default else ''}")
+    return lines
+
+
+def two_columns(name: str, text: str, left: int = LEFT) -> list[str]:
+    """A name and what it means; a long name has a line of its own."""
+    wrapped = textwrap.wrap(text, width() - left - 2) or [""]
+    if len(name) > left - 2:
+        return [f"  {name}", *(f"{'':{left + 2}}{line}".rstrip() for line in wrapped)]
+    return [f"  {name:{left}}{wrapped[0]}".rstrip(), *(f"{'':{left + 2}}{line}" for line in wrapped[1:])]
+
+
+def task_list(about: str, tasks: Iterable[Mapping[str, str]]) -> str:
+    """What `regard train` without a task prints."""
+    paragraphs, examples = split_examples(about)
+    lines = ["usage: regard train TASK [OPTIONS]", "", *paragraphs, "", "Tasks:"]
+    for task in tasks:
+        lines += two_columns(task["name"], task["summary"], left=14)
+    return "\n".join([*lines, "", "Examples:", *(f"  {example}" for example in examples)])
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+def check_names(arguments: Sequence[str], program: str, options: Sequence[Option], others: Mapping[str, Iterable[str]]) -> None:
+    """Refuse an option that does not exist, naming one that does: of this command, or else `others`, the options of other commands."""
+    known = {option.name for option in options if not option.positional} | {"--help", "-h"}
+    for argument in arguments:
+        if argument == "--":
+            return
+        name = argument.partition("=")[0].replace("_", "-")
+        if not re.fullmatch(r"--[a-z][a-z-]*", name) or name in known:
+            continue
+        raise BadConfig(f"{program} has no option {name}; {_nearest(name, known, others)} See {program} --help")
+
+
+def _nearest(name: str, known: set[str], others: Mapping[str, Iterable[str]]) -> str:
+    if (synonym := SYNONYMS.get(name)) in known:
+        return f"did you mean {synonym}?"
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
+    near = near or [each for each in sorted(known) if len(name) > 4 and (each.startswith(f"{name}-") or name.startswith(f"{each}-"))][:2]
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    wanted = {name, synonym}
+    elsewhere = [command for command, names in others.items() if wanted & set(names)]
+    if elsewhere:
+        return f"it is an option of {', '.join(f'regard {command}' for command in elsewhere[:3])}."
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else "check the spelling."
+
+
+def complaint(box: str, program: str, options: Sequence[Option], arguments: Sequence[str]) -> str:
+    """tyro's framed message as one line in our words."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in box.strip().splitlines()]
+    paragraphs = " ".join(line or "\n" for line in lines[1:]).split("\n")  # the first line is the title of the frame
+    first = next((" ".join(words) for words in (paragraph.split() for paragraph in paragraphs) if words), "invalid arguments")
+    if first.startswith(("Missing from", "Required", "The following")):
+        missing = [option for option in options if option.required and (option.positional or option.name not in arguments)]
+        first = "expected " + " and ".join(
+            f"{option.name if option.positional else f'{option.name} {option.value}'}: {option.help.rstrip('.')}" for option in missing
+        )
+    for pattern, words in (
+        (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 \2: expected a whole number"),
+        (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1 \2: expected a number"),
+        (r"Error parsing (\S+): ", r"\1: "),
+        (r"Unrecognized options: (.+)", r"unexpected \1"),
+    ):
+        first = re.sub(pattern, words, first)
+    return f"{first.rstrip('.')}; see {program} --help"

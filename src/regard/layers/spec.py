@@ -1,0 +1,68 @@
+"""Mechanisms as text: how configs, options and `MultiHead(…, attention="local(radius=64)")` name them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any, NamedTuple
+
+from ..attention import Attention, find_mechanism
+from ..errors import BadConfig, UnknownName
+from ..patterns import Full, Pattern, full, parse
+
+
+class Spec(NamedTuple):
+    """A mechanism, its settings and its pattern, as one line of a config:
+
+    local                                               sized for the model
+    local(radius=64)                                    with these settings
+    softmax(dropout=0.1) under window(64) | tokens(0)   restricted to a pattern
+    """
+
+    kind: type[Attention]
+    settings: dict[str, Any] | None = None  # None: sized for the model
+    pattern: Pattern = full
+
+    @classmethod
+    def read(cls, text: str) -> Spec:
+        """Parse a line; it is never run as code."""
+        call, _, under = text.partition(" under ")
+        pattern = parse(under) if under else full
+        if call.isidentifier():
+            return cls(find_mechanism(call), None, pattern)
+        try:
+            match ast.parse(call.strip(), mode="eval").body:
+                case ast.Call(func=ast.Name(id=name), args=[], keywords=given) if all(option.arg for option in given):
+                    return cls(find_mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass
+        raise BadConfig(f"{text!r} names no mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
+
+    def build(self, *, heads: int, head_dim: int, length: int) -> Attention:
+        """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""
+        if self.settings is None:
+            return self.kind.sized(heads=heads, head_dim=head_dim, length=length)
+        known = [name for name in inspect.signature(self.kind.__init__).parameters if name != "self"]
+        for name in self.settings:
+            if name not in known:
+                raise UnknownName(f"setting of {self.kind.facts.name}", name, known)
+        try:
+            return self.kind(**self.settings)
+        except TypeError as wrong:
+            raise BadConfig(f"{self.kind.__name__} does not take the settings {self.settings}: {wrong}") from wrong
+
+    def __str__(self) -> str:
+        given = "" if self.settings is None else f"({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
+        return self.kind.facts.name + given + ("" if isinstance(self.pattern, Full) else f" under {self.pattern}")
+
+
+def split_names(text: str) -> list[str]:
+    """Mechanisms with commas between them, cut at the commas outside of parentheses."""
+    names, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            names.append("")
+        else:
+            names[-1] += letter
+    return [name.strip() for name in names]
