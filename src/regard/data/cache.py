@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from ..errors import CannotSave
 from .hf_tokenizer import SpecialTokens
-from .splits import Part
-from .text import PARTS, Piece, Texts, hash_of
+from .splits import PARTS, Part
+from .text import Piece, Texts, hash_of
 from .tokens import Tokenizer
 
 FORMAT, VERSION = "regard.tokens", 1
