@@ -96,7 +96,7 @@ def test_a_bad_line(write, what, side):
     paths = [write(f"a.{n}", b"\n".join(some) + b"\n") for n, some in enumerate(raw)]
     with pytest.raises(BadFile, match=what) as caught:
         read_pairs(paths)
-    assert f"{paths[side]}, line 2" in str(caught.value) and '--on-error skip' in str(caught.value)
+    assert f"{paths[side]}, line 2" in str(caught.value) and "--on-error skip" in str(caught.value)
     found = read_pairs(paths, on_error="skip", **ALL)
     assert found.train == [("a", "x"), ("c", "z")]
     assert found.skipped.counts == {what: 1} and f"{paths[side]}, line 2" in str(found.skipped)
@@ -226,7 +226,11 @@ def test_what_is_no_data(write):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=200), st.sampled_from(["a.tsv", "a.csv", "a.jsonl", "a.tsv.gz", "a.jsonl.xz", "a.parquet"]), st.sampled_from(["stop", "skip"]))
+@given(
+    st.binary(max_size=200),
+    st.sampled_from(["a.tsv", "a.csv", "a.jsonl", "a.tsv.gz", "a.jsonl.xz", "a.parquet"]),
+    st.sampled_from(["stop", "skip"]),
+)
 def test_any_bytes_give_pairs_or_a_typed_error(tmp_path_factory, raw, name, bad):
     path = tmp_path_factory.mktemp("any") / name
     path.write_bytes(raw)

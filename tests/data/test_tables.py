@@ -46,7 +46,7 @@ def test_a_cell_of_several_lines_and_a_quotation_mark_that_is_never_closed(tmp_p
     assert read_pairs(path, **ALL).train == [("one", "un une"), ("two", "deux")]
     assert [where.rpartition(" ")[2] for where, _ in cells(path)] == ["1", "3"]
     path.write_text('one,un\ntwo,"deux\nthree,trois\n')
-    with pytest.raises(BadFile, match="line 2: not CSV .*quotation"):
+    with pytest.raises(BadFile, match=r"line 2: not CSV .*quotation"):
         read_pairs(path)
     found = read_pairs(path, on_error="skip", **ALL)
     assert found.train == [("one", "un")] and str(found.skipped).startswith("1 of 2 pairs skipped: 1 not CSV")
@@ -68,7 +68,7 @@ def test_parquet(tmp_path):
 
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"translation": [{"en": s, "de": t} for s, t in PAIRS], "n": [1, 2, 3]}), path)
-    assert read_pairs(path, fields=("translation.en", "translation.de"), **ALL).train == flat(PAIRS)[:1] + [("Two; three", "Zwei drei"), PAIRS[2]]
+    assert read_pairs(path, fields=("translation.en", "translation.de"), **ALL).train == flat(PAIRS)
     with pytest.raises(BadFile, match=r"row 1: no text in field 'en'.*'translation', 'n'.*--fields"):
         read_pairs(path, fields=("en", "de"))
     parquet.write_table(pyarrow.table({"text": ["good", "bad"], "label": [1.5, 2.0]}), path)
@@ -105,7 +105,9 @@ def test_datasets(tmp_path):
         read_labelled(f"hf:{tmp_path / 'none'}")
     with pytest.raises(BadFile, match="nothing is downloaded"):
         read_labelled("hf:nobody/nothing")
-    tags = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(datasets.ClassLabel(names=["O", "B"]))})
+    tags = datasets.Features(
+        {"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(datasets.ClassLabel(names=["O", "B"]))}
+    )
     datasets.Dataset.from_dict({"tokens": [["x", "y"]], "ner_tags": [[0, 1]]}, features=tags).save_to_disk(tmp_path / "tags")
     assert read_tagged(f"hf:{tmp_path / 'tags'}", **ALL).train == [Tagged(("x", "y"), ("O", "B"))]
 
@@ -148,7 +150,9 @@ def test_a_text_that_changes_between_two_readings(tmp_path):
 
 def test_pairs_are_arrays_not_objects(tmp_path):
     path, count = tmp_path / "a.tsv", 20_000
-    pairs = [(f"a man in a blue shirt is standing on ladder number {n}", f"ein Mann in einem blauen Hemd auf Leiter {n}") for n in range(count)]
+    pairs = [
+        (f"a man in a blue shirt is standing on ladder number {n}", f"ein Mann in einem blauen Hemd auf Leiter {n}") for n in range(count)
+    ]
     path.write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
     characters = path.stat().st_size / count
     tracemalloc.start()

@@ -1,9 +1,9 @@
 """Rows of Parquet files and of datasets of the `datasets` library, by extras that are imported when needed; nothing is downloaded.
 
-    pairs.parquet                a file; needs pyarrow
-    hf:folder                    what `Dataset.save_to_disk` wrote, or a folder of data files as `load_dataset` reads it
-    hf:user/name                 a dataset that is in the local cache
-    hf:folder#validation         one of its splits; train if not named
+pairs.parquet                a file; needs pyarrow
+hf:folder                    what `Dataset.save_to_disk` wrote, or a folder of data files as `load_dataset` reads it
+hf:user/name                 a dataset that is in the local cache
+hf:folder#validation         one of its splits; train if not named
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def open_dataset(spec: str) -> Any:
         return found
     chosen = split or ("train" if "train" in found else next(iter(found)) if len(found) == 1 else "")
     if chosen not in found:
-        raise NotSupported(f"{spec}: no split {chosen or 'train'!r}; name one of {', '.join(found)}, as in {PREFIX}{name}#{next(iter(found))}")
+        raise NotSupported(
+            f"{spec}: no split {chosen or 'train'!r}; name one of {', '.join(found)}, as in {PREFIX}{name}#{next(iter(found))}"
+        )
     return found[chosen]
 
 

@@ -65,14 +65,14 @@ class Examples(Generic[Kind]):
 
 def read_labelled(
     path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
-    longest: int = 1 << 20, shares: tuple[float, float] = SHARES,
+    longest: int = 1 << 20, shares: tuple[float, float] = SHARES, unlabelled: bool = False,
 ) -> Examples[Labelled]:  # fmt: skip
-    """Texts with a label each, in three parts; a part without a file is split off by a hash of the text."""
+    """Texts with a label each, in three parts; a part without a file is split off by a hash of the text. `unlabelled`: a label may be empty."""
     if len(fields) == 1 or len(fields) > 3:
         raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in --fields text label")
 
     def found(one: str | Path) -> Iterator[Labelled | Fault]:
-        return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest)
+        return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled)
 
     return _three(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts))
 
@@ -115,7 +115,7 @@ def _three(
     return Examples(parts["train"], read(valid) if valid else parts["valid"], read(test) if test else parts["test"], skipped)
 
 
-def _table(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
+def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) -> Iterator[Labelled | Fault]:
     columns: list[int] | None = [int(name) - 1 for name in fields] if fields and all(name.isdecimal() for name in fields) else None
     if columns and min(columns) < 0:
         raise NotSupported(f"fields {tuple(fields)}: columns are counted from 1")
@@ -142,8 +142,13 @@ def _table(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled
             label, _, rest = row[0].partition(" ")
             row, columns = [rest.strip(), label], [0, 1]
         if len(row) <= max(columns):
-            yield Fault(where, "too few columns", f"{len(row)}, expected at least {max(columns) + 1}", f"separate text and label by a {'comma' if plain_suffix(path) == CSV else 'tab'}")
-        elif not all(row[c] for c in columns):
+            yield Fault(
+                where,
+                "too few columns",
+                f"{len(row)}, expected at least {max(columns) + 1}",
+                f"separate text and label by a {'comma' if plain_suffix(path) == CSV else 'tab'}",
+            )
+        elif not all(row[c] for c in (columns[:-1] if unlabelled else columns)):
             yield Fault(where, "empty column")
         else:
             yield Labelled(tuple(row[c] for c in columns[:-1]), row[columns[-1]])
@@ -168,6 +173,8 @@ def _labelled_objects(path: str | Path, fields: Sequence[str], longest: int) -> 
             by_lower = {str(key).lower(): key for key in described}
             chosen = [by_lower[name] for names in NAMES if (name := next((n for n in names if n in by_lower), None))]
         values = [reach(described, name) for name in chosen]
+        if values and isinstance(values[-1], list) and all(isinstance(name, str) for name in values[-1]):
+            values[-1] = "|".join(values[-1])
         lacking = [name for name, text in zip(chosen[:-1], values, strict=False) if not isinstance(text, str) or not text.strip()]
         if len(chosen) < 2 or lacking or not isinstance(values[-1], str | int | float):
             wrong = lacking[0] if lacking else chosen[-1] if len(chosen) > 1 else "text or label"

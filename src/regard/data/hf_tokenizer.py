@@ -54,6 +54,7 @@ class HFTokenizer(Tokenizer):
         }
         parts = json.dumps([self._described[part] for part in ("pre_tokenizer", "decoder")])
         self._surface = [b"" if n in special else _surface(token, parts) for n, token in enumerate(self.vocabulary)]
+        self._special = special
 
     # -- loading and converting ----------------------------------------------------------------------------------------------------
 
@@ -94,6 +95,8 @@ class HFTokenizer(Tokenizer):
             return None
         native = bpe_applied({token: n for n, token in enumerate(tokenizer.vocabulary)}, tokenizer.merges)
         native.decoder = decoders.ByteLevel()
+        if tokenizer.lowercase:
+            native.normalizer = normalizers.Lowercase()
         native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
         if framed:
             bos, eos = SPECIAL[BOS], SPECIAL[EOS]
@@ -134,7 +137,7 @@ class HFTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text; special tokens vanish."""
-        return self._native.decode([int(i) for i in ids], skip_special_tokens=True)
+        return self._native.decode([i for i in map(int, ids) if i not in self._special], skip_special_tokens=True)
 
     def strings(self, ids: Iterable[int]) -> list[str]:
         return [self._surface[i].decode("utf-8", "backslashreplace").strip() or self.vocabulary[i] for i in map(int, ids)]
@@ -199,6 +202,27 @@ class SpecialTokens:
         return torch.tensor([i for i in range(self.size) if i not in self.special])
 
 
+@dataclass(frozen=True)
+class TranslationTokens:
+    """What a target begins and ends with, and a source ends with: BOS and EOS of ours; a tokenizer of transformers has its own."""
+
+    first: int
+    end: int
+    pad: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TranslationTokens:
+        if not isinstance(tokenizer, HFTokenizer):
+            return cls(BOS, EOS, PAD)
+        roles = tokenizer.roles
+        end = roles.get("eos", roles.get("sep"))
+        if end is None or "pad" not in roles:
+            raise NotSupported(
+                f"{tokenizer!r} has no token that ends a text, or none for padding; its roles are {', '.join(roles) or 'none'}"
+            )
+        return cls(roles.get("bos", roles.get("cls", roles["pad"])), end, roles["pad"])  # Marian's targets begin with padding
+
+
 def _native(text: str, where: str) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
@@ -252,6 +276,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _surface(token: str, parts: str) -> bytes:
     """What a token adds to a text, with the space before it."""
+    if "ByteFallback" in parts and len(token) == 6 and token.startswith("<0x"):
+        return bytes.fromhex(token[3:5])
     if "ByteLevel" in parts:
         return bytes(BYTE_OF[c] for c in token) if all(c in BYTE_OF for c in token) else token.encode()
     if "WordPiece" in parts:

@@ -28,7 +28,22 @@ import numpy as np
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
 from .arrow import PREFIX, is_dataset
-from .lines import CSV, LONGEST, OBJECTS, Fault, Policy, Skipped, cells, check_file, lines, no_text, objects, plain_suffix, reach, unwritable
+from .lines import (
+    CSV,
+    LONGEST,
+    OBJECTS,
+    Fault,
+    Policy,
+    Skipped,
+    cells,
+    check_file,
+    lines,
+    no_text,
+    objects,
+    plain_suffix,
+    reach,
+    unwritable,
+)
 from .pairs import PairStore
 from .sources import SOURCES
 from .splits import PARTS, SHARES, Pair, Row, choose_parts, part_of, place
@@ -106,7 +121,7 @@ def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None
 
 
 def _of_files(files: str | list[Path], fields: tuple[str, str] | None, longest: int, skipped: Skipped) -> Iterator[Row]:
-    if isinstance(files, str) or plain_suffix(files[0]) in OBJECTS and len(files) == 1:
+    if isinstance(files, str) or (plain_suffix(files[0]) in OBJECTS and len(files) == 1):
         found = _objects(files if isinstance(files, str) else files[0], fields or ("source", "target"), longest)
     elif len(files) == 2:
         found = _two_files(files[0], files[1], longest)

@@ -34,7 +34,22 @@ import numpy.typing as npt
 
 from ..errors import BadFile, MissingFile, NotSupported
 from .arrow import dataset_state, is_dataset
-from .lines import CSV, OBJECTS, Fault, Policy, Skipped, cells, check_file, every_line, no_text, objects, plain_suffix, reach, state_of, unwritable
+from .lines import (
+    CSV,
+    OBJECTS,
+    Fault,
+    Policy,
+    Skipped,
+    cells,
+    check_file,
+    every_line,
+    no_text,
+    objects,
+    plain_suffix,
+    reach,
+    state_of,
+    unwritable,
+)
 from .splits import PARTS, SHARES, Part, choose_parts, part_of
 
 Spec = str | Path | Sequence[str | Path]
@@ -42,6 +57,7 @@ SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")  # 
 EMBEDDED = ("python-docs",)
 LONGEST = 1 << 24  # bytes of a line: a document of JSON lines is one
 PIECE = 1 << 18  # characters of a piece, about
+SAMPLE = 1 << 26  # characters that a tokenizer is trained on, about
 FEW = 20  # documents: below this, parts are split by position
 
 
@@ -110,6 +126,11 @@ class Texts:
     def train(self) -> Iterator[str]:
         """The training text, piece by piece, as `Tokenizer.train` takes it."""
         return (piece.text for piece in self.pieces() if piece.part == "train")
+
+    def sample(self, characters: int = SAMPLE) -> Iterator[str]:
+        """The training text, or of a large one pieces from all over it: enough to train a tokenizer on."""
+        every = max(1, round(int(self.survey.characters_D.sum()) / characters))
+        return (text for number, text in enumerate(self.train()) if number % every == 0)
 
     @cached_property
     def survey(self) -> Survey:
@@ -238,7 +259,13 @@ def _embedded() -> list[str]:
 
 def _files(spec: Spec, suffixes: tuple[str, ...]) -> list[Path | str]:
     """Files in order, and names of embedded texts unchanged."""
-    if isinstance(spec, str) and spec not in EMBEDDED and not is_dataset(spec) and not Path(spec).exists() and all(Path(one).exists() for one in spec.split()):
+    if (
+        isinstance(spec, str)
+        and spec not in EMBEDDED
+        and not is_dataset(spec)
+        and not Path(spec).exists()
+        and all(Path(one).exists() for one in spec.split())
+    ):
         spec = spec.split()
     found: list[Path | str] = []
     for one in [spec] if isinstance(spec, str | Path) else spec:
@@ -268,7 +295,9 @@ def _csv(path: Path, field: str, longest: int) -> Iterator[tuple[str, dict[str, 
         elif header is None:
             header = row
             if field not in header:
-                raise BadFile(f"{where}: no column called {field!r}; the header has {', '.join(map(repr, row))[:200]}: name one with --field")
+                raise BadFile(
+                    f"{where}: no column called {field!r}; the header has {', '.join(map(repr, row))[:200]}: name one with --field"
+                )
         else:
             yield where, dict(zip(header, row, strict=False))
 

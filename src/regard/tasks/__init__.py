@@ -19,6 +19,7 @@ from ._base import (
     Prediction,
     Report,
     Task,
+    TokenizerOptions,
     attention_maps,
     evaluate,
     expect,
@@ -26,6 +27,7 @@ from ._base import (
     load_run,
     make_run,
     predict,
+    score_outputs,
     task_for,
     task_of,
 )

@@ -17,6 +17,7 @@ itself how to load its processor and how to show attention.
 from __future__ import annotations
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,14 +26,16 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
 from .. import runs
-from ..errors import BadConfig, NotSupported, UnknownName
+from ..data.arrow import PREFIX, is_dataset
+from ..errors import BadConfig, MissingFile, NotSupported, UnknownName
 from ..look import Indices, Layers, Maps
 from ..models import Classifier, Model, build, config_of, find_model
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ..train import Objective, TrainOptions
 from ._processor import TextProcessor, text_maps
 
-TokenizerKind = Literal["bpe", "word", "char", "byte"]
+TokenizerKind = Literal["bpe", "unigram", "word", "char", "byte"]
+Files = str | tuple[str, ...]
 OnError = Literal["stop", "skip"]
 
 
@@ -40,11 +43,11 @@ OnError = Literal["stop", "skip"]
 class DataOptions:
     """Which data."""
 
-    data: str = ""
+    data: Files = ""
     """The data to train on."""
-    valid: str | None = None
+    valid: Files | None = None
     """Data for validation; held out from --data if not given."""
-    test: str | None = None
+    test: Files | None = None
     """Data for the final test; held out from --data if not given."""
     shares: tuple[float, float] = (0.05, 0.05)
     """Shares of --data that are held out for validation and test."""
@@ -55,9 +58,46 @@ class DataOptions:
         """What every reader of --data is told about its three parts."""
         return {"valid": self.valid, "test": self.test, "shares": self.shares, "on_error": self.on_error}
 
-    def whole(self, data: str) -> Self:
+    def whole(self, data: Files) -> Self:
         """The same for other data of which nothing is held out."""
         return replace(self, data=data, valid=None, test=None, shares=(0.0, 0.0))
+
+    def absolute(self) -> Self:
+        """The same with absolute paths, so that a run finds its data from any directory."""
+        return replace(self, **{name: _absolute(given) for name in ("data", "valid", "test") if (given := getattr(self, name))})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions(DataOptions):
+    """Which data, which tokens."""
+
+    tokenizer: TokenizerKind = "bpe"
+    """Kind of tokens; with --init-from those of that run."""
+    vocab_size: int | None = None
+    """Largest vocabulary size; if not given, it grows with the square root of the text, up to 8,000."""
+    lowercase: bool = False
+    """Lower-case all text."""
+    tokenizer_file: str | None = None
+    """A tokenizer.json to take instead: of the tokenizers library, or of another run; or a folder that holds one."""
+
+    def choose_vocab_size(self, characters: int) -> int:
+        """The vocabulary size that was given, or one for this much text: 2,000 pieces for a quarter of a million characters."""
+        if self.vocab_size is not None or self.tokenizer not in ("bpe", "unigram"):
+            return self.vocab_size or 8000  # there are no more words or characters than the text has
+        return min(max(round(4 * characters**0.5, -2), 500), 8000)
+
+
+def _absolute(given: Files) -> Files:
+    """Files that exist by their absolute paths; names of embedded data, and what is not there, unchanged."""
+    if not isinstance(given, str):
+        return tuple(str(_absolute(one)) for one in given)
+    if is_dataset(given):
+        name, mark, split = given.removeprefix(PREFIX).partition("#")
+        return f"{PREFIX}{os.path.abspath(name)}{mark}{split}" if Path(name).exists() else given
+    if Path(given).exists():
+        return os.path.abspath(given)
+    several = given.split()
+    return tuple(map(os.path.abspath, several)) if len(several) > 1 and all(Path(one).exists() for one in several) else given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +130,7 @@ class Report:
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str | int | float]] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Sequence[str] = ()  # the answer to each example, for `evaluate --out`
 
     def to_json(self) -> dict[str, Any]:
         table = {"rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows]} if self.rows else {}
@@ -149,6 +190,10 @@ class Task(ABC, Generic[OptionsT]):
     def encode(self, raw: Any, processor: Any, cache: Path) -> Dataset[Any]:
         """The three parts; `cache` is a folder to keep files in."""
 
+    def size_settings(self, model: str) -> dict[str, Any]:
+        """Sizes of a new model that suit the size of the data, where the user gives none."""
+        return {}
+
     def settle(self, dataset: Dataset[Any]) -> Self:
         """The same task with those options decided that depend on the data."""
         return self
@@ -180,12 +225,16 @@ class Task(ABC, Generic[OptionsT]):
     # -- use -----------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def evaluate(self, run: Run[Any], data: str | None, options: Any) -> Report:
+    def evaluate(self, run: Run[Any], data: Files | None, options: Any) -> Report:
         """Metrics on `data`, or on the test part of the run's own data."""
 
     @abstractmethod
     def predict(self, run: Run[Any], inputs: Sequence[str], options: Any) -> list[Prediction]:
         """An answer to each input; none is empty."""
+
+    def score(self, run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+        """The log-probability of a given output for each (input, output)."""
+        raise NotSupported(f"a run of the task {self.name} writes no text, so there is none to score; --score is for translators")
 
     def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
         """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all."""
@@ -206,12 +255,17 @@ class Task(ABC, Generic[OptionsT]):
     def example(cls, folder: Path) -> Example:
         """Tiny data written to a folder."""
 
-    def test_data(self, run: Run[Any], data: str | None) -> Any:
+    def test_data(self, run: Run[Any], data: Files | None) -> Any:
         """What to evaluate on: all of `data`, or the test part of what the run was trained on, if it is still the same."""
-        if data is None and not self.options.data:
+        if not data and not self.options.data:
             raise NotSupported(f"{run.folder} was imported and has no data of its own; name some with --data")
-        if data is None:
-            own = self.encode(self.read(), run.processor, run.folder)
+        if not data:
+            try:
+                own = self.encode(self.read(), run.processor, run.folder)
+            except MissingFile as wrong:
+                raise MissingFile(
+                    f"{run.folder} was trained on {show_files(self.options.data)}, which is gone; name data with --data"
+                ) from wrong
             if run.config.digest not in (None, own.digest):  # the test part may hold what was trained on
                 raise NotSupported(
                     f"the data of {run.folder} has changed since it was trained, and its test part may now hold examples that it was "
@@ -223,8 +277,12 @@ class Task(ABC, Generic[OptionsT]):
             with TemporaryDirectory() as cache:  # memory-mapped files stay readable after their removal
                 part = other.encode(other.read(), run.processor, Path(cache)).train
         if not len(part):
-            raise NotSupported(f"{data or 'the test part of this run'} is empty; name data with --data")
+            raise NotSupported(f"{show_files(data) if data else 'the test part of this run'} is empty; name data with --data")
         return part
+
+    def test_name(self, data: Files | None) -> str:
+        """What `test_data` is, in words."""
+        return show_files(data) if data else f"test part of {show_files(self.options.test or self.options.data)}"
 
 
 # -- tasks and runs ----------------------------------------------------------------------------------------------------
@@ -299,7 +357,7 @@ def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options:
 # -- what every command calls ------------------------------------------------------------------------------------------
 
 
-def evaluate(run: Run[Any], data: str | None = None, options: Any = None) -> Report:
+def evaluate(run: Run[Any], data: Files | None = None, options: Any = None) -> Report:
     """Metrics of a run on `data`, or on the test part of its own data; `options` are the task's `EvaluateOptions`."""
     task = task_of(run)
     return task.evaluate(run, data, options or task.EvaluateOptions())
@@ -310,6 +368,11 @@ def predict(run: Run[Any], inputs: Sequence[str], options: Any = None) -> list[P
     task = task_of(run)
     answers = iter(task.predict(run, [line for line in inputs if line.strip()], options or task.PredictOptions()))
     return [next(answers) if line.strip() else Prediction("", {}) for line in inputs]
+
+
+def score_outputs(run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+    """The log-probability of a given output for each (input, output)."""
+    return task_of(run).score(run, pairs)
 
 
 def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indices = None, options: Any = None) -> tuple[str, Maps]:
@@ -336,10 +399,15 @@ def digest(lines: Iterable[str]) -> str:
     return whole.hexdigest()
 
 
-def require_parts(data: str, train: Any, valid: Any, unit: str) -> None:
+def show_files(files: Files) -> str:
+    """Files as a user would name them."""
+    return files if isinstance(files, str) else " ".join(files)
+
+
+def require_parts(data: Files, train: Any, valid: Any, unit: str) -> None:
     """Refuse to train without data to train on and to validate with."""
     if not train or not valid:
-        raise NotSupported(f"{data}: {train:,} {unit} to train on and {valid:,} for validation; training needs both")
+        raise NotSupported(f"{show_files(data)}: {train:,} {unit} to train on and {valid:,} for validation; training needs both")
 
 
 def check_range(options: object, **bounds: tuple[bool, str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from ..train import Result, TrainOptions, fit
 from ..train.checkpoint import has_checkpoint
 from ..train.parameters import load_parameters, parameters_of
 from ._base import DataOptions, Dataset, Task, find_task, load_run
+
+SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the user gives one, the others keep the model's defaults
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def new_config(
         )
     return RunConfig(
         task=kind.name,
-        options=to_plain(options or kind.Options()),
+        options=to_plain((options or kind.Options()).absolute()),
         model=model or kind.default_model,
         settings=dict(settings or {}),
         train=to_plain((train_options or kind.default_train).for_processes()),
@@ -120,7 +123,7 @@ def resumed_config(
     stored = read_config(out)
     training, free = to_plain(train_options), {*TrainOptions.BUDGETS, *TrainOptions.RESUMABLE}
     fixed = {name: value for name, value in training.items() if name not in free}
-    given = _by_flag(to_plain(options), to_plain(settings), model, _folder(init_from), fixed)
+    given = _by_flag(to_plain(options and options.absolute()), to_plain(settings), model, _folder(init_from), fixed)
     began = _by_flag(stored.options, stored.settings, stored.model, stored.init_from, stored.train)
     for name, value in given.items():
         if began.get(name) != value:
@@ -174,6 +177,8 @@ class _Training:
             )
         self.task = self.task.settle(dataset)
         self.config = replace(self.config, digest=dataset.digest, skipped=dataset.skipped)
+        if dataset.skipped and first_process():
+            print(dataset.skipped, file=sys.stderr)
         if self.options.seeds:
             return self._all_seeds(dataset)
         return TrainResult(**vars(self._one_seed(dataset, self.out, self.options)), best_seed=self.options.seed)
@@ -208,7 +213,7 @@ class _Training:
             self.task.freeze(model)
         objective = self.task.objective(dataset, self.processor, model, options.seed)
         self.metric = objective.metric
-        name, settings = config_of(body)
+        name, settings = config_of(model.body if isinstance(model, Classifier) else model)
         config = replace(self.config, model=name, settings=settings, train=to_plain(options))
         if not resume:
             if out != self.out and not (self.out / CONFIG).exists():  # the first of several seeds
@@ -224,7 +229,9 @@ class _Training:
         if stored is not None:
             return build(stored.model, stored.settings)
         if (base := self._load_base()) is None:
-            return build(self.config.model, {**self.task.model_settings(self.config.model, self.processor), **self.config.settings})
+            given, wanted = self.config.settings, self.task.model_settings(self.config.model, self.processor)
+            sizes = {} if given.keys() & SIZES else self.task.size_settings(self.config.model)
+            return build(self.config.model, {**sizes, **wanted, **given})
         body = base.model.body if isinstance(base.model, Classifier) else base.model
         copy = build(*config_of(body))  # drawn anew also if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:

@@ -35,7 +35,7 @@ from ..layers import Packing
 from ..models import Model, TextEncoder, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, require_parts
+from ._base import Dataset, Example, Files, NoOptions, Prediction, Report, check_range, require_parts
 from ._processor import TextProcessor
 from ._text import TextOptions, TextTask, example_text
 
@@ -124,7 +124,7 @@ class Masked(TextTask[MaskedOptions]):
             raise NotSupported(f"{model.facts.name} has no next-sentence head; use --next-sentence no")
         return objective
 
-    def evaluate(self, run: Run[TextEncoder], data: str | None, options: NoOptions) -> Report:
+    def evaluate(self, run: Run[TextEncoder], data: Files | None, options: NoOptions) -> Report:
         tokens, wanted = self.test_data(run, data), self.options.next_sentence
         has_head = isinstance(run.model, Follower) and getattr(run.model.config, "nsp_head", False)
         next_sentence = wanted == "yes" or (wanted == "auto" and has_head)

@@ -9,38 +9,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, read_pairs
-from ..decode import Beam, DecoderTokens, Hypothesis, Sampling, align, translate
-from ..errors import BadConfig, NotSupported
+from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, load_tokenizers, read_pairs
+from ..data.hf_tokenizer import TranslationTokens
+from ..decode import GNMT, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
+from ..errors import BadConfig
 from ..kernels import smoothed_cross_entropy
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.maps import MEAN
 from ..models import Model, Translator
 from ..runs import Run
-from ..train import Loss, Metric
-from ._base import DataOptions, Dataset, Example, Prediction, Report, Task, TokenizerKind, require_parts
+from ..train import Loss, Metric, TrainOptions
+from ._base import Dataset, Example, Files, Prediction, Report, Task, TokenizerOptions, require_parts
 from ._processor import TextProcessor
 
 GREEDY = Beam(size=1)
+SMALL = 20_000  # pairs: below, a model of width 128 learns more in the same time
 END = "‹end›"  # the label of the end token
 Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationOptions(DataOptions):
+class TranslationOptions(TokenizerOptions):
     """Which pairs, which tokens, batches of which size."""
 
-    data: str = "numbers:en-de"
-    """Two files, a .tsv or .jsonl (also .gz, .xz), or an embedded source: numbers:en-de, dates:en-fr, gettext:fr."""
-    tokenizer: TokenizerKind = "bpe"
-    """Kind of tokens."""
-    vocab_size: int = 8000
-    """Largest vocabulary size."""
+    data: Files = "numbers:en-de"
+    """Two files; a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet; hf:FOLDER, a dataset; or numbers:en-de, dates:en-fr, gettext:fr."""
+    fields: tuple[str, ...] = ()
+    """Names of the columns or fields of source and target, or numbers of columns from 1."""
     joint: bool = True
     """One vocabulary for source and target."""
     bpe_dropout: float = 0.0
@@ -63,6 +63,12 @@ class BeamOptions:
 
     beam: int = 4
     """Beam width; 1: greedy."""
+    length_penalty: float = 0.6
+    """Exponent of the length penalty ((5 + length) / 6)^x; 0: none; larger values favour longer translations."""
+
+    def search(self, nbest: int = 1) -> Beam:
+        """The same for the decoder."""
+        return Beam(size=max(self.beam, nbest), nbest=nbest, length_penalty=GNMT(self.length_penalty))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +90,8 @@ class Translation(Task[TranslationOptions]):
     """Train a translator on pairs of sentences.
 
     As in:  regard train translation --data numbers:en-de --out runs/numbers --minutes 2
-            regard train translation --data "train.en train.de" --valid "val.en val.de" --out runs/mine --set width=128 --set heads=4
+            regard train translation --data train.en train.de --valid val.en val.de --out runs/mine --minutes 10
+            regard train translation --data pairs.csv --fields en de --out runs/mine --minutes 10
     """
 
     name = "translation"
@@ -94,20 +101,34 @@ class Translation(Task[TranslationOptions]):
     LookOptions = GreedyOptions
     model_kind = Translator
     default_model = "transformer"
+    default_train = TrainOptions(lr=4e-3, warmup_steps=60, evaluate_every=150)
+    small = False  # few pairs
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     def read(self) -> Parallel:
-        return read_pairs(self.options.data, **self.options.parts())
+        fields: Any = self.options.fields or None
+        return read_pairs(self.options.data, fields=fields, **self.options.parts())
 
     def make_processor(self, raw: Parallel, base: TextProcessor | None) -> TextProcessor:
         o = self.options
-        if base is not None and isinstance(base.tokenizer, HFTokenizer):
-            raise NotSupported("a translator with a tokenizer of transformers can translate here, but not be trained on; start a new one")
-        return base or TextProcessor(Tokenizers.train(raw.train, o.tokenizer, o.vocab_size, o.joint))
+        if base is not None:
+            return base
+        if o.tokenizer_file is not None:
+            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
+        size = o.choose_vocab_size(sum(len(source) + len(target) for source, target in raw.train))
+        return TextProcessor(Tokenizers.train(raw.train, o.tokenizer, size, o.joint, lowercase=o.lowercase))
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
         return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "")
+
+    def settle(self, dataset: Dataset[Pairs]) -> Self:
+        decided = type(self)(self.options)
+        decided.small = len(dataset.train) < SMALL
+        return decided
+
+    def size_settings(self, model: str) -> dict[str, Any]:
+        return {"width": 128, "hidden": 512} if self.small and model == "transformer" else {}
 
     def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
         source, target = processor.tokenizers.source, processor.tokenizers.target
@@ -119,24 +140,33 @@ class Translation(Task[TranslationOptions]):
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, run: Run[Translator], data: str | None, options: BeamOptions) -> Report:
+    def evaluate(self, run: Run[Translator], data: Files | None, options: BeamOptions) -> Report:
         pairs = self.test_data(run, data)
         sources, right = [s for s, _ in pairs], [t for _, t in pairs]
-        found = score([text for text, _ in translations(run, sources, Beam(size=options.beam))], right, sources)
+        written = [text for text, _ in translations(run, sources, options.search())]
+        found = score(written, right, sources)
+        by = f"beam {options.beam}" if options.beam > 1 else "greedy"
         return Report(
             metrics={"bleu": found.bleu, "chrf": found.chrf, "exact_match": found.exact_match},
-            notes=(f"{len(pairs):,} sentences; signature: {found.signature}",),
-            columns=("source words", "sentences", "bleu", "exact_match"),
-            rows=[(length, *numbers) for length, numbers in found.by_length.items()],
-            details={"sentences": len(pairs), "signature": found.signature},
+            notes=(f"{self.test_name(data)}: {len(pairs):,} sentences, {by}; signature: {found.signature}",),
+            columns=("source_words", "sentences", "bleu", "exact_match"),
+            rows=[(length.replace("–", "-"), *numbers) for length, numbers in found.by_length.items()],
+            details={"data": self.test_name(data), "sentences": len(pairs), "beam": options.beam, "signature": found.signature},
+            outputs=[text.replace("\n", " ") for text in written],
         )
 
     def predict(self, run: Run[Translator], inputs: Sequence[str], options: TranslateOptions) -> list[Prediction]:
-        beam = Beam(size=max(options.beam, options.nbest), nbest=options.nbest)
-        found = translations(run, inputs, beam, want_weights=options.alignments == "pharaoh")
+        found = translations(run, inputs, options.search(options.nbest), want_weights=options.alignments == "pharaoh")
         return [
             self._prediction(run, source, answers[: options.nbest], options) for source, (_, answers) in zip(inputs, found, strict=True)
         ]
+
+    def score(self, run: Run[Translator], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+        answers = []
+        for (_, target), (total, tokens) in zip(pairs, target_scores(run, pairs), strict=True):
+            values = {"target": target, "log_probability": total, "tokens": tokens}
+            answers.append(Prediction(f"{total:.4f}\t{target}", values))
+        return answers
 
     def _prediction(self, run: Run[Translator], source: str, answers: Sequence[Hypothesis], options: TranslateOptions) -> Prediction:
         found, lines = [], []
@@ -149,7 +179,7 @@ class Translation(Task[TranslationOptions]):
 
     def attention_maps(self, run: Run[Translator], text: str, layers: Layers, heads: Indices, options: BeamOptions) -> tuple[str, Maps]:
         """The alignment of source and translation; with `layers` the maps of these layers while the source is read and the target written."""
-        beam = Beam(size=options.beam)
+        beam = options.search()
         if layers is None and heads is None:
             translated, drawn = alignment(run, text, beam)
             return translated, Maps([drawn])
@@ -227,6 +257,21 @@ def likelihood(run: Run[Translator], pairs: Pairs, batch_tokens: int = 2048) -> 
     return _likelihood(run.model, _in_order(pairs, run.processor.tokenizers, batch_tokens))
 
 
+@torch.no_grad()
+def target_scores(run: Run[Translator], pairs: Pairs, batch_tokens: int = 2048) -> list[tuple[float, int]]:
+    """The log-probability of each target given its source, the end token included, and its number of tokens."""
+    scores: dict[int, tuple[float, int]] = {}
+    for batch in _in_order(pairs, run.processor.tokenizers, batch_tokens):
+        wanted_BL = batch.target_BL[:, 1:]
+        logp_BLN = run.model(batch.source_BM, batch.source_n_B, batch.target_BL[:, :-1]).float().log_softmax(-1)
+        logp_BL = logp_BLN.gather(-1, wanted_BL[..., None])[..., 0]
+        real_BL = torch.arange(wanted_BL.shape[1]) < batch.target_n_B[:, None]
+        assert batch.index_B is not None
+        totals = logp_BL.masked_fill(~real_BL, 0.0).sum(1).tolist()
+        scores |= dict(zip(batch.index_B.tolist(), zip(totals, batch.target_n_B.tolist(), strict=True), strict=True))
+    return [scores[n] for n in range(len(pairs))]
+
+
 def translations(
     run: Run[Translator], sentences: Sequence[str], options: Beam | Sampling = GREEDY, *, want_weights: bool = False
 ) -> list[tuple[str, list[Hypothesis]]]:
@@ -244,13 +289,11 @@ def _translations(
 
 
 def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
-    """What a target begins and ends with: BOS and EOS of ours; a tokenizer of transformers has its own, and Marian begins with padding."""
+    """What a target begins and ends with, for the search."""
     if not isinstance(tokenizer, HFTokenizer):
         return DecoderTokens()
-    roles = tokenizer.roles
-    if "eos" not in roles or "pad" not in roles:
-        raise NotSupported(f"{tokenizer!r} has no token that ends a text, or none for padding; its roles are {', '.join(roles) or 'none'}")
-    return DecoderTokens(first=roles.get("bos", roles["pad"]), end=roles["eos"], banned=(roles["pad"],))
+    tokens = TranslationTokens.of(tokenizer)
+    return DecoderTokens(first=tokens.first, end=tokens.end, banned=tuple({tokens.pad} - {tokens.end}))
 
 
 @dataclass(frozen=True)
