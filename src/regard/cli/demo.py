@@ -24,7 +24,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "rnnsearch": {"embedding": 96, "width": 128, "alignment": 96, "maxout": 64},
 }
 SHOWN = "four thousand, three hundred and twenty-one"
-Pairs = list[tuple[str, str]]
+Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,7 @@ from .lines import (
     state_of,
     unwritable,
 )
+from .pace import Pace
 from .splits import PARTS, SHARES, Part, choose_parts, part_of
 
 Spec = str | Path | Sequence[str | Path]
@@ -130,15 +131,21 @@ class Texts:
     def sample(self, characters: int = SAMPLE) -> Iterator[str]:
         """The training text, or of a large one pieces from all over it: enough to train a tokenizer on."""
         every = max(1, round(int(self.survey.characters_D.sum()) / characters))
-        return (text for number, text in enumerate(self.train()) if number % every == 0)
+        pace = Pace("reading for the tokenizer", self.size)
+        for number, text in enumerate(self.train()):
+            pace.add(len(text))
+            if number % every == 0:
+                yield text
 
     @cached_property
     def survey(self) -> Survey:
         """Read everything once."""
         whole, places, counts = hashlib.blake2b(digest_size=16), array("d"), array("q")
+        pace = Pace("reading", self.size)
         for part in self.files:
             for begins, _, text in self._read(part, self.skipped):
                 raw = text.encode()
+                pace.add(len(raw))
                 whole.update(b"\0" * begins + raw)  # no text holds a NUL
                 if part != "train":
                     continue
@@ -150,6 +157,13 @@ class Texts:
         if not counts:
             raise BadFile(f"{_shown(self.files['train'])}: no text in it{f'; {self.skipped}' if len(self.skipped) else ''}")
         return Survey(whole.hexdigest(), np.array(places), np.array(counts, dtype=np.int64))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files; 0 if some are compressed or are none."""
+        files = [path for some in self.files.values() for path in some]
+        sizes = [path.stat().st_size if isinstance(path, Path) and path.suffix not in (".gz", ".xz", ".parquet") else 0 for path in files]
+        return sum(sizes) if all(sizes) else 0
 
     @property
     def options(self) -> dict[str, object]:

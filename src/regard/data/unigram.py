@@ -37,7 +37,7 @@ def train_unigram(lines: Iterable[str], vocab_size: int, lowercase: bool = False
         raise NotSupported(f"vocab_size={vocab_size}: unigram needs at least {least} (special tokens, 256 bytes, and a piece); raise it")
     native = tokenizers.Tokenizer(models.Unigram())
     native.pre_tokenizer = _pre_tokenizer()
-    native.normalizer = normalizers.Lowercase() if lowercase else None  # type: ignore[assignment]
+    native.normalizer = normalizers.Lowercase() if lowercase else None
     size = vocab_size - len(SPECIAL) - len(BYTE_PIECES)
     native.train_from_iterator(lines, trainers.UnigramTrainer(vocab_size=size, show_progress=False, max_piece_length=24))
     pieces = {piece: round(score, 5) for piece, score in json.loads(native.to_str())["model"]["vocab"]}

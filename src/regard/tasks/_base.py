@@ -64,7 +64,8 @@ class DataOptions:
 
     def absolute(self) -> Self:
         """The same with absolute paths, so that a run finds its data from any directory."""
-        return replace(self, **{name: _absolute(given) for name in ("data", "valid", "test") if (given := getattr(self, name))})
+        paths: dict[str, Any] = {name: _absolute(given) for name in ("data", "valid", "test") if (given := getattr(self, name))}
+        return replace(self, **paths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +75,17 @@ class TokenizerOptions(DataOptions):
     tokenizer: TokenizerKind = "bpe"
     """Kind of tokens; with --init-from those of that run."""
     vocab_size: int | None = None
-    """Largest vocabulary size; if not given, it grows with the square root of the text, up to 8,000."""
+    """Largest vocabulary size; if not given, of subwords some times the square root of the characters, 500 to 8,000."""
     lowercase: bool = False
     """Lower-case all text."""
     tokenizer_file: str | None = None
     """A tokenizer.json to take instead: of the tokenizers library, or of another run; or a folder that holds one."""
 
-    def choose_vocab_size(self, characters: int) -> int:
-        """The vocabulary size that was given, or one for this much text: 2,000 pieces for a quarter of a million characters."""
+    def choose_vocab_size(self, characters: int, factor: float = 4.0) -> int:
+        """The vocabulary size that was given, or one for this much text: 2,000 subwords for a quarter of a million characters."""
         if self.vocab_size is not None or self.tokenizer not in ("bpe", "unigram"):
             return self.vocab_size or 8000  # there are no more words or characters than the text has
-        return min(max(round(4 * characters**0.5, -2), 500), 8000)
+        return min(max(round(int(factor * characters**0.5), -2), 500), 8000)
 
 
 def _absolute(given: Files) -> Files:

@@ -187,8 +187,8 @@ def all_logits(
         logits_TN = label_logits(model, batch).float()
         total += float(summed_loss(logits_TN, batch, target))
         found |= zip(index.tolist(), np.split(logits_TN.numpy(), np.cumsum(sizes[index])[:-1]), strict=True)
-    logits_TN = np.concatenate([found[n] for n in range(len(some))]) if found else np.zeros((0, 0), dtype=np.float32)
-    return logits_TN, total / max(len(logits_TN), 1)
+    whole_TN = np.concatenate([found[n] for n in range(len(some))]) if found else np.zeros((0, 0), dtype=np.float32)
+    return whole_TN, total / max(len(whole_TN), 1)
 
 
 def confusion(model: Classifier, some: EncodedExamples, count: int, batch_size: int = 32) -> tuple[Numbers, float]:

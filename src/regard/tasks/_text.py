@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from ..data import Texts, TokenizedSplits, TokenizedText, Tokenizer, Tokenizers, load_tokenizers, tokenize_texts
 from ..data.text import SUFFIXES
@@ -30,11 +30,14 @@ class TextOptions(TokenizerOptions):
     """Folder for the tokenized text, to share between runs; the run directory if not given."""
 
 
+SMALL = 5_000_000  # tokens: below, a model of width 128 learns more in the first minutes
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
 
 
 class TextTask(Task[TextOptionsT]):
     """A task on plain text."""
+
+    small = False  # little text
 
     def read(self) -> Texts:
         o = self.options
@@ -47,13 +50,22 @@ class TextTask(Task[TextOptionsT]):
             return base
         if o.tokenizer_file is not None:
             return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
-        size, least = o.choose_vocab_size(int(raw.survey.characters_D.sum())), 2 if o.tokenizer == "bpe" else 1
+        # 1,000 for a million characters: a small model learns to spell before it learns many words
+        size, least = o.choose_vocab_size(int(raw.survey.characters_D.sum()), 1.0), 2 if o.tokenizer == "bpe" else 1
         tokenizer = Tokenizer.train(raw.sample(), o.tokenizer, size, least, o.lowercase)
         return TextProcessor(Tokenizers(tokenizer))
 
     def encode(self, raw: Texts, processor: TextProcessor, cache: Path) -> Dataset[TokenizedText]:
         found: TokenizedSplits = tokenize_texts(raw, processor.tokenizer, self.options.cache or cache / "tokens")
         return Dataset(found.train, found.valid, found.test, found.digest, found.skipped)
+
+    def settle(self, dataset: Dataset[TokenizedText]) -> Self:
+        decided = type(self)(self.options)
+        decided.small = len(dataset.train) < SMALL
+        return decided
+
+    def size_settings(self, model: str) -> dict[str, Any]:
+        return {"width": 128} | ({"hidden": 512} if model == "bert" else {}) if self.small and model == self.default_model else {}
 
     def check_length(self, model: Model) -> None:
         """Refuse sequences longer than the model reads."""

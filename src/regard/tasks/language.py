@@ -37,7 +37,7 @@ from .classification import require_lora
 class LanguageOptions(TextOptions):
     """Which text, which tokens, windows of which size."""
 
-    context_length: int = 256
+    context_length: int = 128
     """Tokens per window."""
     batch_size: int = 16
     """Windows per batch."""
@@ -86,7 +86,7 @@ class Language(TextTask[LanguageOptions]):
     model_kind = LanguageModel
     length_option = "context_length"
     default_model = "gpt2"
-    default_train = TrainOptions(lr=1e-3, warmup_steps=100, evaluate_every=500)
+    default_train = TrainOptions(lr=3e-3, warmup_steps=100, evaluate_every=200)
     next_commands = 'regard evaluate {out}        regard complete {out} "a prompt"        regard look {out} "a text"'
 
     def freeze(self, model: Model) -> None:

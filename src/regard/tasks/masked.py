@@ -101,7 +101,9 @@ class Masked(TextTask[MaskedOptions]):
 
     def settle(self, dataset: Dataset[TokenizedText]) -> Self:
         decided: Any = "yes" if predicts_next_sentence(self.options, dataset.train) else "no"
-        return type(self)(replace(self.options, next_sentence=decided))
+        settled = super().settle(dataset)
+        settled.options = replace(self.options, next_sentence=decided)
+        return settled
 
     def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
         """Heads that nothing would train are left out, where a model has a choice."""
