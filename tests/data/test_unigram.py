@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from regard.data import Corpus, Tokenizer, Tokenizers, load_tokenizers
+from regard.data import Corpus, Texts, Tokenizer, Tokenizers, load_tokenizers
 from regard.data.hf_tokenizer import HFTokenizer, SpecialTokens, TranslationTokens
 from regard.data.tokens import BOS, EOS
 from regard.errors import BadFile, MissingFile, NotSupported
@@ -18,14 +18,14 @@ LINES = ["the cat sat on the mat", "the dog sat on the log", "Naïve cats, naïv
 
 @pytest.fixture(scope="module")
 def unigram():
-    return Tokenizer.train(LINES, "unigram", 330)
+    return Tokenizer.train(Texts("python-docs").train(), "unigram", 800)
 
 
 def test_frequent_words_are_pieces(unigram):
-    assert len(unigram) <= 330 and "▁the" in unigram.vocabulary and "▁sat" in unigram.vocabulary
-    assert unigram.strings(unigram.encode("cat sat on")) [-2:] == ["sat", "on"]
+    assert len(unigram) == 800 and {"▁the", "▁is", "▁function"} <= set(unigram.vocabulary)
+    assert unigram.strings(unigram.encode("cat is the function"))[-3:] == ["is", "the", "function"]
     assert unigram.words(unigram.encode("the cat")) == ["the", "cat"]
-    assert unigram.word_numbers(unigram.encode("the cat sat"))[-1] == 2
+    assert unigram.word_numbers(unigram.encode("the cat is"))[-1] == 2
 
 
 @settings(max_examples=200, deadline=None)
@@ -36,7 +36,7 @@ def test_every_text_comes_back(unigram, text):
 
 
 def test_names_of_special_tokens_are_text(unigram):
-    for name in ("⟨eos⟩", "⟨pad⟩", "<0x41>"):
+    for name in ("⟨eos⟩", "a⟨pad⟩b", "<0x41>", "x<0xFF><0x0"):
         assert unigram.decode(unigram.encode(name)) == name and not {0, 1, 2, 3} & set(unigram.encode(name))
 
 
@@ -54,7 +54,9 @@ def test_lowercase(kind, tmp_path):
     assert lower.encode("The CAT Sat") == lower.encode("the cat sat") and lower.decode(lower.encode("The CAT")) == "the cat"
     assert plain.decode(plain.encode("Naïve")) == "Naïve" and plain != lower
     Tokenizers(lower).save(tmp_path / "t.json")
-    assert Tokenizers.load(tmp_path / "t.json").source == lower and Tokenizers.load(tmp_path / "t.json").source.encode("CAT") == lower.encode("cat")
+    assert Tokenizers.load(tmp_path / "t.json").source == lower and Tokenizers.load(tmp_path / "t.json").source.encode(
+        "CAT"
+    ) == lower.encode("cat")
 
 
 def native(*special):

@@ -44,7 +44,9 @@ def test_answers_come_as_lines_arrive(root):
         child.stdin.close()
         assert child.wait(60) == 0 and child.stdout.read() == ""
     run = load_run(root / "translation")
-    assert [answer.rstrip("\n") for answer in answers] == [one.text for one in predict(run, ["two nine", "", "three one"], Translation.PredictOptions(beam=1))]
+    assert [answer.rstrip("\n") for answer in answers] == [
+        one.text for one in predict(run, ["two nine", "", "three one"], Translation.PredictOptions(beam=1))
+    ]
 
 
 def test_lines_that_are_there_come_together_and_errors_come_through():
@@ -128,13 +130,28 @@ def test_data_that_is_gone_is_named(root, tmp_path, capsys):
 
 
 def test_two_files_as_two_arguments_and_fields(root, tmp_path, capsys):
-    numbers = "one two three four five six seven eight nine ten".split()
+    numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     rows = [(a, b) for a in numbers for b in numbers]
     for name, side in (("t.en", 0), ("t.de", 1)):
         (tmp_path / name).write_text("".join(f"{row[side]}\n" for row in rows))
     (tmp_path / "t.csv").write_text("id,de,en\n" + "".join(f"{n},{b},{a}\n" for n, (a, b) in enumerate(rows)) + "bad\n")
-    small = ["--tokenizer", "unigram", "--lowercase", "--steps", "2", "--quiet", "--set", "width=16", "--set", "heads=2", "--set", "hidden=16"]
-    assert main(["train", "translation", "--data", str(tmp_path / "t.en"), str(tmp_path / "t.de"), "--out", str(tmp_path / "a"), *small]) == 0
+    small = [
+        "--tokenizer",
+        "unigram",
+        "--lowercase",
+        "--steps",
+        "2",
+        "--quiet",
+        "--set",
+        "width=16",
+        "--set",
+        "heads=2",
+        "--set",
+        "hidden=16",
+    ]
+    assert (
+        main(["train", "translation", "--data", str(tmp_path / "t.en"), str(tmp_path / "t.de"), "--out", str(tmp_path / "a"), *small]) == 0
+    )
     assert main(["train", "translation", "--out", str(tmp_path / "a"), "--resume", "--steps", "3", "--quiet"]) == 0
     capsys.readouterr()
     table = ["--data", str(tmp_path / "t.csv"), "--fields", "en", "de", "--on-error", "skip", "--out", str(tmp_path / "b")]

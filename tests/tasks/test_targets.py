@@ -91,7 +91,14 @@ def test_any_number_of_labels(tmp_path, kind, capsys):
     else:
         path.write_text("".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in rows))
     options = ClassifyOptions(data=str(path), multi_label=True, tokenizer="word", max_length=16, batch_size=8)
-    result = train(Classify, options, QUICK.replace(steps=60, evaluate_every=30), tmp_path / "run", settings=SMALL | {"hidden": 16}, progress=False)
+    result = train(
+        Classify,
+        options,
+        QUICK.replace(steps=150, evaluate_every=75, lr=2e-3),
+        tmp_path / "run",
+        settings=SMALL | {"hidden": 16},
+        progress=False,
+    )
     assert result.metrics["f1_micro"] > 0.9
     run = load_run(tmp_path / "run")
     assert run.processor.labels == ("big", "red")
@@ -105,14 +112,27 @@ def test_values(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,score\n" + "".join(f"{'good ' * (n % 4)}thing,{n % 4 - 0.5}\n" for n in range(120)))
     options = ClassifyOptions(data=str(path), fields=("text", "score"), regression=True, tokenizer="word", max_length=16, batch_size=8)
-    result = train(Classify, options, QUICK.replace(steps=80, evaluate_every=40), tmp_path / "run", settings=SMALL | {"hidden": 16}, progress=False)
+    result = train(
+        Classify,
+        options,
+        QUICK.replace(steps=150, evaluate_every=75, lr=2e-3),
+        tmp_path / "run",
+        settings=SMALL | {"hidden": 16},
+        progress=False,
+    )
     assert result.metrics["pearson"] > 0.9 and set(result.metrics) == {"loss", "pearson", "spearman", "mse"}
     low, high = predict(load_run(tmp_path / "run"), ["thing", "good good good thing"])
+    transformers = pytest.importorskip("transformers")
+    from regard.interop import export_run
+
+    export_run(load_run(tmp_path / "run"), tmp_path / "exported")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported")
+    assert theirs.config.problem_type == "regression" and theirs.config.num_labels == 1
     assert low.values["value"] < high.values["value"] and math.isclose(float(high.text), high.values["value"], abs_tol=1e-4)
     path.write_text("text,score\n" + "a,high\nb,low\n" * 20)
     from regard.errors import NotSupported
 
-    with pytest.raises(NotSupported, match="'(high|low)' is not a number.*--regression"):
+    with pytest.raises(NotSupported, match=r"'(high|low)' is not a number.*--regression"):
         train(Classify, options, QUICK, tmp_path / "other", settings=SMALL, progress=False)
 
 
@@ -122,7 +142,9 @@ def test_values(tmp_path):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 @pytest.mark.parametrize("targets", ["qv", "all"])
 def test_a_merged_model_computes_what_the_adapted_one_does(name, targets):
-    settings = SMALL | {"vocab_size": 30} | ({"hidden": 32} if name != "gpt2" else {})
+    settings = (
+        SMALL | {"vocab_size": 30} | {"gpt2": {}, "bert": {"hidden": 32}, "llama": {"hidden": 32, "kv_heads": 1, "head_dim": 8}}[name]
+    )
     plain, adapted = build(name, settings).eval(), build(name, settings).eval()
     load_parameters(adapted, parameters_of(plain))
     ids_BL = torch.randint(0, 30, (2, 7))
@@ -181,3 +203,19 @@ def test_a_classifier_of_texts_has_a_pooler(tmp_path):
 
     export_run(run, tmp_path / "exported")
     assert (tmp_path / "exported" / "model.safetensors").exists()
+
+
+def test_a_unigram_vocabulary_is_exported_with_what_it_puts_around_texts(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from regard.interop import export_run
+
+    (tmp_path / "a.tsv").write_text("".join(f"the item number {n} is here\t{'even' if n % 2 == 0 else 'odd'}\n" for n in range(60)))
+    options = ClassifyOptions(data=str(tmp_path / "a.tsv"), max_length=32, tokenizer="unigram", lowercase=True)
+    train(Classify, options, QUICK, tmp_path / "run", settings=SMALL | {"hidden": 16}, progress=False)
+    run = load_run(tmp_path / "run")
+    export_run(run, tmp_path / "exported")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    with torch.no_grad():
+        p_N = theirs(**read("The ITEM is ☃ here", return_tensors="pt")).logits[0].softmax(-1)
+    torch.testing.assert_close(p_N, Classify(options).probabilities(run, [("The ITEM is ☃ here",)])[0], atol=1e-5, rtol=1e-4)

@@ -50,7 +50,11 @@ def test_predict_gives_a_line_a_line(folder, capsys, monkeypatch):
 def test_evaluate_has_a_signature_and_lengths(folder, capsys, tmp_path):
     assert main(["evaluate", str(folder), "--beam", "1"]) == 0
     out = capsys.readouterr().out
-    assert "signature: nrefs:1|case:mixed" in out and "source_words" in out and "test part of numbers:en-de,below=200: 7 sentences, greedy" in out
+    assert (
+        "signature: nrefs:1|case:mixed" in out
+        and "source_words" in out
+        and "test part of numbers:en-de,below=200: 7 sentences, greedy" in out
+    )
     (tmp_path / "t.tsv").write_text("twelve\tzwölf\nthirteen\tdreizehn\n")
     assert main(["evaluate", str(folder), "--data", str(tmp_path / "t.tsv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -7,6 +7,7 @@ ones and back again for the tens. The Transformer (2017) and RNNsearch (2014) bo
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path

@@ -132,18 +132,23 @@ def _write(texts: Texts, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     writers = {part: _Writer(folder, part, tokenizer, about.get(part)) for part in PARTS}
     pace, since = Pace("tokenizing", texts.size), 0
     pace.done = sum(writer.about["bytes"] for writer in writers.values())
-    for group in _ahead(_groups(islice(texts.pieces(), done, None))):
-        for piece, ids in zip(group, tokenizer.encode_all([piece.text for piece in group]), strict=True):
-            writers[piece.part].write(piece, ids)
-            since += len(piece.text)
-            pace.add(len(piece.text))
-        done += len(group)
-        if since >= SAVE:
-            for writer in writers.values():
-                writer.flush()
-            _put(folder / PROGRESS, {"pieces": done, "parts": {part: writer.about for part, writer in writers.items()}})
-            since = 0
-    return {part: writer.close() for part, writer in writers.items()}
+    try:
+        for group in _ahead(_groups(islice(texts.pieces(), done, None))):
+            for piece, ids in zip(group, tokenizer.encode_all([piece.text for piece in group]), strict=True):
+                writers[piece.part].write(piece, ids)
+                since += len(piece.text)
+                pace.add(len(piece.text))
+            done += len(group)
+            if since >= SAVE:
+                for writer in writers.values():
+                    writer.flush()
+                _put(folder / PROGRESS, {"pieces": done, "parts": {part: writer.about for part, writer in writers.items()}})
+                since = 0
+        return {part: writer.finish() for part, writer in writers.items()}
+    finally:
+        for writer in writers.values():
+            writer.ids.close()
+            writer.starts.close()
 
 
 def _progress(folder: Path) -> tuple[int, dict[str, Any]]:
@@ -210,10 +215,8 @@ class _Writer:
             file.flush()
             os.fsync(file.fileno())
 
-    def close(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         self.flush()
-        self.ids.close()
-        self.starts.close()
         return self.about
 
 

@@ -88,15 +88,18 @@ class HFTokenizer(Tokenizer):
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, framed: bool = False) -> HFTokenizer | None:
-        """A byte-pair tokenizer of ours in the library's form; None for other kinds. `framed`: it puts BOS and EOS around texts."""
-        if isinstance(tokenizer, HFTokenizer):
-            return tokenizer
-        if tokenizer.kind != "bpe":
+        """A tokenizer of ours, byte-pair or unigram, in the library's form; None for other kinds. `framed`: it puts BOS and EOS around texts."""
+        if isinstance(tokenizer, HFTokenizer) and tokenizer.vocabulary[: len(SPECIAL)] != SPECIAL:
+            return tokenizer  # it says itself what it puts around texts
+        if not isinstance(tokenizer, HFTokenizer) and tokenizer.kind != "bpe":
             return None
-        native = bpe_applied({token: n for n, token in enumerate(tokenizer.vocabulary)}, tokenizer.merges)
-        native.decoder = decoders.ByteLevel()
-        if tokenizer.lowercase:
-            native.normalizer = normalizers.Lowercase()
+        if isinstance(tokenizer, HFTokenizer):  # a unigram vocabulary of ours
+            native = tokenizers.Tokenizer.from_str(tokenizer._native.to_str())
+        else:
+            native = bpe_applied({token: n for n, token in enumerate(tokenizer.vocabulary)}, tokenizer.merges)
+            native.decoder = decoders.ByteLevel()
+            if tokenizer.lowercase:
+                native.normalizer = normalizers.Lowercase()
         native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
         if framed:
             bos, eos = SPECIAL[BOS], SPECIAL[EOS]

@@ -51,8 +51,9 @@ def train_unigram(lines: Iterable[str], vocab_size: int, lowercase: bool = False
 
 
 def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """Pieces stay within a word and the space before it; line ends are pieces of their own."""
-    lines = pre_tokenizers.Split(tokenizers.Regex(r"\n+"), "isolated")
+    """Pieces stay within a word and the space before it; line ends are pieces of their own, and text that spells a special piece is cut."""
+    names = "|".join(name[1:] for name in SPECIAL)
+    lines = pre_tokenizers.Split(tokenizers.Regex(rf"\n+|<(?=0x[0-9A-F]{{2}}>)|⟨(?={names})"), "isolated")
     return pre_tokenizers.Sequence([lines, pre_tokenizers.Metaspace("▁", prepend_scheme="never", split=True)])
 
 

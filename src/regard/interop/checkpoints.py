@@ -37,6 +37,10 @@ from ._family import Family
 from ._hf_config import HFConfig
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PROBLEMS = {
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}  # options of `classify`, and what transformers calls them
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
 
 
@@ -74,6 +78,11 @@ def export_run(run: Run[Any], out: Path | str) -> None:
             "would differ; export a Longformer with a vocabulary of its own kind, as imported ones have"
         )
     export(run.model, out, run.processor.labels)
+    for option, problem in PROBLEMS.items():
+        if run.config.options.get(option):
+            path = Path(out) / "config.json"
+            described = json.loads(path.read_text(encoding="utf-8")) | {"problem_type": problem}
+            path.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if tokenizers is not None and tokenizers.joint:
         borrowed = HFTokenizer.from_tokenizer(tokenizers.source, framed=isinstance(body, TextEncoder))
         if borrowed is not None:

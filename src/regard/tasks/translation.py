@@ -147,7 +147,7 @@ class Translation(Task[TranslationOptions]):
         found = score(written, right, sources)
         by = f"beam {options.beam}" if options.beam > 1 else "greedy"
         return Report(
-            metrics={"bleu": found.bleu, "chrf": found.chrf, "exact_match": found.exact_match},
+            metrics=found.metrics(),
             notes=(f"{self.test_name(data)}: {len(pairs):,} sentences, {by}; signature: {found.signature}",),
             columns=("source_words", "sentences", "bleu", "exact_match"),
             rows=[(length.replace("–", "-"), *numbers) for length, numbers in found.by_length.items()],
@@ -228,7 +228,7 @@ class TranslationObjective:
         some = self.valid[: self.options.valid_sentences]
         answers = _translations(model, self.tokenizers, [s for s, _ in some], GREEDY)
         found = score([text for text, _ in answers], [t for _, t in some])
-        return {"loss": loss, "accuracy": accuracy, "bleu": found.bleu, "chrf": found.chrf, "exact_match": found.exact_match}
+        return {"loss": loss, "accuracy": accuracy, **found.metrics()}
 
 
 def summed_loss(model: Translator, batch: PairBatch, label_smoothing: float) -> tuple[Tensor, Tensor, int]:
@@ -305,6 +305,12 @@ class Score:
     exact_match: float
     signature: str
     by_length: dict[str, tuple[int, float, float]]  # source words "1–5" → (sentences, BLEU, exact match)
+    longest: int = 4  # words of the longest reference
+
+    def metrics(self) -> dict[str, float]:
+        """BLEU counts four words in a row: it is left out where no reference has as many, and it could only be 0."""
+        bleu = {"bleu": self.bleu} if self.longest >= 4 else {}
+        return {**bleu, "chrf": self.chrf, "exact_match": self.exact_match}
 
 
 def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | None = None, step: int = 5) -> Score:
@@ -322,7 +328,8 @@ def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | N
         part = sacrebleu.corpus_bleu([found[n] for n in numbers], [[right[n] for n in numbers]])
         by_length[f"{group * step + 1}–{(group + 1) * step}"] = (len(numbers), part.score, sum(same[n] for n in numbers) / len(numbers))
     chrf = sacrebleu.corpus_chrf(list(found), [list(right)]).score
-    return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length)
+    longest = max((len(text.split()) for text in right), default=0)
+    return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length, longest)
 
 
 # -- attention maps ----------------------------------------------------------------------------------------------------
