@@ -84,7 +84,7 @@ def test_metrics_are_those_of_sklearn_and_scipy():
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_any_number_of_labels(tmp_path, kind, capsys):
-    rows = [(f"{'red' * (n % 2)} {'big' * (n % 3 > 0)} item", ["red"] * (n % 2) + ["big"] * (n % 3 > 0)) for n in range(120)]
+    rows = [(f"{'red' * (n % 2)} {'big' * (n % 3 > 0)} item {n}", ["red"] * (n % 2) + ["big"] * (n % 3 > 0)) for n in range(120)]
     path = tmp_path / f"a.{kind}"
     if kind == "csv":
         path.write_text("text,label\n" + "".join(f"{text},{'|'.join(labels)}\n" for text, labels in rows))
@@ -110,7 +110,7 @@ def test_any_number_of_labels(tmp_path, kind, capsys):
 
 def test_values(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text("text,score\n" + "".join(f"{'good ' * (n % 4)}thing,{n % 4 - 0.5}\n" for n in range(120)))
+    path.write_text("text,score\n" + "".join(f"{'good ' * (n % 4)}thing {n},{n % 4 - 0.5}\n" for n in range(120)))
     options = ClassifyOptions(data=str(path), fields=("text", "score"), regression=True, tokenizer="word", max_length=16, batch_size=8)
     result = train(
         Classify,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from .. import runs
 from ..data.arrow import PREFIX, is_dataset
 from ..errors import BadConfig, MissingFile, NotSupported, UnknownName
 from ..look import Indices, Layers, Maps
-from ..models import Classifier, Model, build, config_of, find_model
+from ..models import MODELS, Classifier, Model, build, config_of, find_model
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ..train import Objective, TrainOptions
 from ._processor import TextProcessor, text_maps
@@ -201,9 +202,16 @@ class Task(ABC, Generic[OptionsT]):
 
     def model_settings(self, model: str, processor: Any) -> dict[str, Any]:
         """Settings of the model that follow from the data: with a `length_option` its vocabulary size and the longest sequence."""
+        self.check_kind(model)
         if not self.length_option:
             return {}
         return {"vocab_size": len(processor.tokenizer), find_model(model).length_setting: getattr(self.options, self.length_option)}
+
+    def check_kind(self, model: str) -> None:
+        """Refuse by name a model of another kind than the task's."""
+        if not issubclass(find_model(model), self.model_kind) and self.model_kind is not Classifier:
+            known = ", ".join(sorted(kind.facts.name for kind in MODELS if issubclass(kind, self.model_kind)))
+            raise NotSupported(f"{model} is no {words_for(self.model_kind)}; use one of {known}")
 
     def adapt(self, body: Model, processor: Any) -> Model:
         """A model, new or pretrained, made ready for this task."""
@@ -276,7 +284,10 @@ class Task(ABC, Generic[OptionsT]):
         else:
             other = type(self)(self.options.whole(data))
             with TemporaryDirectory() as cache:  # memory-mapped files stay readable after their removal
-                part = other.encode(other.read(), run.processor, Path(cache)).train
+                whole = other.encode(other.read(), run.processor, Path(cache))
+            part = whole.train
+            if whole.skipped:
+                print(whole.skipped, file=sys.stderr)
         if not len(part):
             raise NotSupported(f"{show_files(data) if data else 'the test part of this run'} is empty; name data with --data")
         return part

@@ -131,6 +131,7 @@ class Translation(Task[TranslationOptions]):
         return {"width": 128, "hidden": 512} if self.small and model == "transformer" else {}
 
     def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        self.check_kind(model)
         source, target = processor.tokenizers.source, processor.tokenizers.target
         untied = {"tied": "output"} if model == "transformer" and not processor.tokenizers.joint else {}
         return {"source_vocab_size": len(source), "target_vocab_size": len(target), **untied}
