@@ -12,14 +12,12 @@ from inspect import isabstract
 from typing import Any
 
 from ._base import (
-    DataOptions,
     Dataset,
     Example,
     NoOptions,
     Prediction,
     Report,
     Task,
-    TokenizerOptions,
     attention_maps,
     evaluate,
     expect,
@@ -31,6 +29,7 @@ from ._base import (
     task_for,
     task_of,
 )
+from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
 from .classification import Classify, ClassifyOptions, Label, LabelOptions

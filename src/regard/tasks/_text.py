@@ -10,7 +10,8 @@ from ..data import Texts, TokenizedSplits, TokenizedText, Tokenizer, Tokenizers,
 from ..data.text import SUFFIXES
 from ..errors import BadConfig
 from ..models import Model
-from ._base import Dataset, Files, Task, TokenizerOptions
+from ._base import Dataset, Task
+from ._options import Files, TokenizerOptions
 from ._processor import TextProcessor
 
 

@@ -33,7 +33,8 @@ from ..runs import (
 from ..train import Result, TrainOptions, fit
 from ..train.checkpoint import has_checkpoint
 from ..train.parameters import load_parameters, parameters_of
-from ._base import DataOptions, Dataset, Task, find_task, load_run
+from ._base import Dataset, Task, find_task, load_run
+from ._options import DataOptions
 
 SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the user gives one, the others keep the model's defaults
 

@@ -27,10 +27,11 @@ from ..layers.lora import Targets
 from ..models import LanguageModel, Model, eval_mode
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, Files, Prediction, Report, check_range, require_parts
+from ._base import Dataset, Example, Prediction, Report, check_range, require_parts
+from ._options import Files
 from ._processor import TextProcessor
 from ._text import TextOptions, TextTask, example_text
-from .classification import require_lora
+from ._tuning import require_lora
 
 
 @dataclass(frozen=True, kw_only=True)

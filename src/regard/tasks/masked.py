@@ -35,7 +35,8 @@ from ..layers import Packing
 from ..models import Model, TextEncoder, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, Files, NoOptions, Prediction, Report, check_range, require_parts
+from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, require_parts
+from ._options import Files
 from ._processor import TextProcessor
 from ._text import TextOptions, TextTask, example_text
 

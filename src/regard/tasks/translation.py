@@ -24,7 +24,8 @@ from ..look.maps import MEAN
 from ..models import Model, Translator
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, Files, Prediction, Report, Task, TokenizerOptions, require_parts
+from ._base import Dataset, Example, Prediction, Report, Task, require_parts
+from ._options import Files, TokenizerOptions
 from ._processor import TextProcessor
 
 GREEDY = Beam(size=1)
