@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -159,7 +159,7 @@ class Predict(RunCommand[TaskOptions]):
         elif self.input is None or self.input == Path("-"):
             if sys.stdin.isatty():
                 print("One input per line; Ctrl-D ends.", file=sys.stderr)
-            yield from arriving(line.rstrip("\r\n") for line in sys.stdin)
+            yield from arriving(_lines(None))
         else:
             yield from arriving(_lines(self.input))
 
@@ -168,14 +168,14 @@ class Predict(RunCommand[TaskOptions]):
         return None if self.references is None else _lines(self.references)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file, without their ends."""
+def _lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file, or of standard input, without their ends."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with nullcontext(sys.stdin) if path is None else path.open(encoding="utf-8") as file:
             for line in file:
                 yield line.rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as wrong:
-        raise BadFile(f"{path}: cannot be read as UTF-8 text ({wrong})") from wrong
+        raise BadFile(f"{path or 'standard input'}: cannot be read as UTF-8 text ({wrong})") from wrong
 
 
 @contextmanager
