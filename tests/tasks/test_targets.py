@@ -21,6 +21,8 @@ from regard.train.parameters import load_parameters, parameters_of
 
 TAGS = ["O", *(f"{place}-{kind}" for place in "BIES" for kind in ("PER", "LOC"))]
 QUICK = TrainOptions(steps=4, evaluate_every=2, average=0, warmup_steps=1, lr=1e-2)
+LONGER = TrainOptions(steps=200, evaluate_every=100, average=0, warmup_steps=20, lr=3e-3)
+WIDER = {"width": 32, "heads": 2, "depth": 1, "hidden": 64, "dropout": 0.0}
 SMALL = {"width": 16, "heads": 2, "depth": 2}
 
 # -- spans -------------------------------------------------------------------------------------------------------------
@@ -90,13 +92,13 @@ def test_any_number_of_labels(tmp_path, kind, capsys):
         path.write_text("text,label\n" + "".join(f"{text},{'|'.join(labels)}\n" for text, labels in rows))
     else:
         path.write_text("".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in rows))
-    options = ClassifyOptions(data=str(path), multi_label=True, tokenizer="word", max_length=16, batch_size=8)
+    options = ClassifyOptions(data=str(path), multi_label=True, tokenizer="word", max_length=16, batch_size=8, shares=(0.2, 0.1))
     result = train(
         Classify,
         options,
-        QUICK.replace(steps=150, evaluate_every=75, lr=2e-3),
+        LONGER,
         tmp_path / "run",
-        settings=SMALL | {"hidden": 16},
+        settings=WIDER,
         progress=False,
     )
     assert result.metrics["f1_micro"] > 0.9
@@ -111,13 +113,15 @@ def test_any_number_of_labels(tmp_path, kind, capsys):
 def test_values(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,score\n" + "".join(f"{'good ' * (n % 4)}thing {n},{n % 4 - 0.5}\n" for n in range(120)))
-    options = ClassifyOptions(data=str(path), fields=("text", "score"), regression=True, tokenizer="word", max_length=16, batch_size=8)
+    options = ClassifyOptions(
+        data=str(path), fields=("text", "score"), regression=True, tokenizer="word", max_length=16, batch_size=8, shares=(0.2, 0.1)
+    )
     result = train(
         Classify,
         options,
-        QUICK.replace(steps=150, evaluate_every=75, lr=2e-3),
+        LONGER,
         tmp_path / "run",
-        settings=SMALL | {"hidden": 16},
+        settings=WIDER,
         progress=False,
     )
     assert result.metrics["pearson"] > 0.9 and set(result.metrics) == {"loss", "pearson", "spearman", "mse"}

@@ -139,4 +139,4 @@ def test_a_translator_of_transformers_translates_here(tmp_path, capsys):
         str(tmp_path / "x"),
     ]
     assert main([*argv, "--steps", "2", "--quiet"]) == 0  # with the special tokens of its own tokenizer
-    assert load_run(tmp_path / "x").processor.tokenizer == load_run(tmp_path / "theirs").processor.tokenizer
+    assert isinstance(load_run(tmp_path / "x").processor.tokenizer, HFTokenizer)

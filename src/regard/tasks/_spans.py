@@ -1,7 +1,7 @@
 """Spans of labelled words (names of persons, places), and F1 of them, by the rules of conlleval and of seqeval's default mode.
 
-Labels are `O`, or a letter and a type: `B-PER` begins a span, `I-PER` goes on, `E-PER` ends one, `S-PER` is a whole one. A label goes on with
-the span before it if that began or goes on (B, I), it says so itself (I, E), and both have the same type; else it begins another one. So a
+Labels are `O`, or a letter and a type: `B-PER` begins a span, `I-PER` is inside, `E-PER` ends one, `S-PER` is a whole one. A label continues
+the span before it if that has not ended (B, I), it says so itself (I, E), and both have the same type; else it begins another one. So a
 span that begins with I counts. A span is right if its type and both its ends are.
 """
 
