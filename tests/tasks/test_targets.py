@@ -104,7 +104,7 @@ def test_any_number_of_labels(tmp_path, kind, capsys):
     assert result.metrics["f1_micro"] > 0.9
     run = load_run(tmp_path / "run")
     assert run.processor.labels == ("big", "red")
-    both, none = predict(run, ["red big item", "item"])
+    both, none = predict(run, ["red big item 7", "item 6"])
     assert [one["label"] for one in both.values["labels"]] and {one["label"] for one in both.values["labels"]} == {"big", "red"}
     assert none.text == "" and none.values["labels"] == []
     assert {row[0] for row in evaluate(run).rows} == {"big", "red"}
