@@ -72,7 +72,7 @@ def test_dropout_cuts_every_epoch_and_side_another_way_and_repeats():
     first, again, other = (Corpus.of(pairs, tokenizers, dropout=0.3, seed=seed) for seed in (1, 1, 2))
     assert first.source.values.tolist() == again.source.values.tolist() != other.source.values.tolist()
     assert first.source.values.tolist() != first.target.values[first.target.values != BOS].tolist()
-    chunks = _encoded([pairs[0][0]] * 9, tokenizers.source, False, 0.3, 1, chunk=2)  # each chunk has dice of its own
+    chunks = _encoded([pairs[0]] * 9, 0, tokenizers.source, 0.3, 1, chunk=2)  # each chunk has dice of its own
     assert len({tuple(chunks[n].tolist()) for n in (0, 2, 4, 6, 8)}) > 1
     batches = Batches(lambda epoch: Corpus.of(pairs, tokenizers, dropout=0.3, seed=epoch), 200)
     epochs = [[b.source_BM.tolist() for b in batches.epoch(e)] for e in (1, 2, 1)]

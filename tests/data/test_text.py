@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from regard.data import Texts, TokenizedText, Tokenizer, text, tokenize_texts
+from regard.data.pace import Pace
 from regard.data.tokens import BOS, EOS, UNK
 from regard.errors import BadFile, CannotSave, MissingFile, NotSupported
 
@@ -106,11 +108,11 @@ def test_a_folder_without_text_and_a_file_without_any(write, tmp_path):
 )
 def test_bad_lines_stop_or_are_left_out(write, name, content, says):
     path = write(name, content)
-    with pytest.raises(BadFile, match=says + r".*on_error=\"skip\""):
+    with pytest.raises(BadFile, match=says + r".*--on-error skip"):
         list(Texts(path, longest=100, **WHOLE).pieces())
     kept = Texts(path, longest=100, on_error="skip", **WHOLE)
     assert "".join(documents(kept)).split() in (["one", "three"], ["onethree"])
-    assert len(kept.skipped) == 1 and "1 lines were left out" in str(kept.skipped)
+    assert len(kept.skipped) == 1 and "lines skipped: 1 " in str(kept.skipped)
     with pytest.raises(NotSupported, match="on_error='other'"):
         Texts(path, on_error="other")
 
@@ -213,6 +215,11 @@ def test_the_cache_is_kept_until_something_changes(write, tmp_path, monkeypatch)
     for ids in folder.glob("*/train.ids"):
         ids.write_bytes(ids.read_bytes()[:-2])  # a disk that lost something
     assert ask()[0] and not ask()[0]
+    for ids in folder.glob("*/train.ids"):
+        raw = bytearray(ids.read_bytes())
+        raw[7] ^= 1  # a bit that fell over
+        ids.write_bytes(raw)
+    assert ask()[0] and not ask()[0]
     assert not list(folder.glob("writing*"))
 
 
@@ -231,6 +238,41 @@ def test_what_a_killed_process_left_is_neither_read_nor_kept(write, tmp_path):
     made.rename(folder / "writing-1")  # killed before the last step
     tokenize_texts(Texts(path), tokenizer, folder)
     assert [one.name for one in folder.iterdir() if one.is_dir()] == [made.name]
+
+
+def test_what_a_killed_process_had_tokenized_is_not_tokenized_again(write, tmp_path, monkeypatch):
+    path, tokenizer = write("a.txt", "".join(f"document {n}\n\n" for n in range(60))), Tokenizer.train(DOCUMENTS, "bpe", 300)
+    monkeypatch.setattr("regard.data.cache.AT_ONCE", 100)
+    monkeypatch.setattr("regard.data.cache.SAVE", 200)
+    whole = tokenize_texts(Texts(path, separator=""), tokenizer, tmp_path / "whole")
+    real, asked = Tokenizer.encode_all, []
+
+    def encode(self, texts, *rest):
+        asked.extend(texts)
+        if len(asked) > 40 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            raise KeyboardInterrupt
+        return real(self, texts, *rest)
+
+    monkeypatch.setattr(Tokenizer, "encode_all", encode)
+    with pytest.raises(KeyboardInterrupt):
+        tokenize_texts(Texts(path, separator=""), tokenizer, tmp_path / "cache")
+    before = len(asked)
+    again = tokenize_texts(Texts(path, separator=""), tokenizer, tmp_path / "cache")
+    assert len(asked) - before < 40
+    for part in ("train", "valid", "test"):
+        one, two = getattr(whole, part), getattr(again, part)
+        assert one.ids.tolist() == two.ids.tolist() and one.starts.tolist() == two.starts.tolist() and one.bytes == two.bytes
+
+
+def test_a_long_pass_says_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr("regard.data.pace.EVERY", 0.0)
+    pace = Pace("tokenizing", 10_000_000)
+    pace.add(4_000_000)
+    assert re.fullmatch(r"tokenizing: 4 of 10 MB, [\d.]+ MB/s, [\d,]+ s left\n", capsys.readouterr().err)
+    monkeypatch.setenv("RANK", "1")
+    Pace("tokenizing").add(1)
+    assert capsys.readouterr().err == ""
 
 
 def test_several_processes_ask_at_once(write, tmp_path):

@@ -50,7 +50,11 @@ def test_predict_gives_a_line_a_line(folder, capsys, monkeypatch):
 def test_evaluate_has_a_signature_and_lengths(folder, capsys, tmp_path):
     assert main(["evaluate", str(folder), "--beam", "1"]) == 0
     out = capsys.readouterr().out
-    assert "signature: nrefs:1|case:mixed" in out and "source words" in out
+    assert (
+        "signature: nrefs:1|case:mixed" in out
+        and "source_words" in out
+        and "test part of numbers:en-de,below=200: 7 sentences, greedy" in out
+    )
     (tmp_path / "t.tsv").write_text("twelve\tzwölf\nthirteen\tdreizehn\n")
     assert main(["evaluate", str(folder), "--data", str(tmp_path / "t.tsv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -74,7 +78,7 @@ def test_resume_goes_on_and_begins_nothing_twice(folder, tmp_path, capsys):
 
 def test_words_are_cut_anew_each_epoch_and_the_same_after_a_resume(tmp_path):
     """Steps 5 and 9 are in the middle of epochs."""
-    more = [*TRAIN, "--bpe-dropout", "0.3", "--average", "0"]
+    more = [*TRAIN, "--bpe-dropout", "0.3", "--average", "0", "--evaluate-every", "5"]
     assert main([*more, "--out", str(tmp_path / "once"), "--steps", "9"]) == 0
     assert main([*more, "--out", str(tmp_path / "twice"), "--steps", "5"]) == 0
     assert main([*more, "--out", str(tmp_path / "twice"), "--steps", "9", "--resume"]) == 0

@@ -7,6 +7,7 @@ ones and back again for the tens. The Transformer (2017) and RNNsearch (2014) bo
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -24,7 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "rnnsearch": {"embedding": 96, "width": 128, "alignment": 96, "maxout": 64},
 }
 SHOWN = "four thousand, three hundred and twenty-one"
-Pairs = list[tuple[str, str]]
+Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json as json_
+import queue
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 
 from tyro.conf import Positional
 
-from ..errors import NotSupported
+from ..errors import BadConfig, BadFile, CannotSave, NotSupported
 from ..look import Layers, Maps
 from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, read_config, read_json
-from ..tasks import NoOptions, Task, attention_maps, evaluate, find_task, predict
+from ..tasks import NoOptions, Prediction, Task, attention_maps, evaluate, find_task, predict, score_outputs
 from ._command import Command, check_writable, parse, print_json, print_table
 
 TaskOptions = TypeVar("TaskOptions")
@@ -42,7 +46,9 @@ class RunCommand(Command, Generic[TaskOptions]):
             parse(cls.concrete(), arguments, program)  # what is missing
             return
         task, load = open_run(folder)
-        command = parse(cls[getattr(task, cls.task_options)], arguments, f"{program} {folder}")  # type: ignore[index]
+        rest = list(arguments)
+        rest.remove(next(one for one in rest if Path(one) == folder))  # options that take several values would take it
+        command = parse(cls[getattr(task, cls.task_options)], [str(folder), *rest], f"{program} {folder}")  # type: ignore[index]
         command.use(load())
 
     def use(self, run: Run[Any]) -> None:
@@ -72,18 +78,26 @@ class Evaluate(RunCommand[TaskOptions]):
     `regard evaluate RUN --help` lists the options of its task.
 
     As in:  regard evaluate runs/numbers
-            regard evaluate runs/mine --data "test.en test.de" --beam 5
+            regard evaluate runs/mine --data test.en test.de --beam 5 --out hypotheses.txt
             regard evaluate runs/python --data other.txt --stride 64
     """
 
     task_options = "EvaluateOptions"
-    data: str | None = None
+    data: str | tuple[str, ...] | None = None
     """Data in the form that the run was trained on; the test part of its own data if not given."""
+    out: Path | None = None
+    """Also write the answers to this file, one per line: translations, labels."""
     json: bool = False
     """Print JSON."""
 
     def use(self, run: Run[Any]) -> None:
+        check_writable(self.out, "--out")
         report = evaluate(run, self.data, self.task)
+        if self.out is not None:
+            if not report.outputs:
+                raise NotSupported(f"--out {self.out}: a run of the task {run.task} gives no answers to write; leave --out out")
+            with _writing(self.out) as file:
+                file.writelines(f"{line}\n" for line in report.outputs)
         if self.json:
             return print_json(report.to_json())
         print("  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items()))
@@ -97,23 +111,123 @@ class Evaluate(RunCommand[TaskOptions]):
 class Predict(RunCommand[TaskOptions]):
     """Translate, classify or label inputs with a run.
 
-    Inputs are arguments, or lines of standard input. `regard predict RUN --help` lists the options of its task.
+    Inputs are arguments, or lines of a file or of standard input, each answered as soon as it is there. `regard predict RUN --help` lists the
+    options of its task.
 
     As in:  regard predict runs/numbers "twenty-one" "three hundred"
-            regard predict runs/mine --beam 5 --nbest 3 < sentences.txt
-            regard predict runs/reviews "a waste of two hours"
+            regard predict runs/mine --input sentences.txt --output translations.txt --beam 5
+            regard predict runs/mine "a dog" --score "ein Hund"
+            tail -f comments.txt | regard predict runs/reviews --json
     """
 
     task_options = "PredictOptions"
     inputs: Positional[tuple[str, ...]] = ()
     """What to translate, continue or classify (a tab between the two texts of a pair); standard input if not given."""
+    input: Path | None = None
+    """File with an input per line; - is standard input."""
+    output: Path | None = None
+    """File to write the answers to, instead of printing them."""
     json: bool = False
-    """Print a JSON object per input."""
+    """A JSON object per input."""
+    score: str | None = None
+    """Score this output of each input by its log-probability, instead of answering."""
+    references: Path | None = None
+    """Score the outputs in this file, one per input, by their log-probabilities, instead of answering."""
 
     def use(self, run: Run[Any]) -> None:
-        inputs = self.inputs or tuple(line.rstrip("\n") for line in sys.stdin)
-        for line, answer in zip(inputs, predict(run, inputs, self.task), strict=True):
-            print(json_.dumps({"input": line, **answer.values}, ensure_ascii=False) if self.json else answer.text)
+        if self.inputs and self.input is not None:
+            raise BadConfig("inputs as arguments and --input; give one of them")
+        if self.score is not None and self.references is not None:
+            raise BadConfig("--score and --references; give one of them")
+        check_writable(self.output, "--output")
+        with _writing(self.output) as file:
+            for chunk in self._chunks():
+                for line, answer in zip(chunk, self._answers(run, chunk), strict=True):
+                    values = {"input": line, **answer.values}
+                    print(json_.dumps(values, ensure_ascii=False) if self.json else answer.text, file=file)
+                file.flush()
+        if self._targets is not None and next(self._targets, None) is not None:
+            raise BadConfig(f"--references {self.references} has more lines than there are inputs")
+
+    def _answers(self, run: Run[Any], chunk: Sequence[str]) -> Sequence[Prediction]:
+        if self.score is None and self.references is None:
+            return predict(run, chunk, self.task)
+        targets = [self.score if self._targets is None else next(self._targets, None) for _ in chunk]
+        if None in targets:
+            raise BadConfig(f"--references {self.references} has fewer lines than there are inputs")
+        return score_outputs(run, [(line, target or "") for line, target in zip(chunk, targets, strict=True)])
+
+    def _chunks(self) -> Iterator[Sequence[str]]:
+        if self.inputs:
+            for one in self.inputs:
+                if Path(one).is_file():
+                    print(f"regard: {one} is also a file; --input {one} takes its lines", file=sys.stderr)
+            yield self.inputs
+        elif self.input is None or self.input == Path("-"):
+            if sys.stdin.isatty():
+                print("One input per line; Ctrl-D ends.", file=sys.stderr)
+            yield from arriving(_lines(None))
+        else:
+            yield from arriving(_lines(self.input))
+
+    @cached_property
+    def _targets(self) -> Iterator[str] | None:
+        return None if self.references is None else _lines(self.references)
+
+
+def _lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file, or of standard input, without their ends."""
+    try:
+        with nullcontext(sys.stdin) if path is None else path.open(encoding="utf-8") as file:
+            for line in file:
+                yield line.rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise BadFile(f"{path or 'standard input'}: cannot be read as UTF-8 text ({wrong})") from wrong
+
+
+@contextmanager
+def _writing(path: Path | None) -> Iterator[TextIO]:
+    if path is None or path == Path("-"):
+        yield sys.stdout
+        return
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+    except OSError as wrong:
+        raise CannotSave(f"cannot write {path}: {wrong.strerror or wrong}; choose another file") from wrong
+
+
+def arriving(lines: Iterator[str], at_most: int = 64) -> Iterator[list[str]]:
+    """The lines in groups of those that are there: one by one while they arrive slowly, many at once from a file.
+
+    A thread reads ahead, because nothing else tells whether another line is there already.
+    """
+    waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * at_most)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                waiting.put(line)
+            waiting.put(None)
+        except BaseException as wrong:
+            waiting.put(wrong)
+
+    threading.Thread(target=read, daemon=True).start()
+    ended = False
+    while not ended:
+        group, one = list[str](), waiting.get()
+        while True:
+            if not isinstance(one, str):
+                ended = True
+                break
+            group.append(one)
+            if len(group) == at_most or waiting.empty():
+                break
+            one = waiting.get()
+        if group:
+            yield group
+        if isinstance(one, BaseException):
+            raise one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,9 @@ from .cache import TokenizedSplits, TokenizedText, tokenize_texts
 from .hf_tokenizer import HFTokenizer
 from .lines import LONGEST, Skipped
 from .lm_batches import LMBatch, LMBatches
+from .pairs import PairList
 from .parallel import Parallel, read_pairs
 from .sources import SOURCES
 from .text import Texts
-from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers
+from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers, TrainedKind
+from .unigram import load_tokenizers

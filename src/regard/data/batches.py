@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from ..errors import NotSupported, ShapeError
-from .tokens import BOS, EOS, PAD, Tokenizer, Tokenizers
+from .hf_tokenizer import TranslationTokens
+from .tokens import PAD, Tokenizer, Tokenizers
 
 Ids = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.int64]
@@ -93,17 +94,17 @@ class Corpus:
     def of(cls, pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers, dropout: float = 0.0, seed: int = 0) -> Corpus:
         """Encode the pairs. With BPE-dropout, use another seed each epoch: `seed=1000 * seed + epoch`."""
         return cls(
-            _encoded([s for s, _ in pairs], tokenizers.source, False, dropout, 2 * seed),
-            _encoded([t for _, t in pairs], tokenizers.target, True, dropout, 2 * seed + 1),
+            _encoded(pairs, 0, tokenizers.source, dropout, 2 * seed),
+            _encoded(pairs, 1, tokenizers.target, dropout, 2 * seed + 1),
         )
 
 
-def _encoded(texts: list[str], tokenizer: Tokenizer, begin: bool, dropout: float, seed: int, chunk: int = 1 << 14) -> Ragged:
+def _encoded(pairs: Sequence[tuple[str, str]], side: int, tokenizer: Tokenizer, dropout: float, seed: int, chunk: int = 1 << 14) -> Ragged:
     # in chunks, so that lists of Python integers never hold a whole corpus
-    parts = []
-    for at in range(0, len(texts), chunk):
-        some = tokenizer.encode_all(texts[at : at + chunk], dropout, (seed << 24) + at // chunk)
-        parts.append(Ragged.of([BOS, *ids, EOS] if begin else [*ids, EOS] for ids in some))
+    frame, parts = TranslationTokens.of(tokenizer), []
+    for at in range(0, len(pairs), chunk):
+        some = tokenizer.encode_all([pair[side] for pair in pairs[at : at + chunk]], dropout, (seed << 24) + at // chunk)
+        parts.append(Ragged.of([*[frame.first] * side, *ids, frame.end] for ids in some))
     return Ragged.joined(parts)
 
 

@@ -5,32 +5,39 @@
     FOLDER/NAME/{train,valid,test}.starts    where each document begins
 
 NAME is a hash of text, tokenizer and parts: another text has another folder, and what is there is never changed. It is written under a
-temporary name and renamed atomically; of several processes one writes, and the others wait. Files whose names, sizes and times match
-the manifest are not read again.
+temporary name and renamed atomically; of several processes one writes, and the others wait. While it is written, `progress.json` says up to
+where it is on disk: what was killed resumes from there. Text files whose names, sizes and times match the manifest are not read again; the
+cache itself is, and is written anew if its hashes do not match.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import CannotSave
 from .hf_tokenizer import SpecialTokens
-from .splits import Part
-from .text import PARTS, Piece, Texts, hash_of
+from .pace import Pace
+from .splits import PARTS, Part
+from .text import Piece, Texts, hash_of
 from .tokens import Tokenizer
 
-FORMAT, VERSION = "regard.tokens", 1
-AT_ONCE = 1 << 22  # characters that are encoded together
+FORMAT, VERSION = "regard.tokens", 2
+AT_ONCE = 1 << 22  # characters that are encoded together, by all cores if the tokenizer is one of the `tokenizers` library
+SAVE = 1 << 26  # characters between two notes of progress
+PROGRESS = "progress.json"
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,13 @@ def tokenize_texts(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> To
         folder.mkdir(parents=True, exist_ok=True)
         for place in sorted(folder.glob("[!w]*/manifest.json")):  # not those being written: they will be renamed
             manifest = _manifest(place)
-            if manifest and manifest["key"] == key and manifest["files"] == signature:
+            if manifest and manifest["key"] == key and manifest["files"] == signature and _sound(place.parent, manifest):
                 return _opened(place.parent, manifest)
         digest = texts.survey.digest
         final = folder / hash_of(json.dumps([FORMAT, VERSION, key, digest]))[:16]
         with _alone(folder / "lock"):
             manifest = _manifest(final / "manifest.json")
-            if manifest is None:
+            if manifest is None or not _sound(final, manifest):
                 manifest = {"format": FORMAT, "format_version": VERSION, "key": key, "digest": digest, "files": signature}
                 manifest["skipped"] = str(texts.skipped) if len(texts.skipped) else ""
                 _make(texts, tokenizer, final, manifest)
@@ -102,12 +109,15 @@ def tokenize_texts(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> To
 
 
 def _make(texts: Texts, tokenizer: Tokenizer, final: Path, manifest: dict[str, Any]) -> None:
-    writing = final.with_name(f"writing-{os.getpid()}")
-    for old in (*final.parent.glob("writing-*"), final):  # left by a process that was killed, as nobody else writes now; or damaged
-        shutil.rmtree(old, ignore_errors=True)
-    writing.mkdir()
+    writing = final.with_name(f"writing-{final.name}")
+    for old in (*final.parent.glob("writing-*"), final):  # of other texts, as nobody else writes now; or damaged
+        if old != writing:
+            shutil.rmtree(old, ignore_errors=True)
+    writing.mkdir(exist_ok=True)
     manifest["parts"] = _write(texts, tokenizer, writing)
+    manifest["hashes"] = _hashes(writing)
     _put(writing / "manifest.json", manifest)
+    (writing / PROGRESS).unlink(missing_ok=True)
     writing.rename(final)
 
 
@@ -118,33 +128,79 @@ def _put(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def _write(texts: Texts, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
-    writers = {part: _Writer(folder, part, tokenizer) for part in PARTS}
-    waiting: list[Piece] = []
-    for piece in texts.pieces():
-        waiting.append(piece)
-        if sum(len(one.text) for one in waiting) >= AT_ONCE:
-            _encode(waiting, tokenizer, writers)
-    _encode(waiting, tokenizer, writers)
-    return {part: writer.close() for part, writer in writers.items()}
+    done, about = _progress(folder)
+    writers = {part: _Writer(folder, part, tokenizer, about.get(part)) for part in PARTS}
+    pace, since = Pace("tokenizing", texts.size), 0
+    pace.done = sum(writer.about["bytes"] for writer in writers.values())
+    try:
+        for group in _ahead(_groups(islice(texts.pieces(), done, None))):
+            for piece, ids in zip(group, tokenizer.encode_all([piece.text for piece in group]), strict=True):
+                writers[piece.part].write(piece, ids)
+                since += len(piece.text)
+                pace.add(len(piece.text))
+            done += len(group)
+            if since >= SAVE:
+                for writer in writers.values():
+                    writer.flush()
+                _put(folder / PROGRESS, {"pieces": done, "parts": {part: writer.about for part, writer in writers.items()}})
+                since = 0
+        return {part: writer.finish() for part, writer in writers.items()}
+    finally:
+        for writer in writers.values():
+            writer.ids.close()
+            writer.starts.close()
 
 
-def _encode(waiting: list[Piece], tokenizer: Tokenizer, writers: dict[Part, _Writer]) -> None:
-    for piece, ids in zip(waiting, tokenizer.encode_all([piece.text for piece in waiting]), strict=True):
-        writers[piece.part].write(piece, ids)
-    waiting.clear()
+def _progress(folder: Path) -> tuple[int, dict[str, Any]]:
+    """The pieces that are on disk already, and what their files hold: nothing if that cannot be told."""
+    try:
+        found = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+        parts = found["parts"]
+        if all((folder / f"{part}.{name}").stat().st_size >= size for part in PARTS for name, size in _sizes(parts[part])):
+            return int(found["pieces"]), parts
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return 0, {}
+
+
+def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Pieces that are encoded together."""
+    group, size = list[Piece](), 0
+    for piece in pieces:
+        group.append(piece)
+        size += len(piece.text)
+        if size >= AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _ahead(groups: Iterator[list[Piece]]) -> Iterator[list[Piece]]:
+    """The same, each read in a thread while the one before it is encoded."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, groups, None)
+        while (group := coming.result()) is not None:
+            coming = pool.submit(next, groups, None)
+            yield group
 
 
 class _Writer:
     """The two files of one part."""
 
-    def __init__(self, folder: Path, part: Part, tokenizer: Tokenizer):
+    def __init__(self, folder: Path, part: Part, tokenizer: Tokenizer, about: dict[str, Any] | None = None):
         self.dtype, self.frame = _dtype(tokenizer), SpecialTokens.of(tokenizer)
-        self.ids: BinaryIO = (folder / f"{part}.ids").open("wb")
-        self.starts: BinaryIO = (folder / f"{part}.starts").open("wb")
-        self.about = {"tokens": 0, "documents": 0, "bytes": 0, "unknown": 0, "dtype": self.dtype.__name__}
+        fresh = {"tokens": 0, "documents": 0, "bytes": 0, "unknown": 0, "dtype": self.dtype.__name__}
+        self.about: dict[str, Any] = fresh if about is None else about
+        files = []
+        for name, size in _sizes(self.about):
+            file = (folder / f"{part}.{name}").open("ab")
+            file.truncate(size)  # what was written after the last note of progress is written again
+            files.append(file)
+        self.ids, self.starts = files
 
     def write(self, piece: Piece, ids: list[int]) -> None:
-        about: dict[str, Any] = self.about
+        about = self.about
         if piece.begins:
             self.starts.write(np.int64(about["tokens"]).tobytes())
             about["documents"] += 1
@@ -154,12 +210,33 @@ class _Writer:
         about["bytes"] += len(piece.text.encode())
         about["unknown"] += int((row == self.frame.unknown).sum())
 
-    def close(self) -> dict[str, Any]:
+    def flush(self) -> None:
         for file in (self.ids, self.starts):
             file.flush()
             os.fsync(file.fileno())
-            file.close()
+
+    def finish(self) -> dict[str, Any]:
+        self.flush()
         return self.about
+
+
+def _sizes(about: dict[str, Any]) -> tuple[tuple[str, int], tuple[str, int]]:
+    """The names of the two files of a part, and their sizes."""
+    return ("ids", about["tokens"] * np.dtype(about["dtype"]).itemsize), ("starts", about["documents"] * 8)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    found = {}
+    for part in PARTS:
+        for name in ("ids", "starts"):
+            with (folder / f"{part}.{name}").open("rb") as file:
+                found[f"{part}.{name}"] = hashlib.file_digest(file, "blake2b").hexdigest()
+    return found
+
+
+def _sound(folder: Path, manifest: dict[str, Any]) -> bool:
+    """Whether the files are those that were written: 0.8 s per gigabyte."""
+    return _hashes(folder) == manifest.get("hashes")
 
 
 def _dtype(tokenizer: Tokenizer) -> type[np.uint16] | type[np.uint32]:
@@ -173,8 +250,7 @@ def _manifest(path: Path) -> dict[str, Any] | None:
         if (manifest["format"], manifest["format_version"]) != (FORMAT, VERSION):
             return None
         for part in PARTS:
-            about = manifest["parts"][part]
-            for name, size in (("ids", about["tokens"] * np.dtype(about["dtype"]).itemsize), ("starts", about["documents"] * 8)):
+            for name, size in _sizes(manifest["parts"][part]):
                 if (path.parent / f"{part}.{name}").stat().st_size != size:
                     return None
         return manifest if all(name in manifest for name in ("key", "digest", "files", "skipped")) else None

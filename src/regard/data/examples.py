@@ -7,7 +7,7 @@
     read_tagged("ner.tsv")                                  a word, a tab or space, its label; a blank line ends a sentence (CoNLL)
     read_tagged("ner.jsonl", fields=("tokens", "tags"))     an object per sentence, two lists of the same length
 
-Files may end in .gz or .xz. The last field is the label; without `fields`, common names are tried (`NAMES`). Malformed lines stop or
+Also .csv and .parquet, and hf:folder, a dataset of the `datasets` library. Text files may end in .gz or .xz. The last field is the label; without `fields`, common names are tried (`NAMES`). Malformed lines stop or
 are skipped as in `regard.data.read_pairs`.
 """
 
@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from ..errors import BadFile, NotSupported
-from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, every_line, lines, no_text, objects, plain_suffix, reach, unwritable
-from .splits import SHARES, split
+from .arrow import is_dataset
+from .lines import CSV, LONGEST, OBJECTS, Fault, Policy, Skipped, cells, every_line, no_text, objects, plain_suffix, reach, unwritable
+from .splits import PARTS, SHARES, choose_parts, place
 
 NAMES = (  # of the first text, the second, and the label; case-insensitive
     ("text", "sentence", "text1", "text_a", "sentence1", "sentence_a", "premise", "question", "question1", "review", "content"),
@@ -62,14 +65,14 @@ class Examples(Generic[Kind]):
 
 def read_labelled(
     path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
-    longest: int = 1 << 20, shares: tuple[float, float] = SHARES,
+    longest: int = 1 << 20, shares: tuple[float, float] = SHARES, unlabelled: bool = False,
 ) -> Examples[Labelled]:  # fmt: skip
-    """Texts with a label each, in three parts; a part without a file is split off by a hash of the text."""
+    """Texts with a label each, in three parts; a part without a file is split off by a hash of the text. `unlabelled`: a label may be empty."""
     if len(fields) == 1 or len(fields) > 3:
-        raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in fields=('text', 'label')")
+        raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in --fields text label")
 
-    def found(one: Path) -> Iterator[Labelled | Fault]:
-        return _labelled_objects(one, fields, longest) if plain_suffix(one) in OBJECTS else _table(one, fields, longest)
+    def found(one: str | Path) -> Iterator[Labelled | Fault]:
+        return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled)
 
     return _three(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts))
 
@@ -80,65 +83,75 @@ def read_tagged(
 ) -> Examples[Tagged]:  # fmt: skip
     """Sentences with a label per word, in three parts; a part without a file is split off by a hash of the sentence."""
     if len(fields) not in (0, 2):
-        raise NotSupported(f"fields {tuple(fields)}: give that of the words and that of their labels, as in fields=('tokens', 'tags')")
+        raise NotSupported(f"fields {tuple(fields)}: give that of the words and that of their labels, as in --fields tokens tags")
 
-    def found(one: Path) -> Iterator[Tagged | Fault]:
-        return _tagged_objects(one, fields, longest) if plain_suffix(one) in OBJECTS else _conll(one, fields, longest)
+    def found(one: str | Path) -> Iterator[Tagged | Fault]:
+        return _tagged_objects(one, fields, longest) if _has_names(one) else _conll(Path(one), fields, longest)
 
     return _three(found, path, valid, test, on_error, shares, lambda one: " ".join(one.words))
 
 
+def _has_names(path: str | Path) -> bool:
+    """Whether its fields have names in every row."""
+    return is_dataset(path) or plain_suffix(Path(path)) in OBJECTS
+
+
 def _three(
-    found: Callable[[Path], Iterable[Kind | Fault]], path: str | Path, valid: str | Path | None, test: str | Path | None, on_error: Policy,
+    found: Callable[[str | Path], Iterable[Kind | Fault]], path: str | Path, valid: str | Path | None, test: str | Path | None, on_error: Policy,
     shares: tuple[float, float], key: Callable[[Kind], str],
 ) -> Examples[Kind]:  # fmt: skip
     skipped = Skipped(unit="line", on_error=on_error)
 
     def read(one: str | Path) -> list[Kind]:
-        kept = list(skipped.sound(found(Path(one))))
+        kept = list(skipped.sound(found(one)))
         if not kept:
             raise BadFile(f"{one}: no example in it{f'; {skipped}' if len(skipped) else ''}")
         return kept
 
     whole = read(path)
-    made = split(((key(one), str(n), "") for n, one in enumerate(whole)), (0.0 if valid else shares[0], 0.0 if test else shares[1]))
-    parts = {name: [whole[int(n)] for n, _ in rows] for name, rows in made.items()}
+    shares = (0.0 if valid else shares[0], 0.0 if test else shares[1])
+    chosen = choose_parts(np.array([place(key(one)) for one in whole]), shares)
+    parts = {name: [whole[n] for n in np.flatnonzero(chosen == number)] for number, name in enumerate(PARTS)}
     return Examples(parts["train"], read(valid) if valid else parts["valid"], read(test) if test else parts["test"], skipped)
 
 
-def _table(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
+def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) -> Iterator[Labelled | Fault]:
     columns: list[int] | None = [int(name) - 1 for name in fields] if fields and all(name.isdecimal() for name in fields) else None
     if columns and min(columns) < 0:
         raise NotSupported(f"fields {tuple(fields)}: columns are counted from 1")
     spaced = False
-    for number, line in enumerate(lines(path, longest), 1):
-        if isinstance(line, Fault):
-            yield line
+    for where, row in cells(path, longest):
+        if isinstance(row, Fault):
+            yield row
             continue
-        where, cells = f"{path}, line {number:,}", [cell.strip() for cell in line.split("\t")]
         if columns is None:  # the first line decides
-            named = _named(cells, fields)
+            named = _named(row, fields)
             if fields and named is None:
-                header = ", ".join(map(repr, cells))[:200]
+                header = ", ".join(map(repr, row))[:200]
                 raise BadFile(f"{where}: no columns called {', '.join(map(repr, fields))}; the header has {header}")
-            if named is None and len(cells) > 3:
+            if named is None and len(row) > 3:
                 raise BadFile(
-                    f"{where}: {len(cells)} columns, and no header that names a text and a label; say which they are by number, "
-                    "as in fields=('2', '4')"
+                    f"{where}: {len(row)} columns, and no header that names a text and a label; say which they are by number, "
+                    "as in --fields 2 4"
                 )
-            spaced = named is None and len(cells) == 1
-            columns = named or [0, 1, 2][: min(len(cells), 3)]
+            spaced = named is None and len(row) == 1 and plain_suffix(path) != CSV
+            columns = named or [0, 1, 2][: max(2, min(len(row), 3))]
             if named:
                 continue
         if spaced:
-            label, _, rest = line.strip().partition(" ")
-            cells, columns = [rest.strip(), label], [0, 1]
-        if len(cells) <= max(columns):
-            yield Fault(where, "too few columns", f"{len(cells)}, expected at least {max(columns) + 1}", "separate text and label by a tab")
-        elif not all(cells[c] for c in columns):
+            label, _, rest = row[0].partition(" ")
+            row, columns = [rest.strip(), label], [0, 1]
+        if len(row) <= max(columns):
+            yield Fault(
+                where,
+                "too few columns",
+                f"{len(row)}, expected at least {max(columns) + 1}",
+                f"separate text and label by a {'comma' if plain_suffix(path) == CSV else 'tab'}",
+            )
+        elif not all(row[c] for c in (columns[:-1] if unlabelled else columns)):
             yield Fault(where, "empty column")
         else:
-            yield Labelled(tuple(cells[c] for c in columns[:-1]), cells[columns[-1]])
+            yield Labelled(tuple(row[c] for c in columns[:-1]), row[columns[-1]])
 
 
 def _named(cells: list[str], fields: Sequence[str]) -> list[int] | None:
@@ -150,7 +163,7 @@ def _named(cells: list[str], fields: Sequence[str]) -> list[int] | None:
     return [c for c in found if c is not None] if found[0] is not None and found[2] is not None else None
 
 
-def _labelled_objects(path: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
+def _labelled_objects(path: str | Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
     for where, described in objects(path, longest):
         if isinstance(described, Fault):
             yield described
@@ -160,8 +173,10 @@ def _labelled_objects(path: Path, fields: Sequence[str], longest: int) -> Iterat
             by_lower = {str(key).lower(): key for key in described}
             chosen = [by_lower[name] for names in NAMES if (name := next((n for n in names if n in by_lower), None))]
         values = [reach(described, name) for name in chosen]
+        if values and isinstance(values[-1], list) and all(isinstance(name, str) for name in values[-1]):
+            values[-1] = "|".join(values[-1])
         lacking = [name for name, text in zip(chosen[:-1], values, strict=False) if not isinstance(text, str) or not text.strip()]
-        if len(chosen) < 2 or lacking or not isinstance(values[-1], str | int):
+        if len(chosen) < 2 or lacking or not isinstance(values[-1], str | int | float):
             wrong = lacking[0] if lacking else chosen[-1] if len(chosen) > 1 else "text or label"
             yield no_text(where, wrong, described, "name the fields, texts first and the label last")
             continue
@@ -171,7 +186,7 @@ def _labelled_objects(path: Path, fields: Sequence[str], longest: int) -> Iterat
 
 def _conll(path: Path, fields: Sequence[str], longest: int) -> Iterator[Tagged | Fault]:
     if not all(name.isdecimal() and int(name) for name in fields):
-        raise NotSupported(f"fields {tuple(fields)}: {path} has columns without names; give their numbers, from 1, as in fields=('1', '4')")
+        raise NotSupported(f"fields {tuple(fields)}: {path} has columns without names; give their numbers, from 1, as in --fields 1 4")
     columns = [int(name) - 1 for name in fields] if fields else [0, -1]
     words, labels = list[str](), list[str]()
     for where, line, _ in every_line(path, longest):
@@ -193,7 +208,7 @@ def _conll(path: Path, fields: Sequence[str], longest: int) -> Iterator[Tagged |
         yield Tagged(tuple(words), tuple(labels))
 
 
-def _tagged_objects(path: Path, fields: Sequence[str], longest: int) -> Iterator[Tagged | Fault]:
+def _tagged_objects(path: str | Path, fields: Sequence[str], longest: int) -> Iterator[Tagged | Fault]:
     for where, described in objects(path, longest):
         if isinstance(described, Fault):
             yield described

@@ -68,6 +68,7 @@ class HFTokenizer(Tokenizer):
         }
         parts = json.dumps([self._described[part] for part in ("pre_tokenizer", "decoder")])
         self._surface = [b"" if n in special else _surface(token, parts) for n, token in enumerate(self.vocabulary)]
+        self._special = special
 
     # -- loading and converting ----------------------------------------------------------------------------------------------------
 
@@ -95,8 +96,8 @@ class HFTokenizer(Tokenizer):
 
         `frame`: which special tokens it puts around texts: BOS and EOS ("both"), one of them, or none. `mask`: the model has a mask token.
         """
-        if isinstance(tokenizer, HFTokenizer):
-            return tokenizer
+        if isinstance(tokenizer, HFTokenizer) and tokenizer.vocabulary[: len(SPECIAL)] != SPECIAL:
+            return tokenizer  # it says itself what it puts around texts
         native = _converted(tokenizer)
         special = [*SPECIAL, *(["[MASK]"] if mask else [])]
         native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
@@ -153,7 +154,7 @@ class HFTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text; special tokens vanish."""
-        return self._native.decode([int(i) for i in ids], skip_special_tokens=True)
+        return self._native.decode([i for i in map(int, ids) if i not in self._special], skip_special_tokens=True)
 
     def strings(self, ids: Iterable[int]) -> list[str]:
         return [self._surface[i].decode("utf-8", "backslashreplace").strip() or self.vocabulary[i] for i in map(int, ids)]
@@ -223,6 +224,28 @@ class SpecialTokens:
         return torch.tensor([i for i in range(self.size) if i not in self.special])
 
 
+@dataclass(frozen=True)
+class TranslationTokens:
+    """What a target begins and ends with, and a source ends with: BOS and EOS of ours; a tokenizer of transformers has its own."""
+
+    first: int
+    end: int
+    pad: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TranslationTokens:
+        if not isinstance(tokenizer, HFTokenizer):
+            return cls(BOS, EOS, PAD)
+        roles = tokenizer.roles
+        end = tokenizer.eos_ids[0] if tokenizer.eos_ids else roles.get("sep")
+        if end is None or "pad" not in roles:
+            raise NotSupported(
+                f"{tokenizer!r} has no token that ends a text, or none for padding; its roles are {', '.join(roles) or 'none'}"
+            )
+        first = next(roles[role] for role in ("start", "bos", "cls", "pad") if role in roles)  # Marian's targets begin with padding
+        return cls(first, end, roles["pad"])
+
+
 def _native(text: str, where: str) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
@@ -234,6 +257,16 @@ def _native(text: str, where: str) -> tokenizers.Tokenizer:
 
 def _converted(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """The library's tokenizer that splits texts as ours does."""
+    if isinstance(tokenizer, HFTokenizer):  # a unigram vocabulary of ours
+        return tokenizers.Tokenizer.from_str(tokenizer._native.to_str())
+    native = _converted_kind(tokenizer)
+    if tokenizer.lowercase:
+        lower = normalizers.Lowercase()
+        native.normalizer = lower if native.normalizer is None else normalizers.Sequence([lower, native.normalizer])
+    return native
+
+
+def _converted_kind(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     ids = {token: n for n, token in enumerate(tokenizer.vocabulary)}
     if tokenizer.kind in ("bpe", "byte"):
         native = bpe_applied(ids, tokenizer.merges)
@@ -260,6 +293,8 @@ def _converted(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 def _surface(token: str, parts: str) -> bytes:
     """What a token adds to a text, with the space before it."""
+    if "ByteFallback" in parts and len(token) == 6 and token.startswith("<0x"):
+        return bytes.fromhex(token[3:5])
     if "ByteLevel" in parts:
         return bytes(BYTE_OF[c] for c in token) if all(c in BYTE_OF for c in token) else token.encode()
     if "WordPiece" in parts:

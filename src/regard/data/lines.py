@@ -1,23 +1,31 @@
-"""Lines of a text file, one at a time, in bounded memory; a malformed line is yielded as a Fault with the reason."""
+"""Lines and rows of a file, one at a time, in bounded memory; a malformed one is yielded as a Fault with the reason."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import lzma
+import os
+import stat
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from ..errors import BadFile, MissingFile, NotSupported
+from .arrow import dataset_rows, is_dataset, parquet_rows
 
 LONGEST = 1 << 16  # bytes of a line, unless the caller says otherwise
 Policy = Literal["stop", "skip"]
-OBJECTS = (".jsonl", ".ndjson", ".json")  # suffixes of JSON lines files
+CSV = ".csv"
+PARQUET = ".parquet"
+OBJECTS = (".jsonl", ".ndjson", ".json", PARQUET)  # suffixes of files whose fields have names
 Item = TypeVar("Item")
 _PACKED = (".gz", ".xz")
 
@@ -30,9 +38,10 @@ class Fault:
     what: str  # the same text for the same fault: they are counted
     detail: str = ""
     remedy: str = "correct the line"
+    harmless: bool = False  # counted, never raised: a header line
 
     def __str__(self) -> str:
-        return f'{self.where}: {self.what}{f" ({self.detail})" if self.detail else ""}; {self.remedy}, or skip it with on_error="skip"'
+        return f"{self.where}: {self.what}{f' ({self.detail})' if self.detail else ''}; {self.remedy}, or skip it with --on-error skip"
 
 
 @dataclass
@@ -43,6 +52,7 @@ class Skipped:
     first: list[str] = field(default_factory=list)
     unit: str = "pair"
     on_error: Policy = "stop"
+    seen: int = 0  # pairs, lines or documents, good and bad
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(Policy):
@@ -51,14 +61,15 @@ class Skipped:
     def sound(self, found: Iterable[Item | Fault]) -> Iterator[Item]:
         """What is no fault; faults are taken."""
         for one in found:
+            self.seen += 1
             if isinstance(one, Fault):
                 self.take(one)
             else:
                 yield one
 
     def take(self, fault: Fault) -> None:
-        """Under "stop" the fault is raised; under "skip" it is counted."""
-        if self.on_error == "stop":
+        """Under "stop" the fault is raised, unless it is harmless; under "skip" it is counted."""
+        if self.on_error == "stop" and not fault.harmless:
             raise BadFile(str(fault))
         self.counts[fault.what] += 1
         if len(self.first) < 5:
@@ -69,9 +80,9 @@ class Skipped:
 
     def __str__(self) -> str:
         if not len(self):
-            return f"no {self.unit} was left out"
+            return f"no {self.unit} was skipped"
         reasons = ", ".join(f"{n:,} {what}" for what, n in self.counts.most_common())
-        return f"{len(self):,} {self.unit}s were left out: {reasons}. First: {'; '.join(self.first)}"
+        return f"{len(self):,} of {self.seen:,} {self.unit}s skipped: {reasons}. First: {'; '.join(self.first)}"
 
 
 def plain_suffix(path: Path) -> str:
@@ -92,13 +103,9 @@ def lines(path: str | Path, longest: int = LONGEST) -> Iterator[str | Fault]:
 
 def every_line(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, str | Fault, bool]]:
     """(file and line number, the line as in `lines` but possibly empty, whether a line end followed)."""
-    path, number = Path(path), 0
-    if not path.exists():
-        raise MissingFile(f"{path}: no such file; check the name, and where it is looked for: {path.resolve().parent}")
-    if path.is_dir():
-        raise BadFile(f"{path}: is a folder; name the files inside it")
+    path, number = check_file(path), 0
     try:
-        with _opened(path) as file:
+        with unchanged(path), _opened(path) as file:
             while raw := file.readline(longest + 2):  # 2: the longest line may end in CRLF
                 number += 1
                 where = f"{path}, line {number:,}"
@@ -116,8 +123,52 @@ def every_line(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, 
         raise BadFile(f"{path}, after line {number:,}: cannot be read ({wrong}); check its permissions and the disk") from wrong
 
 
+def cells(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, list[str] | Fault]]:
+    """(file and line number, the cells of a row, or a Fault) of a table: .csv with quotes, anything else separated by tabs."""
+    if plain_suffix(Path(path)) != CSV:
+        for number, line in enumerate(lines(path, longest), 1):
+            yield f"{path}, line {number:,}", line if isinstance(line, Fault) else [cell.strip() for cell in line.split("\t")]
+        return
+    faults: dict[int, Fault] = {}
+
+    def text() -> Iterator[str]:
+        for number, (_, line, _) in enumerate(every_line(path, longest), 1):
+            if isinstance(line, Fault):
+                faults[number] = line
+            yield "\n" if isinstance(line, Fault) else f"{line}\n"
+
+    ahead = text()
+    first = list(islice(ahead, 10))
+    delimiter = max(",;\t", key=lambda mark: min((line.count(mark) for line in first if line.strip()), default=0))
+    csv.field_size_limit(max(csv.field_size_limit(), longest))
+    rows = csv.reader(chain(first, ahead), delimiter=delimiter, strict=True)
+    while True:
+        where = f"{path}, line {rows.line_num + 1:,}"
+        try:
+            row: list[str] | Fault | None = next(rows, None)
+        except csv.Error as wrong:
+            row = Fault(where, "not CSV", str(wrong), "check its quotation marks")
+        bad = [faults.pop(number) for number in sorted(faults) if number <= rows.line_num]
+        yield from ((fault.where, fault) for fault in bad)
+        if row is None:
+            return
+        if isinstance(row, Fault):
+            yield where, row
+        elif row:
+            yield where, [" ".join(cell.split()) for cell in row]
+        elif not bad:
+            yield where, Fault(where, "empty line", "", "delete it")
+
+
 def objects(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, Any]]:
-    """(file and line number, the parsed line of JSON, or a Fault)."""
+    """(file and row, an object with named fields, or a Fault) of JSON lines, Parquet, or a dataset of the `datasets` library."""
+    if is_dataset(path):
+        yield from dataset_rows(str(path))
+        return
+    if Path(path).suffix == PARQUET:
+        with unchanged(check_file(path)):
+            yield from parquet_rows(Path(path))
+        return
     for number, line in enumerate(lines(path, longest), 1):
         where = f"{path}, line {number:,}"
         if isinstance(line, Fault):
@@ -152,6 +203,36 @@ def unwritable(where: str, text: str) -> Fault | None:
     except UnicodeEncodeError:
         return Fault(where, "half a surrogate pair")
     return None
+
+
+def check_file(path: str | Path) -> Path:
+    """The path, if it is a file that can be read more than once."""
+    path = Path(path)
+    if not path.exists():
+        raise MissingFile(f"{path}: no such file; check the name, and where it is looked for: {path.resolve().parent}")
+    if path.is_dir():
+        raise BadFile(f"{path}: is a folder; name the files inside it")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise BadFile(f"{path}: is a pipe or a device, which can be read only once; save its contents to a file and name that")
+    return path
+
+
+@contextmanager
+def unchanged(path: Path) -> Iterator[None]:
+    """Raise if the file is not the same after reading as before."""
+    before = state_of(path)
+    yield
+    if state_of(path) != before:
+        raise BadFile(f"{path}: changed while it was read; start again when nothing writes to it any more")
+
+
+def state_of(path: Path) -> tuple[int, int, int]:
+    """What tells a file from what it was before: number, size and time of the last change; zeros if it is gone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _opened(path: Path) -> gzip.GzipFile | lzma.LZMAFile | BufferedReader:

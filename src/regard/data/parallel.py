@@ -1,11 +1,13 @@
 """Pairs of sentences, source and target: from the user's files, or from embedded sources.
 
     read_pairs(("train.en", "train.de"))             two files, line by line; also as one string "train.en train.de"
-    read_pairs("pairs.tsv")                          columns 1 and 2 (.tsv, .tab, .txt); fields=("en", "de") names them by a header line
-    read_pairs("pairs.jsonl", fields=("en", "de"))   an object per line; "translation.en" is a nested field
+    read_pairs("pairs.tsv")                          columns 1 and 2 (.tsv, .tab, .txt, .csv); fields=("en", "de") names them by a header
+                                                     line, ("2", "3") by number
+    read_pairs("pairs.jsonl", fields=("en", "de"))   an object per line, or .parquet; "translation.en" is a nested field
+    read_pairs("hf:folder", fields=("en", "de"))     a dataset of the `datasets` library on this machine
     read_pairs("numbers:en-de")                      embedded sources: numbers, dates, gettext, copy, reverse
 
-Every file may end in .gz or .xz. `valid` and `test` name files or sources in the same forms; a part that is not named is split from the
+A first line such as `source target` or `en de` is a header, and counted among the skipped. Every text file may end in .gz or .xz. `valid` and `test` name files or sources in the same forms; a part that is not named is split from the
 training pairs by a hash of the source sentence, so that copies of a sentence are never on both sides.
 
 Malformed pairs: an empty line, a NUL byte, invalid UTF-8, a line above `longest` bytes, a missing column or field, text
@@ -16,27 +18,48 @@ counts them by reason. Errors of a whole file always raise: missing, empty, a da
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
+
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
-from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, lines, no_text, objects, plain_suffix, reach, unwritable
+from .arrow import PREFIX, is_dataset
+from .lines import (
+    CSV,
+    LONGEST,
+    OBJECTS,
+    Fault,
+    Policy,
+    Skipped,
+    cells,
+    check_file,
+    lines,
+    no_text,
+    objects,
+    plain_suffix,
+    reach,
+    unwritable,
+)
+from .pairs import PairStore
 from .sources import SOURCES
-from .splits import SHARES, Pair, Row, part_of, split
+from .splits import PARTS, SHARES, Pair, Row, choose_parts, part_of, place
 
 Spec = str | Path | Sequence[str | Path]
-_TABLES = (".tsv", ".tab", ".txt")
+_TABLES = (".tsv", ".tab", ".txt", CSV)
+_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # names of columns in a header line
 
 
 @dataclass(frozen=True)
 class Parallel:
     """Pairs for training, validation and test, and what was skipped."""
 
-    train: list[Pair]
-    valid: list[Pair]
-    test: list[Pair]
+    train: Sequence[Pair]
+    valid: Sequence[Pair]
+    test: Sequence[Pair]
     skipped: Skipped = field(default_factory=Skipped)
 
     @property
@@ -53,7 +76,7 @@ class Parallel:
     def leaked(self) -> int:
         """Number of pairs of valid and test whose source is in train too: 0 unless the user's own splits overlap."""
         seen = {source for source, _ in self.train}
-        return sum(source in seen for source, _ in (*self.valid, *self.test))
+        return sum(source in seen for part in (self.valid, self.test) for source, _ in part)
 
     def __str__(self) -> str:
         return f"{len(self.train):,} pairs to train on, {len(self.valid):,} for validation, {len(self.test):,} for test"
@@ -71,51 +94,70 @@ def read_pairs(
 ) -> Parallel:
     """The pairs of `spec`, in three parts. `shares` are those of validation and test where they are not named."""
     shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
+    if fields is not None and len(fields) != 2:
+        raise NotSupported(f"fields {' '.join(fields)}: expected two, that of the source and that of the target")
     skipped, part = Skipped(on_error=on_error), part_of(shares)
-    made = split(_rows(spec, part, fields, longest, skipped), shares)
+    store, places = PairStore(), array("d")
+    for key, source, target in _rows(spec, part, fields, longest, skipped):
+        store.append(source, target)
+        places.append(place(key))
+    chosen = choose_parts(np.array(places), shares)
+    made: dict[str, Sequence[Pair]] = {name: store.select(np.flatnonzero(chosen == n)) for n, name in enumerate(PARTS)}
     for name, other in (("valid", valid), ("test", test)):
         if other is not None:
-            made[name] = [(s, t) for _, s, t in _rows(other, part, fields, longest, skipped)]  # type: ignore[index]
+            store = PairStore()
+            for _, source, target in _rows(other, part, fields, longest, skipped):
+                store.append(source, target)
+            made[name] = store.select(np.arange(len(store)))
     return Parallel(made["train"], made["valid"], made["test"], skipped)
 
 
-def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None, longest: int, skipped: Skipped) -> list[Row]:
+def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None, longest: int, skipped: Skipped) -> Iterable[Row]:
     files = _files(spec)
-    if isinstance(files, str):
+    if isinstance(files, str) and not is_dataset(files):
         name, _, rest = files.partition(":")
         return SOURCES[name](rest, part)
-    if len(files) == 2:
+    return _of_files(files, fields, longest, skipped)
+
+
+def _of_files(files: str | list[Path], fields: tuple[str, str] | None, longest: int, skipped: Skipped) -> Iterator[Row]:
+    if isinstance(files, str) or (plain_suffix(files[0]) in OBJECTS and len(files) == 1):
+        found = _objects(files if isinstance(files, str) else files[0], fields or ("source", "target"), longest)
+    elif len(files) == 2:
         found = _two_files(files[0], files[1], longest)
     elif plain_suffix(files[0]) in _TABLES:
         found = _table(files[0], fields, longest)
-    elif plain_suffix(files[0]) in OBJECTS:
-        found = _objects(files[0], fields or ("source", "target"), longest)
     else:
         raise BadFile(
-            f"{files[0]}: one file of pairs ends in {', '.join((*_TABLES, *OBJECTS))} (or such a name with .gz, .xz); "
+            f"{files[0]}: one file of pairs ends in {', '.join((*_TABLES, *OBJECTS))} (text also in .gz, .xz after that); "
             "for plain text name two files, source and target"
         )
-    rows = [(source, source, target) for source, target in skipped.sound(found)]
-    if not rows:
-        raise BadFile(f"{' and '.join(map(str, files))}: no pair of sentences in it{f'; {skipped}' if len(skipped) else ''}")
-    return rows
+    before, empty = len(skipped), True
+    for source, target in skipped.sound(found):
+        empty = False
+        yield source, source, target
+    if empty:
+        where = files if isinstance(files, str) else " and ".join(map(str, files))
+        raise BadFile(f"{where}: no pair of sentences in it{f'; {skipped}' if len(skipped) > before else ''}")
 
 
 def _files(spec: Spec) -> str | list[Path]:
     """One path, two paths, or the name of an embedded source as it is."""
     if isinstance(spec, str):
         name, colon, _ = spec.partition(":")
-        if colon and name in SOURCES:
+        if is_dataset(spec) or (colon and name in SOURCES):
             return spec
         if not Path(spec).exists():
             if colon and name.isalpha() and len(name) > 1 and "/" not in spec:
-                raise UnknownName("data source", name, SOURCES)
+                raise UnknownName("data source", name, [*SOURCES, PREFIX[:-1]])
             if len(spec.split()) == 2:
                 return [Path(name) for name in spec.split()]
         spec = [spec]
+    if not isinstance(spec, Path) and len(spec) == 1 and isinstance(spec[0], str) and ":" in spec[0]:
+        return _files(spec[0])
     files = [Path(name) for name in ([spec] if isinstance(spec, Path) else spec)]
     if len(files) not in (1, 2):
-        raise NotSupported(f"{len(files)} files given; pairs come from one file (TSV, JSONL) or two (source, target)")
+        raise NotSupported(f"{len(files)} files given; pairs come from one file (TSV, CSV, JSONL, Parquet) or two (source, target)")
     for path in files:
         if not path.exists():
             raise MissingFile(
@@ -123,6 +165,7 @@ def _files(spec: Spec) -> str | list[Path]:
             )
         if path.is_dir():
             raise BadFile(f"{path}: is a folder; name the files inside it: one file of pairs, or two of lines")
+        check_file(path)
     return files
 
 
@@ -145,28 +188,42 @@ def _two_files(source: Path, target: Path, longest: int) -> Iterator[Pair | Faul
 
 def _table(path: Path, fields: tuple[str, str] | None, longest: int) -> Iterator[Pair | Fault]:
     columns = (0, 1)
-    for number, line in enumerate(lines(path, longest), 1):
-        if isinstance(line, Fault):
-            if number == 1 and fields is not None:
-                raise BadFile(f"{line.where}: {line.what} where the header with {fields[0]!r} and {fields[1]!r} should be")
-            yield line
-            continue
-        cells = [cell.strip() for cell in line.split("\t")]
-        if number == 1 and fields is not None:
-            missing = [name for name in fields if name not in cells]
+    if fields is not None and all(name.isdecimal() and int(name) for name in fields):
+        columns, fields = (int(fields[0]) - 1, int(fields[1]) - 1), None
+    for number, (where, row) in enumerate(cells(path, longest)):
+        if isinstance(row, Fault):
+            if number == 0 and fields is not None:
+                raise BadFile(f"{row.where}: {row.what} where the header with {fields[0]!r} and {fields[1]!r} should be")
+            yield row
+        elif number == 0 and fields is not None:
+            missing = [name for name in fields if name not in row]
             if missing:
-                raise BadFile(f"{path}, line 1: no column called {missing[0]!r}; the header has {', '.join(map(repr, cells))[:200]}")
-            columns = (cells.index(fields[0]), cells.index(fields[1]))
-        elif len(cells) <= max(columns):
-            detail = f"{len(cells)}, expected at least {max(columns) + 1}"
-            yield Fault(f"{path}, line {number:,}", "too few columns", detail, "separate source and target by a tab")
-        elif not all(cells[c] for c in columns):
-            yield Fault(f"{path}, line {number:,}", "empty column")
+                raise BadFile(f"{where}: no column called {missing[0]!r}; the header has {', '.join(map(repr, row))[:200]}")
+            columns = (row.index(fields[0]), row.index(fields[1]))
+        elif len(row) <= max(columns):
+            detail = f"{len(row)}, expected at least {max(columns) + 1}"
+            between = "comma" if plain_suffix(path) == CSV else "tab"
+            yield Fault(where, "too few columns", detail, f"separate source and target by a {between}")
+        elif not all(row[c] for c in columns):
+            yield Fault(where, "empty column")
+        elif number == 0 and _is_header(row[columns[0]], row[columns[1]]):
+            yield Fault(where, "header line", f"{row[columns[0]]}, {row[columns[1]]}", harmless=True)
         else:
-            yield cells[columns[0]], cells[columns[1]]
+            yield row[columns[0]], row[columns[1]]
 
 
-def _objects(path: Path, fields: tuple[str, str], longest: int) -> Iterator[Pair | Fault]:
+def _is_header(source: str, target: str) -> bool:
+    """`source target`, or two codes of languages, such as `en de`."""
+    from babel import Locale
+
+    source, target = source.lower(), target.lower()
+    if source in _SIDES[0] and target in _SIDES[1]:
+        return True
+    languages = Locale("en").languages
+    return source != target and all(len(code) == 2 and code in languages for code in (source, target))
+
+
+def _objects(path: Path | str, fields: tuple[str, str], longest: int) -> Iterator[Pair | Fault]:
     for where, described in objects(path, longest):
         if isinstance(described, Fault):
             yield described
@@ -174,7 +231,7 @@ def _objects(path: Path, fields: tuple[str, str], longest: int) -> Iterator[Pair
         texts = [reach(described, name) for name in fields]
         lacking = [name for name, text in zip(fields, texts, strict=True) if not isinstance(text, str)]
         if lacking:
-            yield no_text(where, lacking[0], described, "name the two fields with fields=(source, target)")
+            yield no_text(where, lacking[0], described, "name the two with --fields, the source first")
             continue
         source, target = (" ".join(str(text).splitlines()).strip() for text in texts)
         faults = (unwritable(where, text) if text else Fault(where, "empty field") for text in (source, target))

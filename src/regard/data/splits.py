@@ -7,14 +7,18 @@ both sides of a split, and pairs added later leave the others where they were.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import NotSupported
 
 Pair = tuple[str, str]
 Row = tuple[str, str, str]  # key, source, target
 Part = Literal["train", "valid", "test"]
+PARTS: tuple[Part, ...] = ("train", "valid", "test")
 SHARES = (0.05, 0.05)
 
 
@@ -36,19 +40,17 @@ def part_of(shares: tuple[float, float]) -> Callable[[str], Part]:
     return part
 
 
-def split(rows: Iterable[Row], shares: tuple[float, float] = SHARES) -> dict[Part, list[Pair]]:
-    """The pairs of each part, in the order given.
+def choose_parts(place_E: npt.NDArray[np.float64], shares: tuple[float, float] = SHARES) -> npt.NDArray[np.int8]:
+    """The number in `PARTS` of each example, by the places of their keys.
 
-    If few pairs leave a requested part empty, it gets the next training key in the order of hashes, as long as there are
-    keys to spare.
+    If few examples leave a requested part empty, it gets the next training key in the order of places, as long as there are keys to spare.
     """
-    rows, part = list(rows), part_of(shares)
-    parts = {key: part(key) for key, _, _ in rows}
-    for wanted, share in (("test", shares[1]), ("valid", shares[0])):
-        spare = sorted((key for key, p in parts.items() if p == "train"), key=lambda key: (place(key), key))
-        if share > 0 and wanted not in parts.values() and len(spare) > 1:
-            parts[spare[0]] = wanted  # type: ignore[assignment]
-    made: dict[Part, list[Pair]] = {"train": [], "valid": [], "test": []}
-    for key, source, target in rows:
-        made[parts[key]].append((source, target))
-    return made
+    part_of(shares)  # checks them
+    valid, test = shares
+    chosen = np.where(place_E < test, 2, np.where(place_E < test + valid, 1, 0)).astype(np.int8)
+    for number, share in ((2, test), (1, valid)):
+        if share > 0 and not (chosen == number).any():
+            spare = np.unique(place_E[chosen == 0])
+            if len(spare) > 1:
+                chosen[place_E == spare[0]] = number
+    return chosen

@@ -2,7 +2,8 @@ r"""Documents of plain text: from the user's files, or from embedded sources.
 
     Texts("python-docs")                     CPython's own documentation, a document per topic
     Texts("book.txt")                        a document per file; separator="<|endoftext|>" ends one at each such line, "" at blank lines
-    Texts("pages.jsonl", field="body.text")  an object and document per line (.jsonl, .ndjson, .json)
+    Texts("pages.jsonl", field="body.text")  an object and document per line (.jsonl, .ndjson, .json), or per row (.parquet, .csv)
+    Texts("hf:folder")                       a dataset of the `datasets` library on this machine, a document per row
     Texts("folder", suffixes=(".md",))       all files below it with these suffixes, in the order of their names
     Texts(["a.txt", "b.jsonl", "folder"])    one after the other
 
@@ -14,7 +15,8 @@ a hash of how they begin, so that copies are never on both sides; of fewer, the 
 
 Malformed lines: a NUL byte, invalid UTF-8, more than `longest` bytes; in JSON lines also text that is not JSON and a missing field.
 `on_error="stop"` raises at the first, with file and line; `on_error="skip"` skips the line, and `skipped` counts them by reason.
-Documents of white space only are skipped. Errors of a whole file always raise: missing, a damaged archive.
+Documents of white space only are skipped. Errors of a whole file always raise: missing, a damaged archive; a file that changed between two
+readings, as the text is read several times.
 """
 
 from __future__ import annotations
@@ -31,16 +33,33 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadFile, MissingFile, NotSupported
-from .lines import OBJECTS, Fault, Policy, Skipped, every_line, no_text, objects, plain_suffix, reach, unwritable
-from .splits import SHARES, Part, part_of
+from .arrow import dataset_state, is_dataset
+from .lines import (
+    CSV,
+    OBJECTS,
+    Fault,
+    Policy,
+    Skipped,
+    cells,
+    check_file,
+    every_line,
+    no_text,
+    objects,
+    plain_suffix,
+    reach,
+    state_of,
+    unwritable,
+)
+from .pace import Pace
+from .splits import PARTS, SHARES, Part, choose_parts, part_of
 
 Spec = str | Path | Sequence[str | Path]
-SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson")  # files of a folder that are read by default
+SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")  # files of a folder that are read by default
 EMBEDDED = ("python-docs",)
 LONGEST = 1 << 24  # bytes of a line: a document of JSON lines is one
 PIECE = 1 << 18  # characters of a piece, about
+SAMPLE = 1 << 26  # characters that a tokenizer is trained on, about
 FEW = 20  # documents: below this, parts are split by position
-PARTS: tuple[Part, ...] = ("train", "valid", "test")
 
 
 class Piece(NamedTuple):
@@ -83,6 +102,7 @@ class Texts:
         named: dict[Part, Spec | None] = {"train": spec, "valid": valid, "test": test}
         self.files = {part: _files(given, tuple(suffixes)) for part, given in named.items() if given is not None}
         self.skipped = Skipped(unit="line", on_error=on_error)
+        self._states: dict[Path, tuple[int, int, int]] = {}  # of files that have been read
 
     def pieces(self) -> Iterator[Piece]:
         """All text, part by part within each source. A text split by position starts a new document after the split, without ending the one before."""
@@ -108,13 +128,24 @@ class Texts:
         """The training text, piece by piece, as `Tokenizer.train` takes it."""
         return (piece.text for piece in self.pieces() if piece.part == "train")
 
+    def sample(self, characters: int = SAMPLE) -> Iterator[str]:
+        """The training text, or of a large one pieces from all over it: enough to train a tokenizer on."""
+        every = max(1, round(int(self.survey.characters_D.sum()) / characters))
+        pace = Pace("reading for the tokenizer", self.size)
+        for number, text in enumerate(self.train()):
+            pace.add(len(text))
+            if number % every == 0:
+                yield text
+
     @cached_property
     def survey(self) -> Survey:
         """Read everything once."""
         whole, places, counts = hashlib.blake2b(digest_size=16), array("d"), array("q")
+        pace = Pace("reading", self.size)
         for part in self.files:
             for begins, _, text in self._read(part, self.skipped):
                 raw = text.encode()
+                pace.add(len(raw))
                 whole.update(b"\0" * begins + raw)  # no text holds a NUL
                 if part != "train":
                     continue
@@ -126,6 +157,13 @@ class Texts:
         if not counts:
             raise BadFile(f"{_shown(self.files['train'])}: no text in it{f'; {self.skipped}' if len(self.skipped) else ''}")
         return Survey(whole.hexdigest(), np.array(places), np.array(counts, dtype=np.int64))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files; 0 if some are compressed or are none."""
+        files = [path for some in self.files.values() for path in some]
+        sizes = [path.stat().st_size if isinstance(path, Path) and path.suffix not in (".gz", ".xz", ".parquet") else 0 for path in files]
+        return sum(sizes) if all(sizes) else 0
 
     @property
     def options(self) -> dict[str, object]:
@@ -143,23 +181,20 @@ class Texts:
         total, (valid, test) = int(characters_D.sum()), self.shares
         return [int(total * (1 - valid - test)), int(total * (1 - test))]
 
-    def _chosen(self, place_D: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | None:
+    def _chosen(self, place_D: npt.NDArray[np.float64]) -> npt.NDArray[np.int8] | None:
         """The part of each document; None where parts are split by position."""
         valid, test = self.shares
         if valid == test == 0:
-            return np.zeros(len(place_D), dtype=np.int64)
+            return np.zeros(len(place_D), dtype=np.int8)
         if len(place_D) < FEW:
             return None
-        chosen = np.where(place_D < test, 2, np.where(place_D < test + valid, 1, 0))
-        for number, share in ((2, test), (1, valid)):  # a part left empty gets the next document by hash
-            spare = np.unique(place_D[chosen == 0])
-            if share > 0 and not (chosen == number).any() and len(spare) > 1:
-                chosen[place_D == spare[0]] = number
-        return chosen
+        return choose_parts(place_D, self.shares)
 
     def _read(self, part: Part, skipped: Skipped) -> Iterator[tuple[bool, bool, str]]:
         """(begins a document, ends it, text) of one source."""
         for path in self.files[part]:
+            if isinstance(path, Path) and self._states.setdefault(path, state_of(path)) != state_of(path):
+                raise BadFile(f"{path}: has changed since it was first read; start again when nothing writes to it any more")
             held: tuple[bool, str] | None = None
             for begins, text in self._pieces_of(path, skipped):
                 if held is not None:
@@ -170,13 +205,15 @@ class Texts:
 
     def _pieces_of(self, path: Path | str, skipped: Skipped) -> Iterator[tuple[bool, str]]:
         """(begins a document, text) of one file."""
-        if isinstance(path, str):
+        if isinstance(path, str) and not is_dataset(path):
             yield from ((True, text) for text in _embedded())
-        elif plain_suffix(path) in OBJECTS:
-            for where, described in objects(path, self.longest):
+        elif isinstance(path, str) or plain_suffix(path) in (*OBJECTS, CSV):
+            named = isinstance(path, str) or plain_suffix(path) in OBJECTS
+            for where, described in objects(path, self.longest) if named else _csv(Path(path), self.field, self.longest):
+                skipped.seen += 1
                 text = described if isinstance(described, Fault) else reach(described, self.field)
                 if text is None or not isinstance(text, str | Fault):
-                    text = no_text(where, self.field, described, "name the field that holds the text")
+                    text = no_text(where, self.field, described, "name the one that holds the text with --field")
                 if isinstance(text, str):
                     text = unwritable(where, text) or text
                 if isinstance(text, str):
@@ -190,6 +227,7 @@ class Texts:
     def _plain(self, path: Path, skipped: Skipped) -> Iterator[tuple[bool, str]]:
         begins, blank, kept, size = True, True, list[str](), 0
         for _, line, ended in every_line(path, self.longest):
+            skipped.seen += 1
             if isinstance(line, Fault):
                 skipped.take(line)
                 continue
@@ -219,6 +257,8 @@ def hash_of(text: str) -> str:
 
 
 def _signature(path: Path | str) -> list[object]:
+    if is_dataset(path):
+        return dataset_state(str(path))
     if isinstance(path, str):
         return [path, len(_embedded()), hash_of("\0".join(_embedded()))]
     return [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns]
@@ -233,12 +273,18 @@ def _embedded() -> list[str]:
 
 def _files(spec: Spec, suffixes: tuple[str, ...]) -> list[Path | str]:
     """Files in order, and names of embedded texts unchanged."""
-    if isinstance(spec, str) and spec not in EMBEDDED and not Path(spec).exists() and all(Path(one).exists() for one in spec.split()):
+    if (
+        isinstance(spec, str)
+        and spec not in EMBEDDED
+        and not is_dataset(spec)
+        and not Path(spec).exists()
+        and all(Path(one).exists() for one in spec.split())
+    ):
         spec = spec.split()
     found: list[Path | str] = []
     for one in [spec] if isinstance(spec, str | Path) else spec:
         path = Path(one)
-        if one in EMBEDDED:
+        if one in EMBEDDED or is_dataset(one):
             found.append(str(one))
         elif path.is_dir():
             below = sorted(p for p in path.rglob("*") if p.is_file() and plain_suffix(p) in suffixes)
@@ -246,12 +292,28 @@ def _files(spec: Spec, suffixes: tuple[str, ...]) -> list[Path | str]:
                 raise BadFile(f"{path}: no file below it ends in {', '.join(suffixes)} (or .gz, .xz after that); name other suffixes")
             found += below
         elif path.exists():
-            found.append(path)
+            found.append(check_file(path))
         else:
             raise MissingFile(f"{path}: no such file or folder; check the name, or take an embedded text: {', '.join(EMBEDDED)}")
     if not found:
         raise NotSupported("no file given; name some, or take an embedded text: " + ", ".join(EMBEDDED))
     return found
+
+
+def _csv(path: Path, field: str, longest: int) -> Iterator[tuple[str, dict[str, str] | Fault]]:
+    """(file and line number, the row by the names in the header line, or a Fault)."""
+    header: list[str] | None = None
+    for where, row in cells(path, longest):
+        if isinstance(row, Fault):
+            yield where, row
+        elif header is None:
+            header = row
+            if field not in header:
+                raise BadFile(
+                    f"{where}: no column called {field!r}; the header has {', '.join(map(repr, row))[:200]}: name one with --field"
+                )
+        else:
+            yield where, dict(zip(header, row, strict=False))
 
 
 def _shown(files: Sequence[Path | str]) -> str:

@@ -2,12 +2,13 @@
 
     kind         a token is                                         unknown            decode(encode(text)) == text
     bpe          a piece of a word, made of bytes (default)         never              always
+    unigram      a likely piece of a word, or a byte (`unigram`)    never              but for ▁
     byte         one byte of the text in UTF-8                      never              always
     char         one character                                      if rare, unseen    if no character was unknown
     word         a word or a punctuation mark                       if rare, unseen    up to white space, if no word was unknown
 
 The first four ids are the same in every vocabulary: PAD, BOS, EOS, UNK. No text is encoded as one of the first three: no kind
-can produce their names. Masks come from lengths, never from `id == PAD`.
+can produce their names. With `lowercase`, text is lower-cased before it is split. Masks come from lengths, never from `id == PAD`.
 
 Byte-pair encoding starts from bytes and repeatedly merges the most frequent pair of neighbours. The `tokenizers` library trains and
 applies it; dropout is written here, because the library's own cannot be seeded.
@@ -28,24 +29,29 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from ..errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
 
 Merge = tuple[str, str]
 Kind = Literal["bpe", "word", "char", "byte"]
+TrainedKind = Literal["bpe", "unigram", "word", "char", "byte"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL = ("⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩")
 VERSION = 1
 _GLUE = b"\xff"  # never in UTF-8: no space here, whatever the neighbouring token says
+_lower = normalizers.Lowercase()
 _words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
 
 
 class Tokenizer:
     """A vocabulary and the rule that splits text into its tokens. Made by `train` or `Tokenizers.load`."""
 
-    def __init__(self, kind: Kind, vocabulary: Sequence[str], merges: Sequence[Merge] = ()):
+    lowercase = False
+
+    def __init__(self, kind: Kind, vocabulary: Sequence[str], merges: Sequence[Merge] = (), lowercase: bool = False):
         self.kind: Kind = kind
+        self.lowercase = lowercase
         self.vocabulary = tuple(vocabulary)  # token strings, in the order of their ids
         self.merges = tuple(merges)  # of bpe, in the order they are applied
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
@@ -59,7 +65,7 @@ class Tokenizer:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tokenizer):
             return NotImplemented
-        return (self.kind, self.vocabulary, self.merges) == (other.kind, other.vocabulary, other.merges)
+        return self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
         return hash((self.kind, self.vocabulary, self.merges))
@@ -70,22 +76,30 @@ class Tokenizer:
     # -- training ----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def train(cls, lines: Iterable[str], kind: Kind = "bpe", vocab_size: int = 8000, min_count: int = 2) -> Tokenizer:
+    def train(
+        cls, lines: Iterable[str], kind: TrainedKind = "bpe", vocab_size: int = 8000, min_count: int = 2, lowercase: bool = False
+    ) -> Tokenizer:
         """A vocabulary of at most `vocab_size` tokens, each seen at least `min_count` times. The same lines give the same one."""
-        if kind not in get_args(Kind):
-            raise UnknownName("kind of tokenizer", str(kind), get_args(Kind))
+        if kind not in get_args(TrainedKind):
+            raise UnknownName("kind of tokenizer", str(kind), get_args(TrainedKind))
+        if kind == "unigram":
+            from .unigram import train_unigram  # it makes a subclass, so it imports this
+
+            return train_unigram(map(_checked, lines), vocab_size, lowercase)
+        if lowercase:
+            lines = (_lower.normalize_str(_checked(line)) for line in lines)
         smallest = len(SPECIAL) + (256 if kind in ("bpe", "byte") else 1)
         if vocab_size < smallest:
             raise NotSupported(f"vocab_size={vocab_size}: {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK); raise it")
         if kind == "byte":
-            return cls(kind, (*SPECIAL, *BYTES))
+            return cls(kind, (*SPECIAL, *BYTES), (), lowercase)
         if kind == "bpe":
             vocabulary, merges = _bpe_trained(map(_checked, lines), vocab_size - len(SPECIAL), min_count)
-            return cls(kind, (*SPECIAL, *vocabulary), merges)
+            return cls(kind, (*SPECIAL, *vocabulary), merges, lowercase)
         cut = cls(kind, SPECIAL)
         counts = Counter(piece for line in lines for piece in cut._pieces(_checked(line)))
         kept = sorted((piece for piece, n in counts.items() if n >= min_count), key=lambda piece: (-counts[piece], piece))
-        return cls(kind, (*SPECIAL, *kept[: vocab_size - len(SPECIAL)]))
+        return cls(kind, (*SPECIAL, *kept[: vocab_size - len(SPECIAL)]), (), lowercase)
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
@@ -95,15 +109,14 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str], dropout: float = 0.0, seed: int = 0) -> list[list[int]]:
         """`encode` of many texts at once; with dropout, text number n uses a generator seeded with (seed, n)."""
-        for text in texts:
-            _checked(text)
+        texts = [_lower.normalize_str(_checked(text)) if self.lowercase else _checked(text) for text in texts]
         if dropout:
             if self._native is None or not 0 < dropout <= 1:
                 raise NotSupported(f"dropout {dropout} of a {self.kind} tokenizer; BPE-dropout is a probability from 0 to 1, for kind bpe")
             cut = (bpe_with_dropout(text, self._ranks, dropout, random.Random((seed << 32) + n)) for n, text in enumerate(texts))
             return [[self._ids[token] for token in tokens] for tokens in cut]
         if self._native is not None:
-            return [encoding.ids for encoding in self._native.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [encoding.ids for encoding in self._native.encode_batch_fast(texts, add_special_tokens=False)]
         return [[self._ids.get(piece, UNK) for piece in self._pieces(text)] for text in texts]
 
     def _pieces(self, text: str) -> list[str]:
@@ -178,7 +191,8 @@ class Tokenizer:
     # -- on disk -------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "vocabulary": list(self.vocabulary), "merges": [list(pair) for pair in self.merges]}
+        described = {"kind": self.kind, "vocabulary": list(self.vocabulary), "merges": [list(pair) for pair in self.merges]}
+        return described | ({"lowercase": True} if self.lowercase else {})
 
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> Tokenizer:
@@ -200,7 +214,7 @@ class Tokenizer:
         if not isinstance(merges, list) or not all(_is_merge(pair, known) for pair in merges) or (merges and kind != "bpe"):
             raise BadFile(f"{where}: merges must be pairs of tokens which joined are tokens too, and only bpe has them")
         try:
-            return cls(kind, vocabulary, [(left, right) for left, right in merges])
+            return cls(kind, vocabulary, [(left, right) for left, right in merges], described.get("lowercase") is True)
         except UnicodeEncodeError as wrong:
             raise BadFile(f"{where}: a token that is not text: {wrong}") from wrong
 
@@ -218,12 +232,18 @@ class Tokenizers:
 
     @classmethod
     def train(
-        cls, pairs: Sequence[tuple[str, str]], kind: Kind = "bpe", vocab_size: int = 8000, joint: bool = True, min_count: int = 2
+        cls,
+        pairs: Sequence[tuple[str, str]],
+        kind: TrainedKind = "bpe",
+        vocab_size: int = 8000,
+        joint: bool = True,
+        min_count: int = 2,
+        lowercase: bool = False,
     ) -> Tokenizers:
         """Trained on these pairs; give training pairs only: a vocabulary that has seen the test set flatters it."""
         if joint:
-            return cls(Tokenizer.train((side for pair in pairs for side in pair), kind, vocab_size, min_count))
-        return cls(*(Tokenizer.train((pair[side] for pair in pairs), kind, vocab_size, min_count) for side in (0, 1)))
+            return cls(Tokenizer.train((side for pair in pairs for side in pair), kind, vocab_size, min_count, lowercase))
+        return cls(*(Tokenizer.train((pair[side] for pair in pairs), kind, vocab_size, min_count, lowercase) for side in (0, 1)))
 
     def save(self, path: str | Path) -> Path:
         """One JSON file: {"format": "regard.tokenizer", "format_version": 1, "tokenizers": [joint] or [source, target]}."""

@@ -45,6 +45,10 @@ from ._names import BaseNames, from_hf
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST = 2**31
+PROBLEMS = {
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}  # options of `classify`, and what transformers calls them
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
 
 
@@ -80,6 +84,11 @@ def export_run(run: Run[Any], out: Path | str) -> None:
     if not generation and pair is not None and not isinstance(pair.target, HFTokenizer):
         generation = generation_of(body, pair.target)
     export(run.model, out, run.processor.labels, generation)
+    for option, problem in PROBLEMS.items():
+        if run.config.options.get(option):
+            path = Path(out) / "config.json"
+            described = json.loads(path.read_text(encoding="utf-8")) | {"problem_type": problem}
+            path.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if pair is None:
         return
     frame: Frame = "both" if isinstance(body, TextEncoder) else "eos" if isinstance(body, Translator) else "bos"

@@ -6,6 +6,7 @@ from .block import Block, ParallelBlock, Residual, States
 from .init import init_gpt, init_truncated, init_xavier
 from .latents import CrossBlock, InducedBlock, Latents, Pooling
 from .longformer import LongformerHeads
+from .lora import LoRALinear, add_lora, merge_lora
 from .memory_tokens import MemoryTokens
 from .mixers import FourierMixer, GatedMixer, Mixer, TokenMixer
 from .multihead import CrossCache, MultiHead

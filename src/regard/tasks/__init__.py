@@ -12,7 +12,6 @@ from inspect import isabstract
 from typing import Any
 
 from ._base import (
-    DataOptions,
     Dataset,
     Example,
     NoOptions,
@@ -26,9 +25,11 @@ from ._base import (
     load_run,
     make_run,
     predict,
+    score_outputs,
     task_for,
     task_of,
 )
+from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
 from .classification import Classify, ClassifyOptions, Label, LabelOptions

@@ -17,47 +17,22 @@ itself how to load its processor and how to show attention.
 from __future__ import annotations
 
 import hashlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 from .. import runs
-from ..errors import BadConfig, NotSupported, UnknownName
+from ..errors import BadConfig, MissingFile, NotSupported, UnknownName
 from ..look import Indices, Layers, Maps
-from ..models import Classifier, Model, build, config_of, find_model
+from ..models import MODELS, Classifier, Model, build, config_of, find_model
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ..train import Objective, TrainOptions
+from ._options import DataOptions, Files, show_files
 from ._processor import TextProcessor, text_maps
-
-TokenizerKind = Literal["bpe", "word", "char", "byte"]
-OnError = Literal["stop", "skip"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Which data."""
-
-    data: str = ""
-    """The data to train on."""
-    valid: str | None = None
-    """Data for validation; held out from --data if not given."""
-    test: str | None = None
-    """Data for the final test; held out from --data if not given."""
-    shares: tuple[float, float] = (0.05, 0.05)
-    """Shares of --data that are held out for validation and test."""
-    on_error: OnError = "stop"
-    """Malformed lines: stop with file and line number, or skip and count them."""
-
-    def parts(self) -> dict[str, Any]:
-        """What every reader of --data is told about its three parts."""
-        return {"valid": self.valid, "test": self.test, "shares": self.shares, "on_error": self.on_error}
-
-    def whole(self, data: str) -> Self:
-        """The same for other data of which nothing is held out."""
-        return replace(self, data=data, valid=None, test=None, shares=(0.0, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +65,7 @@ class Report:
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str | int | float]] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Sequence[str] = ()  # the answer to each example, for `evaluate --out`
 
     def to_json(self) -> dict[str, Any]:
         table = {"rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows]} if self.rows else {}
@@ -149,15 +125,26 @@ class Task(ABC, Generic[OptionsT]):
     def encode(self, raw: Any, processor: Any, cache: Path) -> Dataset[Any]:
         """The three parts; `cache` is a folder to keep files in."""
 
+    def size_settings(self, model: str) -> dict[str, Any]:
+        """Sizes of a new model that suit the size of the data, where the user gives none."""
+        return {}
+
     def settle(self, dataset: Dataset[Any]) -> Self:
         """The same task with those options decided that depend on the data."""
         return self
 
     def model_settings(self, model: str, processor: Any) -> dict[str, Any]:
         """Settings of the model that follow from the data: with a `length_option` its vocabulary size and the longest sequence."""
+        self.check_kind(model)
         if not self.length_option:
             return {}
         return {"vocab_size": len(processor.tokenizer), find_model(model).length_setting: getattr(self.options, self.length_option)}
+
+    def check_kind(self, model: str) -> None:
+        """Refuse by name a model of another kind than the task's."""
+        if not issubclass(find_model(model), self.model_kind) and self.model_kind is not Classifier:
+            known = ", ".join(sorted(kind.facts.name for kind in MODELS if issubclass(kind, self.model_kind)))
+            raise NotSupported(f"{model} is no {words_for(self.model_kind)}; use one of {known}")
 
     def adapt(self, body: Model, processor: Any) -> Model:
         """A model, new or pretrained, made ready for this task."""
@@ -180,12 +167,16 @@ class Task(ABC, Generic[OptionsT]):
     # -- use -----------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def evaluate(self, run: Run[Any], data: str | None, options: Any) -> Report:
+    def evaluate(self, run: Run[Any], data: Files | None, options: Any) -> Report:
         """Metrics on `data`, or on the test part of the run's own data."""
 
     @abstractmethod
     def predict(self, run: Run[Any], inputs: Sequence[str], options: Any) -> list[Prediction]:
         """An answer to each input; none is empty."""
+
+    def score(self, run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+        """The log-probability of a given output for each (input, output)."""
+        raise NotSupported(f"a run of the task {self.name} writes no text, so there is none to score; --score is for translators")
 
     def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
         """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all."""
@@ -206,12 +197,17 @@ class Task(ABC, Generic[OptionsT]):
     def example(cls, folder: Path) -> Example:
         """Tiny data written to a folder."""
 
-    def test_data(self, run: Run[Any], data: str | None) -> Any:
+    def test_data(self, run: Run[Any], data: Files | None) -> Any:
         """What to evaluate on: all of `data`, or the test part of what the run was trained on, if it is still the same."""
-        if data is None and not self.options.data:
+        if not data and not self.options.data:
             raise NotSupported(f"{run.folder} was imported and has no data of its own; name some with --data")
-        if data is None:
-            own = self.encode(self.read(), run.processor, run.folder)
+        if not data:
+            try:
+                own = self.encode(self.read(), run.processor, run.folder)
+            except MissingFile as wrong:
+                raise MissingFile(
+                    f"{run.folder} was trained on {show_files(self.options.data)}, which is gone; name data with --data"
+                ) from wrong
             if run.config.digest not in (None, own.digest):  # the test part may hold what was trained on
                 raise NotSupported(
                     f"the data of {run.folder} has changed since it was trained, and its test part may now hold examples that it was "
@@ -221,10 +217,17 @@ class Task(ABC, Generic[OptionsT]):
         else:
             other = type(self)(self.options.whole(data))
             with TemporaryDirectory() as cache:  # memory-mapped files stay readable after their removal
-                part = other.encode(other.read(), run.processor, Path(cache)).train
+                whole = other.encode(other.read(), run.processor, Path(cache))
+            part = whole.train
+            if whole.skipped:
+                print(whole.skipped, file=sys.stderr)
         if not len(part):
-            raise NotSupported(f"{data or 'the test part of this run'} is empty; name data with --data")
+            raise NotSupported(f"{show_files(data) if data else 'the test part of this run'} is empty; name data with --data")
         return part
+
+    def test_name(self, data: Files | None) -> str:
+        """What `test_data` is, in words."""
+        return show_files(data) if data else f"test part of {show_files(self.options.test or self.options.data)}"
 
 
 # -- tasks and runs ----------------------------------------------------------------------------------------------------
@@ -299,7 +302,7 @@ def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options:
 # -- what every command calls ------------------------------------------------------------------------------------------
 
 
-def evaluate(run: Run[Any], data: str | None = None, options: Any = None) -> Report:
+def evaluate(run: Run[Any], data: Files | None = None, options: Any = None) -> Report:
     """Metrics of a run on `data`, or on the test part of its own data; `options` are the task's `EvaluateOptions`."""
     task = task_of(run)
     return task.evaluate(run, data, options or task.EvaluateOptions())
@@ -310,6 +313,11 @@ def predict(run: Run[Any], inputs: Sequence[str], options: Any = None) -> list[P
     task = task_of(run)
     answers = iter(task.predict(run, [line for line in inputs if line.strip()], options or task.PredictOptions()))
     return [next(answers) if line.strip() else Prediction("", {}) for line in inputs]
+
+
+def score_outputs(run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+    """The log-probability of a given output for each (input, output)."""
+    return task_of(run).score(run, pairs)
 
 
 def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indices = None, options: Any = None) -> tuple[str, Maps]:
@@ -336,10 +344,10 @@ def digest(lines: Iterable[str]) -> str:
     return whole.hexdigest()
 
 
-def require_parts(data: str, train: Any, valid: Any, unit: str) -> None:
+def require_parts(data: Files, train: Any, valid: Any, unit: str) -> None:
     """Refuse to train without data to train on and to validate with."""
     if not train or not valid:
-        raise NotSupported(f"{data}: {train:,} {unit} to train on and {valid:,} for validation; training needs both")
+        raise NotSupported(f"{show_files(data)}: {train:,} {unit} to train on and {valid:,} for validation; training needs both")
 
 
 def check_range(options: object, **bounds: tuple[bool, str]) -> None:

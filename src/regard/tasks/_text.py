@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
-from ..data import Texts, TokenizedSplits, TokenizedText, Tokenizer, Tokenizers, tokenize_texts
+from ..data import Texts, TokenizedSplits, TokenizedText, Tokenizer, Tokenizers, load_tokenizers, tokenize_texts
 from ..data.text import SUFFIXES
 from ..errors import BadConfig
 from ..models import Model
-from ._base import DataOptions, Dataset, Task, TokenizerKind
+from ._base import Dataset, Task
+from ._options import Files, TokenizerOptions
 from ._processor import TextProcessor
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(DataOptions):
+class TextOptions(TokenizerOptions):
     """Which text, which tokens."""
 
-    data: str = "python-docs"
-    """A file, a folder, or several; .jsonl holds one object per line; also .gz, .xz. python-docs: the documentation of this Python."""
+    data: Files = "python-docs"
+    """Files or folders: .txt, .jsonl (also .gz, .xz), .csv, .parquet; hf:FOLDER, a dataset; python-docs, the documentation of this Python."""
     field: str = "text"
-    """Field of JSON lines that holds the text; page.body reaches inside."""
+    """Field or column that holds the text, where there are several; page.body reaches inside."""
     separator: str | None = None
     """A line that ends a document of a text file, as <|endoftext|>; "": a blank line; None: each file is one document."""
     suffixes: tuple[str, ...] = SUFFIXES
     """Suffixes of the files to read in a folder."""
-    tokenizer: TokenizerKind = "bpe"
-    """Kind of tokens."""
-    vocab_size: int = 4000
-    """Largest vocabulary size."""
     cache: str | None = None
     """Folder for the tokenized text, to share between runs; the run directory if not given."""
 
 
+SMALL = 5_000_000  # tokens: below, a model of width 128 learns more in the first minutes
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
 
 
 class TextTask(Task[TextOptionsT]):
     """A task on plain text."""
+
+    small = False  # little text
 
     def read(self) -> Texts:
         o = self.options
@@ -49,12 +49,24 @@ class TextTask(Task[TextOptionsT]):
         o = self.options
         if base is not None:
             return base
-        tokenizer = Tokenizer.train(raw.train(), o.tokenizer, o.vocab_size, min_count=2 if o.tokenizer == "bpe" else 1)
+        if o.tokenizer_file is not None:
+            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
+        # 1,000 for a million characters: a small model learns to spell before it learns many words
+        size, least = o.choose_vocab_size(int(raw.survey.characters_D.sum()), 1.0), 2 if o.tokenizer == "bpe" else 1
+        tokenizer = Tokenizer.train(raw.sample(), o.tokenizer, size, least, o.lowercase)
         return TextProcessor(Tokenizers(tokenizer))
 
     def encode(self, raw: Texts, processor: TextProcessor, cache: Path) -> Dataset[TokenizedText]:
         found: TokenizedSplits = tokenize_texts(raw, processor.tokenizer, self.options.cache or cache / "tokens")
         return Dataset(found.train, found.valid, found.test, found.digest, found.skipped)
+
+    def settle(self, dataset: Dataset[TokenizedText]) -> Self:
+        decided = type(self)(self.options)
+        decided.small = len(dataset.train) < SMALL
+        return decided
+
+    def size_settings(self, model: str) -> dict[str, Any]:
+        return {"width": 128} | ({"hidden": 512} if model == "bert" else {}) if self.small and model == self.default_model else {}
 
     def check_length(self, model: Model) -> None:
         """Refuse sequences longer than the model reads."""

@@ -37,7 +37,10 @@ from ..train.checkpoint import has_checkpoint
 from ..train.log import check_installed
 from ..train.parameters import load_parameters, parameters_of
 from . import _summary
-from ._base import DataOptions, Dataset, Task, find_task, load_run
+from ._base import Dataset, Task, find_task, load_run
+from ._options import DataOptions
+
+SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the user gives one, the others keep the model's defaults
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def new_config(
         )
     return RunConfig(
         task=kind.name,
-        options=to_plain(options or kind.Options()),
+        options=to_plain((options or kind.Options()).absolute()),
         model=model or kind.default_model,
         settings=dict(settings or {}),
         train=to_plain((train_options or kind.default_train).for_processes()),
@@ -125,7 +128,7 @@ def resumed_config(
     stored = read_config(out)
     training, free = to_plain(train_options), {*TrainOptions.BUDGETS, *TrainOptions.RESUMABLE}
     fixed = {name: value for name, value in training.items() if name not in free}
-    given = _by_flag(to_plain(options), to_plain(settings), model, _folder(init_from), fixed)
+    given = _by_flag(to_plain(options and options.absolute()), to_plain(settings), model, _folder(init_from), fixed)
     began = _by_flag(stored.options, stored.settings, stored.model, stored.init_from, stored.train)
     for name, value in given.items():
         if began.get(name) != value:
@@ -181,7 +184,7 @@ class _Training:
         self.task = self.task.settle(dataset)
         self.config = replace(self.config, digest=dataset.digest, skipped=dataset.skipped)
         if dataset.skipped:
-            self._say(f"Skipped: {dataset.skipped}")
+            self._say(dataset.skipped)
         if self.options.seeds:
             return self._all_seeds(dataset)
         return TrainResult(**vars(self._one_seed(dataset, self.out, self.options)), best_seed=self.options.seed)
@@ -217,7 +220,7 @@ class _Training:
         model.to(_device(options.device))
         objective = self.task.objective(dataset, self.processor, model, options.seed)
         self.metric = objective.metric
-        name, settings = config_of(body)
+        name, settings = config_of(model.body if isinstance(model, Classifier) else model)
         if not resume:
             options = self._begin(name, settings, model, dataset, objective, options)
         config = replace(self.config, model=name, settings=settings, train=to_plain(options))
@@ -253,7 +256,9 @@ class _Training:
             return build(stored.model, stored.settings)
         if (base := self._load_base()) is None:
             self._check_kind(self.config.model)
-            return build(self.config.model, {**self.task.model_settings(self.config.model, self.processor), **self.config.settings})
+            given, wanted = self.config.settings, self.task.model_settings(self.config.model, self.processor)
+            sizes = {} if given.keys() & SIZES else self.task.size_settings(self.config.model)
+            return build(self.config.model, {**sizes, **wanted, **given})
         body = base.model.body if isinstance(base.model, Classifier) else base.model
         copy = build(*config_of(body))  # drawn anew also if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:

@@ -1,8 +1,8 @@
 """Fine-tuning a language model or an encoder from few labelled examples; `classify` and `label` differ in what an example is.
 
-The lower half of the layers stays frozen, the learning rate falls from the top layer to the bottom (`train.layerwise`), each of several
-seeds stops when validation stops improving, and the best seed is kept: one run on a few hundred examples says little (Dodge et al. 2020,
-arXiv:2002.06305). The ablation is the same model without what it has learned (`--from-scratch`).
+The learning rate falls from the top layer to the bottom (`train.layerwise`), each of several seeds stops when validation stops improving,
+and the best seed is kept: one run on a few hundred examples says little (Dodge et al. 2020, arXiv:2002.06305). Of a large model lower layers
+may stay frozen (`--freeze`), or all of it, with adapters (`--lora-rank`). The ablation is the same model without what it has learned (`--from-scratch`).
 """
 
 from __future__ import annotations
@@ -11,76 +11,57 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data import Tokenizer, Tokenizers
+from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
-from ..errors import NotSupported
-from ..models import Classifier, LanguageModel, Model
+from ..errors import BadConfig, NotSupported
+from ..layers import add_lora
+from ..models import Classifier, LanguageModel, Model, build
 from ..runs import Run
-from ..train import Loss, Metric, TrainOptions, depths, layerwise
-from ._base import DataOptions, Dataset, Example, NoOptions, Prediction, Report, Task, TokenizerKind, check_range, digest, require_parts
+from ..train import TrainOptions
+from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
 from ._labelled import (
-    METRICS,
     OUTSIDE,
     EncodedExamples,
-    LabelBatch,
-    MetricName,
-    classification_metrics,
+    Target,
+    all_logits,
+    by_sentence,
     collate,
-    confusion,
     confusion_rows,
+    counted,
     encode_examples,
     label_logits,
+    names_of,
 )
+from ._options import Files, show_files
 from ._processor import TextProcessor
+from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyOptions(DataOptions):
-    """Which examples, and how much of a pretrained model may change."""
+class ClassifyOptions(TuningOptions):
+    """Which examples, what their labels are, and how much of a pretrained model may change."""
 
-    data: str = ""
-    """Labelled examples: .tsv or .jsonl (also .gz, .xz)."""
-    fields: tuple[str, ...] = ()
-    """Names of columns or fields, or numbers of columns from 1: the texts, then the label; usual names are found without."""
-    freeze: float = 0.0
-    """With --init-from: share of the layers, from below, that stays frozen, with the embeddings; 0.5 suits large published checkpoints."""
-    layer_lr_decay: float = 0.9
-    """Factor of the learning rate from one layer to the one below it."""
-    tokenizer: TokenizerKind = "bpe"
-    """Kind of tokens; with --init-from those of that run."""
-    vocab_size: int = 4000
-    """Largest vocabulary size; with --init-from that of that run."""
-    max_length: int = 128
-    """Tokens per example at most; longer ones are truncated."""
-    batch_size: int = 32
-    """Examples per batch."""
-    metric: MetricName = "accuracy"
-    """Metric on validation that decides which parameters and which seed are kept."""
+    multi_label: bool = False
+    """A text has any number of labels: a list in JSON, else separated by commas or |."""
+    regression: bool = False
+    """Labels are numbers to predict."""
 
     def __post_init__(self) -> None:
-        check_range(
-            self,
-            freeze=(0 <= self.freeze < 1, "0 or more, below 1"),
-            layer_lr_decay=(0 < self.layer_lr_decay <= 1, "above 0, at most 1"),
-            batch_size=(self.batch_size >= 1, "1 or more"),
-            max_length=(self.max_length >= 8, "8 or more"),
-            metric=(self.metric in METRICS, f"one of {', '.join(METRICS)}"),
-        )
+        super().__post_init__()
+        if self.multi_label and self.regression:
+            raise BadConfig("--multi-label and --regression; a label is one or the other")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelOptions(ClassifyOptions):
+class LabelOptions(TuningOptions):
     """Which examples, and how much of a pretrained model may change."""
-
-    metric: MetricName = "f1_tokens"
-    """Metric on validation that decides which parameters and which seed are kept; f1_tokens: micro F1 of all labels but O."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +72,10 @@ class ClassesOptions:
     """Labels per text, most likely first, with their probabilities."""
 
 
-class ClassificationTask(Task[ClassifyOptions]):
+TuningT = TypeVar("TuningT", bound=TuningOptions)
+
+
+class ClassificationTask(Task[TuningT]):
     """Labels of texts or of words, by a classification head over a language model or an encoder."""
 
     per_token: ClassVar[bool]
@@ -99,6 +83,7 @@ class ClassificationTask(Task[ClassifyOptions]):
     model_kind = Classifier
     length_option = "max_length"
     default_model = "bert"
+    target: Target = "class"
     default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
 
     @abstractmethod
@@ -112,63 +97,103 @@ class ClassificationTask(Task[ClassifyOptions]):
     # -- training ------------------------------------------------------------------------------------------------------
 
     def read(self) -> Examples[Any]:
-        return type(self).read_examples(self.options.data, fields=self.options.fields, **self.options.parts())
+        return type(self).read_examples(one_file(self.options.data), fields=self.options.fields, **self.options.parts())
 
     def make_processor(self, raw: Examples[Any], base: TextProcessor | None) -> TextProcessor:
         labels = tuple(sorted({label for one in raw.train for label in self.labels_of(one)}))
-        if len(labels) < 2:
-            raise NotSupported(f"{self.options.data}: all examples have the label {labels[0]!r}; give examples of at least two labels")
+        if len(labels) < 2 and self.target == "class":
+            raise NotSupported(
+                f"{show_files(self.options.data)}: all examples have the label {labels[0]!r}; give examples of at least two labels"
+            )
         if base is not None:
             return TextProcessor(base.tokenizers, labels)
-        texts = (text for one in raw.train for text in self.texts_of(one))
-        return TextProcessor(Tokenizers(Tokenizer.train(texts, self.options.tokenizer, self.options.vocab_size)), labels)
+        o, texts = self.options, [text for one in raw.train for text in self.texts_of(one)]
+        if o.tokenizer_file is not None:
+            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase), labels)
+        size = o.choose_vocab_size(sum(map(len, texts)))
+        return TextProcessor(Tokenizers(Tokenizer.train(texts, o.tokenizer, size, lowercase=o.lowercase)), labels)
 
     def encode(self, raw: Examples[Any], processor: TextProcessor, cache: Path) -> Dataset[list[Any]]:
         fingerprint = digest(repr(tuple(one)) for part in (raw.train, raw.valid, raw.test) for one in part)
         return Dataset(raw.train, raw.valid, raw.test, fingerprint, str(raw.skipped) if len(raw.skipped) else "")
 
     def adapt(self, body: Model, processor: TextProcessor) -> Classifier:
+        """With a pooler, also over an encoder that was trained without: transformers has no classifier of texts without one."""
         body = body.body if isinstance(body, Classifier) else body
+        return self._classifier(body if self.per_token else with_pooler(body), processor)
+
+    def build(self, model: str, settings: Mapping[str, Any], processor: TextProcessor) -> Classifier:
+        return self._classifier(build(model, settings), processor)
+
+    def _classifier(self, body: Model, processor: TextProcessor) -> Classifier:
         return Classifier(body, len(processor.labels), each=self.per_token)
 
     def freeze(self, model: Model) -> None:
-        freeze_layers(model, self.options.freeze)
+        assert isinstance(model, Classifier)
+        if self.options.lora_rank:
+            add_lora(model.body, self.options.lora_rank, self.options.lora_targets)
+        else:
+            freeze_layers(model, self.options.freeze)
 
     def objective(self, dataset: Dataset[list[Any]], processor: TextProcessor, model: Model, seed: int) -> ClassificationObjective:
         assert isinstance(model, Classifier)
         require_parts(self.options.data, len(dataset.train), len(dataset.valid), "examples")
+        require_lora(model, self.options.lora_rank)
         train, valid = (self.tokenize_texts(model, processor, part) for part in (dataset.train, dataset.valid))
-        return ClassificationObjective(train, valid, processor.labels, self.options, seed)
+        return ClassificationObjective(train, valid, processor.labels, self.options, seed, self.target, self.per_token)
 
     def tokenize_texts(self, model: Classifier, processor: TextProcessor, examples: Sequence[Any]) -> EncodedExamples:
         """Examples as token ids, in the form that this model reads."""
         length, last = min(self.options.max_length, model.max_length), isinstance(model.body, LanguageModel)
-        return encode_examples(examples, processor.tokenizer, processor.labels, length, last)
+        return encode_examples(examples, processor.tokenizer, processor.labels, length, last, self.target)
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, run: Run[Classifier], data: str | None, options: NoOptions) -> Report:
-        labels = run.processor.labels
-        some = self.tokenize_texts(run.model, run.processor, self.test_data(run, data))
-        counts, loss = confusion(run.model, some, len(labels), self.options.batch_size)
+    def evaluate(self, run: Run[Classifier], data: Files | None, options: NoOptions) -> Report:
+        labels, examples = run.processor.labels, self.test_data(run, data)
+        some = self.tokenize_texts(run.model, run.processor, examples)
+        logits_TN, loss = all_logits(run.model, some, self.options.batch_size, self.target)
+        metrics = {"loss": loss, **metrics_of(logits_TN, some, labels, self.target, self.per_token)}
+        details: dict[str, Any] = {"data": self.test_name(data), "examples": len(examples)}
+        note = f"{self.test_name(data)}: {len(examples):,} examples"
+        if self.target == "value":
+            return Report(metrics=metrics, notes=(note,), details=details, outputs=[f"{value:.6g}" for value in logits_TN[:, 0]])
+        columns = ("label", "support", "predicted", "precision", "recall")
+        if self.target == "labels":
+            predicted_EN, true_EN = logits_TN > 0, some.target_EN
+            assert true_EN is not None
+            pairs = zip(labels, true_EN.T > 0, predicted_EN.T, strict=True)
+            rows = [
+                (name, *confusion_rows(counted(true.astype(int), found.astype(int), 2), ("", name))[1][1:]) for name, true, found in pairs
+            ]
+            outputs = [",".join(labels[n] for n in np.flatnonzero(row)) for row in predicted_EN]
+            return Report(metrics=metrics, notes=(note,), columns=columns, rows=rows, details=details, outputs=outputs)
+        predicted_T = logits_TN.argmax(1)
+        counts = counted(some.labels.values, predicted_T, len(labels))
         return Report(
-            metrics={"loss": loss, **classification_metrics(counts, labels)},
-            notes=(f"{int(counts.sum()):,} labels",),
-            columns=("label", "examples", "predicted", "precision", "recall"),
+            metrics=metrics,
+            notes=(f"{note}, {len(predicted_T):,} labels" if self.per_token else note,),
+            columns=columns,
             rows=confusion_rows(counts, labels),
-            details={"labels": list(labels), "confusion": counts.tolist()},
+            details={**details, "labels": list(labels), "confusion": counts.tolist()},
+            outputs=self.outputs(examples, predicted_T, some, labels),
         )
+
+    def outputs(self, examples: Sequence[Any], predicted_T: npt.NDArray[Any], some: EncodedExamples, labels: Sequence[str]) -> list[str]:
+        """The predicted label of each example."""
+        return [labels[n] for n in predicted_T]
 
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
         return issubclass(kind, Classifier) and per_token == cls.per_token
 
 
-class Classify(ClassificationTask):
+class Classify(ClassificationTask[ClassifyOptions]):
     """Train a classifier of texts, or of pairs of texts, from labelled examples.
 
     As in:  regard train classify --data reviews.tsv --init-from runs/encoder --out runs/reviews
             regard train classify --data nli.jsonl --fields premise hypothesis label --init-from runs/encoder --out runs/nli
+            regard train classify --data sts.csv --fields text1 text2 score --regression --init-from runs/bert --lora-rank 8 --out runs/sts
     """
 
     name = "classify"
@@ -180,27 +205,46 @@ class Classify(ClassificationTask):
     def texts_of(self, example: Labelled) -> Sequence[str]:
         return example.texts
 
+    @property
+    def target(self) -> Target:  # type: ignore[override]
+        return "value" if self.options.regression else "labels" if self.options.multi_label else "class"
+
+    def read(self) -> Examples[Any]:
+        o = self.options
+        return read_labelled(one_file(o.data), fields=o.fields, unlabelled=o.multi_label, **o.parts())
+
     def labels_of(self, example: Labelled) -> Sequence[str]:
-        return (example.label,)
+        return names_of(example.label) if self.target == "labels" else ("value",) if self.target == "value" else (example.label,)
 
     def predict(self, run: Run[Classifier], inputs: Sequence[str], options: ClassesOptions) -> list[Prediction]:
         """A tab separates the two texts of a pair."""
-        labels = run.processor.labels
-        best = self.probabilities(run, [tuple(line.split("\t")) for line in inputs]).topk(min(options.nbest, len(labels)))
-        answers = []
-        for ps, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            found = [{"label": labels[n], "probability": p} for p, n in zip(ps, numbers, strict=True)]
-            answers.append(Prediction("\n".join(f"{one['label']}\t{one['probability']:.4f}" for one in found), {"labels": found}))
+        labels, answers = run.processor.labels, []
+        for output in self.outputs_of(run, [tuple(line.split("\t")) for line in inputs]):
+            if self.target == "value":
+                answers.append(Prediction(f"{float(output):.4f}", {"value": float(output)}))
+                continue
+            best = output.topk(min(options.nbest, len(labels)) if self.target == "class" or options.nbest > 1 else len(labels))
+            found = [{"label": labels[n], "probability": p} for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
+            if self.target == "labels" and options.nbest == 1:
+                found = [one for one in found if float(one["probability"]) > 0.5]
+                text = ", ".join(f"{one['label']} {one['probability']:.4f}" for one in found)
+            else:
+                text = "\n".join(f"{one['label']}\t{one['probability']:.4f}" for one in found)
+            answers.append(Prediction(text, {"labels": found}))
         return answers
 
-    @torch.no_grad()
     def probabilities(self, run: Run[Classifier], texts: Sequence[tuple[str, ...]]) -> Tensor:
         """p_EN of every label for each text or pair."""
-        labels, size = run.processor.labels, self.options.batch_size
-        some = self.tokenize_texts(run.model, run.processor, [Labelled(tuple(one), labels[0]) for one in texts])
-        batches = [np.arange(at, min(at + size, len(some))) for at in range(0, len(some), size)]
-        parts = [label_logits(run.model, collate(some, batch)).softmax(-1) for batch in batches]
-        return torch.cat([torch.zeros(0, len(labels)), *parts])
+        return self.outputs_of(run, texts)
+
+    @torch.no_grad()
+    def outputs_of(self, run: Run[Classifier], texts: Sequence[tuple[str, ...]]) -> Tensor:
+        """Probabilities of labels, or predicted values, of each text or pair."""
+        labels, blank = run.processor.labels, "0" if self.target == "value" else run.processor.labels[0]
+        some = self.tokenize_texts(run.model, run.processor, [Labelled(tuple(one), blank) for one in texts])
+        logits_EN, _ = all_logits(run.model, some, self.options.batch_size, self.target)
+        y_EN = torch.from_numpy(logits_EN.reshape(-1, len(labels)))
+        return y_EN if self.target == "value" else y_EN.softmax(-1) if self.target == "class" else y_EN.sigmoid()
 
     @classmethod
     def example(cls, folder: Path) -> Example:
@@ -211,7 +255,7 @@ class Classify(ClassificationTask):
         return Example(options=options, settings=settings, input="item 7 is fine", broken="no label\n")
 
 
-class Label(ClassificationTask):
+class Label(ClassificationTask[LabelOptions]):
     """Train a model that labels each word of a sentence, from labelled examples.
 
     As in:  regard train label --data names.tsv --init-from runs/encoder --out runs/names
@@ -230,14 +274,22 @@ class Label(ClassificationTask):
         return example.labels
 
     def predict(self, run: Run[Classifier], inputs: Sequence[str], options: NoOptions) -> list[Prediction]:
-        """Spaces separate the words."""
+        """Spaces separate the words; a line per word, as CoNLL has them, and a blank line after each sentence."""
         sentences = [line.split() for line in inputs]
         answers = []
         for words, labels in zip(sentences, self.predict_tags(run, sentences), strict=True):
             found = [{"word": word, "label": label, "probability": p} for word, (label, p) in zip(words, labels, strict=True)]
-            line = " ".join(f"{one['word']}/{one['label']}({one['probability']:.2f})" for one in found)
-            answers.append(Prediction(line, {"words": found}))
+            answers.append(Prediction("".join(f"{one['word']}\t{one['label']}\n" for one in found), {"words": found}))
         return answers
+
+    def outputs(self, examples: Sequence[Tagged], predicted_T: npt.NDArray[Any], some: EncodedExamples, labels: Sequence[str]) -> list[str]:
+        """CoNLL lines: word, label, predicted label."""
+        true, found = (by_sentence(numbers, some, labels) for numbers in (some.labels.values, predicted_T))
+        return [
+            line
+            for one, tags, guesses in zip(examples, true, found, strict=True)
+            for line in (*map("\t".join, zip(one.words, tags, guesses, strict=False)), "")
+        ]
 
     @torch.no_grad()
     def predict_tags(self, run: Run[Classifier], sentences: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
@@ -264,47 +316,8 @@ class Label(ClassificationTask):
         return Example(options=options, settings=settings, input="item 7 is fine", broken="alone\n")
 
 
-class ClassificationObjective:
-    """What the training loop asks."""
-
-    def __init__(self, train: EncodedExamples, valid: EncodedExamples, labels: Sequence[str], options: ClassifyOptions, seed: int = 0):
-        self.train, self.valid, self.labels, self.options, self.seed = train, valid, labels, options, seed
-        self.metric = Metric(options.metric, higher=True)
-
-    def batches(self, epoch: int) -> Sequence[Any]:
-        """Examples of similar length together: pools of a random order are sorted, and their batches shuffled."""
-        generator, size = np.random.default_rng([self.seed, epoch]), self.options.batch_size
-        order = generator.permutation(len(self.train))
-        pools = [order[at : at + 32 * size] for at in range(0, len(order), 32 * size)]
-        by_length = np.concatenate([pool[np.argsort(self.train.ids.lengths[pool], kind="stable")] for pool in pools])
-        batches = [by_length[at : at + size] for at in range(0, len(by_length), size)]
-        return [batches[n] for n in generator.permutation(len(batches))]
-
-    def batch(self, item: Any) -> LabelBatch:
-        return collate(self.train, item)
-
-    def loss(self, model: nn.Module, batch: LabelBatch) -> Loss:
-        assert isinstance(model, Classifier)
-        logits_TN = label_logits(model, batch)
-        right = float((logits_TN.argmax(1) == batch.label_T).sum())
-        return Loss(F.cross_entropy(logits_TN, batch.label_T, reduction="sum"), len(batch.label_T), {"accuracy": right})
-
-    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        assert isinstance(model, Classifier)
-        counts, loss = confusion(model, self.valid, len(self.labels), self.options.batch_size)
-        return {"loss": loss, **classification_metrics(counts, self.labels)}
-
-    def rates(self, model: nn.Module) -> Mapping[str, float]:
-        return layerwise(model, self.options.layer_lr_decay)
-
-
-def freeze_layers(model: nn.Module, share: float) -> int:
-    """Freeze the embeddings and the lower `share` of the layers; returns the number of frozen parameters."""
-    depth = depths(model)
-    layers = max(depth.values()) - 1  # the classification head is above them
-    frozen = 0
-    for name, parameter in model.named_parameters():
-        if share > 0 and depth[name] <= share * layers:
-            parameter.requires_grad_(False)
-            frozen += parameter.numel()
-    return frozen
+def one_file(data: Files) -> str:
+    """Labelled examples come from one file."""
+    if isinstance(data, str) or len(data) == 1:
+        return data if isinstance(data, str) else data[0]
+    raise NotSupported(f"{show_files(data)}: labelled examples come from one file; name others with --valid and --test")

@@ -23,20 +23,23 @@ from ..data.lm_batches import NONE, gather
 from ..decode import GenerationOptions, generate
 from ..errors import NotSupported
 from ..kernels import smoothed_cross_entropy
-from ..layers import Packing
+from ..layers import Packing, add_lora, merge_lora
+from ..layers.lora import Targets
 from ..models import LanguageModel, Model, eval_mode
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, Prediction, Report, check_range, require_parts
+from ._options import Files
 from ._processor import TextProcessor
 from ._text import TextOptions, TextTask, example_text
+from ._tuning import require_lora
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(TextOptions):
     """Which text, which tokens, windows of which size."""
 
-    context_length: int = 256
+    context_length: int = 128
     """Tokens per window."""
     batch_size: int = 16
     """Windows per batch."""
@@ -44,8 +47,12 @@ class LanguageOptions(TextOptions):
     """separate: documents in a window do not attend to each other; joined: they may attend to earlier ones."""
     stride: int | None = None
     """Tokens between the windows of an evaluation; half of --context-length if not given."""
-    valid_tokens: int = 50_000
+    valid_tokens: int = 20_000
     """Validation tokens that are scored at each evaluation."""
+    lora_rank: int = 0
+    """With --init-from: train low-rank adapters of this rank and nothing else; 0: no adapters."""
+    lora_targets: Targets = "qv"
+    """Adapters on the queries and values of attention, or on all linear layers."""
 
     def __post_init__(self) -> None:
         check_range(
@@ -53,6 +60,7 @@ class LanguageOptions(TextOptions):
             context_length=(self.context_length >= 1, "1 or more"),
             batch_size=(self.batch_size >= 1, "1 or more"),
             valid_tokens=(self.valid_tokens >= 1, "1 or more"),
+            lora_rank=(self.lora_rank >= 0, "0 or more"),
             stride=(1 <= (self.stride or 1) <= self.context_length, "1 up to the context length"),
         )
 
@@ -80,16 +88,21 @@ class Language(TextTask[LanguageOptions]):
     model_kind = LanguageModel
     length_option = "context_length"
     default_model = "gpt2"
-    default_train = TrainOptions(lr=1e-3, evaluate_every=500)
+    default_train = TrainOptions(lr=3e-3, evaluate_every=200)
     next_commands = 'regard evaluate {out}        regard complete {out} "a prompt"        regard look {out} "a text"'
+
+    def freeze(self, model: Model) -> None:
+        if self.options.lora_rank:
+            add_lora(model, self.options.lora_rank, self.options.lora_targets)
 
     def objective(self, dataset: Dataset[TokenizedText], processor: TextProcessor, model: Model, seed: int) -> LanguageObjective:
         self.check_length(model)
+        require_lora(model, self.options.lora_rank)
         return LanguageObjective(dataset.train, dataset.valid, self.options, seed)
 
-    def evaluate(self, run: Run[LanguageModel], data: str | None, options: PerplexityOptions) -> Report:
+    def evaluate(self, run: Run[LanguageModel], data: Files | None, options: PerplexityOptions) -> Report:
         found = score_text(run.model, self.test_data(run, data), self.options, options.stride)
-        notes = [f"{found.tokens:,} tokens, {found.bytes:,} bytes"]
+        notes = [f"{self.test_name(data)}: {found.tokens:,} tokens, {found.bytes:,} bytes"]
         if found.unknown:
             notes.append(f"{found.unknown:.2%} of the tokens are not in the vocabulary: bits_per_byte leaves out what they were")
         counts = {"tokens": found.tokens, "bytes": found.bytes, "unknown": found.unknown}
@@ -133,6 +146,9 @@ class LanguageObjective:
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, LanguageModel)
         return score_text(model, self.valid, self.options, self.options.stride, self.options.valid_tokens).metrics()
+
+    def merged(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return merge_lora(model, parameters)
 
 
 def summed_loss(model: LanguageModel, batch: LMBatch) -> tuple[Tensor, Tensor, int]:

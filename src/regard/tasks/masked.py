@@ -36,6 +36,7 @@ from ..models import Model, TextEncoder, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, require_parts
+from ._options import Files
 from ._processor import TextProcessor
 from ._text import TextOptions, TextTask, example_text
 
@@ -101,7 +102,9 @@ class Masked(TextTask[MaskedOptions]):
 
     def settle(self, dataset: Dataset[TokenizedText]) -> Self:
         decided: Any = "yes" if predicts_next_sentence(self.options, dataset.train) else "no"
-        return type(self)(replace(self.options, next_sentence=decided))
+        settled = super().settle(dataset)
+        settled.options = replace(self.options, next_sentence=decided)
+        return settled
 
     def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
         """Heads that nothing would train are left out, where a model has a choice."""
@@ -124,7 +127,7 @@ class Masked(TextTask[MaskedOptions]):
             raise NotSupported(f"{model.facts.name} has no next-sentence head; use --next-sentence no")
         return objective
 
-    def evaluate(self, run: Run[TextEncoder], data: str | None, options: NoOptions) -> Report:
+    def evaluate(self, run: Run[TextEncoder], data: Files | None, options: NoOptions) -> Report:
         tokens, wanted = self.test_data(run, data), self.options.next_sentence
         has_head = isinstance(run.model, Follower) and getattr(run.model.config, "nsp_head", False)
         next_sentence = wanted == "yes" or (wanted == "auto" and has_head)

@@ -9,38 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, read_pairs
-from ..decode import Beam, DecoderTokens, Hypothesis, Sampling, align, translate
-from ..errors import BadConfig, NotSupported
+from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, load_tokenizers, read_pairs
+from ..data.hf_tokenizer import TranslationTokens
+from ..decode import GNMT, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
+from ..errors import BadConfig
 from ..kernels import smoothed_cross_entropy
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.maps import MEAN
 from ..models import Model, Translator
 from ..runs import Run
-from ..train import Loss, Metric
-from ._base import DataOptions, Dataset, Example, Prediction, Report, Task, TokenizerKind, require_parts
+from ..train import Loss, Metric, TrainOptions
+from ._base import Dataset, Example, Prediction, Report, Task, require_parts
+from ._options import Files, TokenizerOptions
 from ._processor import TextProcessor
 
 GREEDY = Beam(size=1)
+SMALL = 20_000  # pairs: below, a model of width 128 learns more in the same time
 END = "‹end›"  # the label of the end token
 Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationOptions(DataOptions):
+class TranslationOptions(TokenizerOptions):
     """Which pairs, which tokens, batches of which size."""
 
-    data: str = "numbers:en-de"
-    """Two files, a .tsv or .jsonl (also .gz, .xz), or an embedded source: numbers:en-de, dates:en-fr, gettext:fr."""
-    tokenizer: TokenizerKind = "bpe"
-    """Kind of tokens."""
-    vocab_size: int = 8000
-    """Largest vocabulary size."""
+    data: Files = "numbers:en-de"
+    """Two files; a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet; hf:FOLDER, a dataset; or numbers:en-de, dates:en-fr, gettext:fr."""
+    fields: tuple[str, ...] = ()
+    """Names of the columns or fields of source and target, or numbers of columns from 1."""
     joint: bool = True
     """One vocabulary for source and target."""
     bpe_dropout: float = 0.0
@@ -63,6 +64,12 @@ class BeamOptions:
 
     beam: int = 4
     """Beam width; 1: greedy."""
+    length_penalty: float = 0.6
+    """Exponent of the length penalty ((5 + length) / 6)^x; 0: none; larger values favour longer translations."""
+
+    def search(self, nbest: int = 1) -> Beam:
+        """The same for the decoder."""
+        return Beam(size=max(self.beam, nbest), nbest=nbest, length_penalty=GNMT(self.length_penalty))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +91,8 @@ class Translation(Task[TranslationOptions]):
     """Train a translator on pairs of sentences.
 
     As in:  regard train translation --data numbers:en-de --out runs/numbers --minutes 2
-            regard train translation --data "train.en train.de" --valid "val.en val.de" --out runs/mine --set width=128 --set heads=4
+            regard train translation --data train.en train.de --valid val.en val.de --out runs/mine --minutes 10
+            regard train translation --data pairs.csv --fields en de --out runs/mine --minutes 10
     """
 
     name = "translation"
@@ -94,22 +102,37 @@ class Translation(Task[TranslationOptions]):
     LookOptions = GreedyOptions
     model_kind = Translator
     default_model = "transformer"
+    default_train = TrainOptions(lr=4e-3, warmup_steps=60, evaluate_every=150)
+    small = False  # few pairs
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     def read(self) -> Parallel:
-        return read_pairs(self.options.data, **self.options.parts())
+        fields: Any = self.options.fields or None
+        return read_pairs(self.options.data, fields=fields, **self.options.parts())
 
     def make_processor(self, raw: Parallel, base: TextProcessor | None) -> TextProcessor:
         o = self.options
-        if base is not None and isinstance(base.tokenizer, HFTokenizer):
-            raise NotSupported("a translator with a tokenizer of transformers can translate here, but not be trained on; start a new one")
-        return base or TextProcessor(Tokenizers.train(raw.train, o.tokenizer, o.vocab_size, o.joint))
+        if base is not None:
+            return base
+        if o.tokenizer_file is not None:
+            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
+        size = o.choose_vocab_size(sum(len(source) + len(target) for source, target in raw.train))
+        return TextProcessor(Tokenizers.train(raw.train, o.tokenizer, size, o.joint, lowercase=o.lowercase))
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
         return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "")
 
+    def settle(self, dataset: Dataset[Pairs]) -> Self:
+        decided = type(self)(self.options)
+        decided.small = len(dataset.train) < SMALL
+        return decided
+
+    def size_settings(self, model: str) -> dict[str, Any]:
+        return {"width": 128, "hidden": 512} if self.small and model == "transformer" else {}
+
     def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        self.check_kind(model)
         source, target = processor.tokenizers.source, processor.tokenizers.target
         untied = {"tied": "output"} if model == "transformer" and not processor.tokenizers.joint else {}
         return {"source_vocab_size": len(source), "target_vocab_size": len(target), **untied}
@@ -119,24 +142,36 @@ class Translation(Task[TranslationOptions]):
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, run: Run[Translator], data: str | None, options: BeamOptions) -> Report:
+    def evaluate(self, run: Run[Translator], data: Files | None, options: BeamOptions) -> Report:
         pairs = self.test_data(run, data)
         sources, right = [s for s, _ in pairs], [t for _, t in pairs]
-        found = score([text for text, _ in translations(run, sources, Beam(size=options.beam))], right, sources)
+        written = [text for text, _ in translations(run, sources, options.search())]
+        found = score(written, right, sources)
+        by = f"beam {options.beam}" if options.beam > 1 else "greedy"
         return Report(
             metrics=found.metrics(),
-            notes=(f"{len(pairs):,} sentences; signature: {found.signature}",),
-            columns=("source words", "sentences", *(() if found.single_words else ("bleu",)), "exact_match"),
-            rows=[(length, n, *(() if found.single_words else (bleu,)), same) for length, (n, bleu, same) in found.by_length.items()],
-            details={"sentences": len(pairs), "signature": found.signature},
+            notes=(f"{self.test_name(data)}: {len(pairs):,} sentences, {by}; signature: {found.signature}",),
+            columns=("source_words", "sentences", *(("bleu",) if found.has_bleu else ()), "exact_match"),
+            rows=[
+                (length.replace("–", "-"), n, *((bleu,) if found.has_bleu else ()), same)
+                for length, (n, bleu, same) in found.by_length.items()
+            ],
+            details={"data": self.test_name(data), "sentences": len(pairs), "beam": options.beam, "signature": found.signature},
+            outputs=[text.replace("\n", " ") for text in written],
         )
 
     def predict(self, run: Run[Translator], inputs: Sequence[str], options: TranslateOptions) -> list[Prediction]:
-        beam = Beam(size=max(options.beam, options.nbest), nbest=options.nbest)
-        found = translations(run, inputs, beam, want_weights=options.alignments == "pharaoh")
+        found = translations(run, inputs, options.search(options.nbest), want_weights=options.alignments == "pharaoh")
         return [
             self._prediction(run, source, answers[: options.nbest], options) for source, (_, answers) in zip(inputs, found, strict=True)
         ]
+
+    def score(self, run: Run[Translator], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+        answers = []
+        for (_, target), (total, tokens) in zip(pairs, target_scores(run, pairs), strict=True):
+            values = {"target": target, "log_probability": total, "tokens": tokens}
+            answers.append(Prediction(f"{total:.4f}\t{target}", values))
+        return answers
 
     def _prediction(self, run: Run[Translator], source: str, answers: Sequence[Hypothesis], options: TranslateOptions) -> Prediction:
         found, lines = [], []
@@ -149,7 +184,7 @@ class Translation(Task[TranslationOptions]):
 
     def attention_maps(self, run: Run[Translator], text: str, layers: Layers, heads: Indices, options: BeamOptions) -> tuple[str, Maps]:
         """The alignment of source and translation; with `layers` the maps of these layers while the source is read and the target written."""
-        beam = Beam(size=options.beam)
+        beam = options.search()
         if layers is None and heads is None:
             translated, drawn = alignment(run, text, beam)
             return translated, Maps([drawn])
@@ -227,6 +262,21 @@ def likelihood(run: Run[Translator], pairs: Pairs, batch_tokens: int = 2048) -> 
     return _likelihood(run.model, _in_order(pairs, run.processor.tokenizers, batch_tokens))
 
 
+@torch.no_grad()
+def target_scores(run: Run[Translator], pairs: Pairs, batch_tokens: int = 2048) -> list[tuple[float, int]]:
+    """The log-probability of each target given its source, the end token included, and its number of tokens."""
+    scores: dict[int, tuple[float, int]] = {}
+    for batch in _in_order(pairs, run.processor.tokenizers, batch_tokens):
+        wanted_BL = batch.target_BL[:, 1:]
+        logp_BLN = run.model(batch.source_BM, batch.source_n_B, batch.target_BL[:, :-1]).float().log_softmax(-1)
+        logp_BL = logp_BLN.gather(-1, wanted_BL[..., None])[..., 0]
+        real_BL = torch.arange(wanted_BL.shape[1]) < batch.target_n_B[:, None]
+        assert batch.index_B is not None
+        totals = logp_BL.masked_fill(~real_BL, 0.0).sum(1).tolist()
+        scores |= dict(zip(batch.index_B.tolist(), zip(totals, batch.target_n_B.tolist(), strict=True), strict=True))
+    return [scores[n] for n in range(len(pairs))]
+
+
 def translations(
     run: Run[Translator], sentences: Sequence[str], options: Beam | Sampling = GREEDY, *, want_weights: bool = False
 ) -> list[tuple[str, list[Hypothesis]]]:
@@ -244,17 +294,12 @@ def _translations(
 
 
 def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
-    """What a target begins and ends with: BOS and EOS of ours; a tokenizer of transformers has its own, and Marian begins with padding."""
+    """What a target begins and ends with, for the search."""
     if not isinstance(tokenizer, HFTokenizer):
         return DecoderTokens()
-    roles = tokenizer.roles
-    first = next((roles[role] for role in ("start", "bos", "pad") if role in roles), None)
-    if first is None or not tokenizer.eos_ids:
-        raise NotSupported(
-            f"{tokenizer!r} has no token that begins a text, or none that ends it; its roles are {', '.join(roles) or 'none'}"
-        )
-    pad = (roles["pad"],) if "pad" in roles else ()
-    return DecoderTokens(first=first, end=tokenizer.eos_ids[0], banned=pad if tokenizer.banned_ids is None else tokenizer.banned_ids)
+    tokens = TranslationTokens.of(tokenizer)
+    banned = tuple({tokens.pad} - {tokens.end}) if tokenizer.banned_ids is None else tokenizer.banned_ids
+    return DecoderTokens(first=tokens.first, end=tokens.end, banned=banned)
 
 
 @dataclass(frozen=True)
@@ -266,11 +311,16 @@ class Score:
     exact_match: float
     signature: str
     by_length: dict[str, tuple[int, float, float]]  # source words "1–5" → (sentences, BLEU, exact match)
-    single_words: bool = False  # all references are: BLEU, which counts up to four words in a row, is then 0 whatever the quality
+    longest: int = 4  # words of the longest reference
+
+    @property
+    def has_bleu(self) -> bool:
+        """BLEU counts four words in a row: where no reference has as many it could only be 0, and it is left out."""
+        return self.longest >= 4
 
     def metrics(self) -> dict[str, float]:
-        found = {"bleu": self.bleu, "chrf": self.chrf, "exact_match": self.exact_match}
-        return {name: value for name, value in found.items() if name != "bleu" or not self.single_words}
+        bleu = {"bleu": self.bleu} if self.has_bleu else {}
+        return {**bleu, "chrf": self.chrf, "exact_match": self.exact_match}
 
 
 def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | None = None, step: int = 5) -> Score:
@@ -288,9 +338,8 @@ def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | N
         part = sacrebleu.corpus_bleu([found[n] for n in numbers], [[right[n] for n in numbers]])
         by_length[f"{group * step + 1}–{(group + 1) * step}"] = (len(numbers), part.score, sum(same[n] for n in numbers) / len(numbers))
     chrf = sacrebleu.corpus_chrf(list(found), [list(right)]).score
-    return Score(
-        whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length, all(len(one.split()) < 2 for one in right)
-    )
+    longest = max((len(text.split()) for text in right), default=0)
+    return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length, longest)
 
 
 # -- attention maps ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from .launcher import Signals
 from .log import Curves, Log, Progress, check_installed, describe, progress_for
 from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
 from .state import State, Window, seed_all
-from .task import AfterStep, Objective, Rated, to_device
+from .task import AfterStep, Merging, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 YOUNG = 20  # steps before the usual gradient norm is known
@@ -199,7 +199,10 @@ class _Loop:
         self._load(parameters)
         if self.log:
             self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **metrics})
-            checkpoints.save_parameters(self.out / "model.safetensors", parameters_of(self.model))
+            finished = parameters_of(self.model)
+            if isinstance(self.task, Merging):
+                finished = dict(self.task.merged(self.model, finished))
+            checkpoints.save_parameters(self.out / "model.safetensors", finished)
             tried = ", ".join(f"{name} {figures[metric.name]:.4g}" for name, (_, figures) in candidates.items())
             self.shown.say(f"Finished ({self._why(ended_by)}) at step {position.step}; best: step {position.best_step}")
             self.shown.say(f"Parameters kept: {chosen} ({metric.name}: {tried})")

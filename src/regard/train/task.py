@@ -18,8 +18,9 @@ The loop knows nothing about text or images. A task knows nothing about steps, p
         def evaluate(self, model):         # called with model.eval() and no gradients
             return {"error": float(((model(self.x_test) - self.y_test) ** 2).mean())}
 
-A regularisation term (a penalty on spans, say) is added in `loss`, times the count. Two methods are optional: `after_step(model)`
-changes parameters after an optimizer step, and `rates(model)` gives learning-rate factors by parameter.
+A regularisation term (a penalty on spans, say) is added in `loss`, times the count. Three methods are optional: `after_step(model)`
+changes parameters after an optimizer step, `rates(model)` gives learning-rate factors by parameter, and `merged(model, parameters)` gives
+those that model.safetensors holds.
 
 Before each batch is made, the loop sets the random state (PyTorch, NumPy, `random`) from its seed, the epoch and the batch's index in it.
 So dropout and random cropping may use the ordinary calls and still be the same after a crash, and for any number of processes.
@@ -88,6 +89,13 @@ class Rated(Protocol):
     """A task that also gives learning-rate factors by parameter name, 1 by default."""
 
     def rates(self, model: nn.Module) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class Merging(Protocol):
+    """A task whose finished model has other parameters than the trained one: adapters are merged into what they adapt."""
+
+    def merged(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -160,7 +160,7 @@ def loss_by_context(model: LanguageModel, tokens: TokenizedText, length: int) ->
 class TranslationMetrics:
     """Metrics of the translator in `out` on at most `pairs` pairs of `test`, or of the test part of its own data."""
 
-    test: str | None = None
+    test: str | tuple[str, ...] | None = None
     pairs: int = 500
     beam: int = 1
     parameters: Literal["best", "last", "average"] = "best"  # on validation; of the last step; the mean that TrainOptions.average keeps

@@ -1,0 +1,81 @@
+"""Options that tasks share: which data, which tokens."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from ..data.arrow import PREFIX, is_dataset
+
+TokenizerKind = Literal["bpe", "unigram", "word", "char", "byte"]
+Files = str | tuple[str, ...]
+OnError = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Which data."""
+
+    data: Files = ""
+    """The data to train on."""
+    valid: Files | None = None
+    """Data for validation; held out from --data if not given."""
+    test: Files | None = None
+    """Data for the final test; held out from --data if not given."""
+    shares: tuple[float, float] = (0.05, 0.05)
+    """Shares of --data that are held out for validation and test."""
+    on_error: OnError = "stop"
+    """Malformed lines: stop with file and line number, or skip and count them."""
+
+    def parts(self) -> dict[str, Any]:
+        """What every reader of --data is told about its three parts."""
+        return {"valid": self.valid, "test": self.test, "shares": self.shares, "on_error": self.on_error}
+
+    def whole(self, data: Files) -> Self:
+        """The same for other data of which nothing is held out."""
+        return replace(self, data=data, valid=None, test=None, shares=(0.0, 0.0))
+
+    def absolute(self) -> Self:
+        """The same with absolute paths, so that a run finds its data from any directory."""
+        paths: dict[str, Any] = {name: _absolute(given) for name in ("data", "valid", "test") if (given := getattr(self, name))}
+        return replace(self, **paths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions(DataOptions):
+    """Which data, which tokens."""
+
+    tokenizer: TokenizerKind = "bpe"
+    """Kind of tokens; with --init-from those of that run."""
+    vocab_size: int | None = None
+    """Largest vocabulary size; if not given, of subwords some times the square root of the characters, 500 to 8,000."""
+    lowercase: bool = False
+    """Lower-case all text."""
+    tokenizer_file: str | None = None
+    """A tokenizer.json to take instead: of the tokenizers library, or of another run; or a folder that holds one."""
+
+    def choose_vocab_size(self, characters: int, factor: float = 4.0) -> int:
+        """The vocabulary size that was given, or one for this much text: 2,000 subwords for a quarter of a million characters."""
+        if self.vocab_size is not None or self.tokenizer not in ("bpe", "unigram"):
+            return self.vocab_size or 8000  # there are no more words or characters than the text has
+        return min(max(round(int(factor * characters**0.5), -2), 500), 8000)
+
+
+def _absolute(given: Files) -> Files:
+    """Files that exist by their absolute paths; names of embedded data, and what is not there, unchanged."""
+    if not isinstance(given, str):
+        return tuple(str(_absolute(one)) for one in given)
+    if is_dataset(given):
+        name, mark, split = given.removeprefix(PREFIX).partition("#")
+        return f"{PREFIX}{os.path.abspath(name)}{mark}{split}" if Path(name).exists() else given
+    if Path(given).exists():
+        return os.path.abspath(given)
+    several = given.split()
+    return tuple(map(os.path.abspath, several)) if len(several) > 1 and all(Path(one).exists() for one in several) else given
+
+
+def show_files(files: Files) -> str:
+    """Files as a user would name them."""
+    return files if isinstance(files, str) else " ".join(files)

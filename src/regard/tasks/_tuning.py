@@ -1,0 +1,167 @@
+"""How a pretrained model is fine-tuned: what may change, the loss and the metrics of labels, adapters and frozen layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from ..errors import BadConfig
+from ..layers import LoRALinear, merge_lora
+from ..layers.lora import Targets
+from ..models import Classifier, Model, build, config_of
+from ..train import Loss, Metric, depths, layerwise
+from ..train.parameters import load_parameters, parameters_of
+from ._base import check_range
+from ._labelled import (
+    METRICS,
+    EncodedExamples,
+    LabelBatch,
+    MetricName,
+    Target,
+    all_logits,
+    by_sentence,
+    classification_metrics,
+    collate,
+    counted,
+    label_logits,
+    multi_label_metrics,
+    summed_loss,
+    value_metrics,
+)
+from ._options import Files, TokenizerOptions
+from ._spans import has_spans, span_metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningOptions(TokenizerOptions):
+    """Which examples, and how much of a pretrained model may change."""
+
+    data: Files = ""
+    """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; hf:FOLDER, a dataset."""
+    fields: tuple[str, ...] = ()
+    """Names of columns or fields, or numbers of columns from 1: the texts, then the label; usual names are found without."""
+    freeze: float = 0.0
+    """With --init-from: share of the layers, from below, that stays frozen, with the embeddings."""
+    layer_lr_decay: float = 0.9
+    """Factor of the learning rate from one layer to the one below it."""
+    lora_rank: int = 0
+    """With --init-from: train low-rank adapters of this rank and the classification head, and nothing else; 0: no adapters."""
+    lora_targets: Targets = "qv"
+    """Adapters on the queries and values of attention, or on all linear layers."""
+    max_length: int = 128
+    """Tokens per example at most; longer ones are truncated."""
+    batch_size: int = 32
+    """Examples per batch."""
+    metric: MetricName | None = None
+    """Metric on validation that decides which parameters and which seed are kept; accuracy, pearson or F1 if not given."""
+
+    def __post_init__(self) -> None:
+        check_range(
+            self,
+            freeze=(0 <= self.freeze < 1, "0 or more, below 1"),
+            layer_lr_decay=(0 < self.layer_lr_decay <= 1, "above 0, at most 1"),
+            batch_size=(self.batch_size >= 1, "1 or more"),
+            max_length=(self.max_length >= 8, "8 or more"),
+            metric=(self.metric in (None, *METRICS), f"one of {', '.join(METRICS)}"),
+            lora_rank=(self.lora_rank >= 0, "0 or more"),
+        )
+
+
+class ClassificationObjective:
+    """What the training loop asks."""
+
+    def __init__(
+        self,
+        train: EncodedExamples,
+        valid: EncodedExamples,
+        labels: Sequence[str],
+        options: TuningOptions,
+        seed: int = 0,
+        target: Target = "class",
+        per_token: bool = False,
+    ):
+        self.train, self.valid, self.labels, self.options, self.seed = train, valid, labels, options, seed
+        self.target, self.per_token = target, per_token
+        by_words = "f1_spans" if has_spans(labels) else "f1_tokens"
+        name = options.metric or (by_words if per_token else {"class": "accuracy", "labels": "f1_micro", "value": "pearson"}[target])
+        self.metric = Metric(name, higher=name != "mse")
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """Examples of similar length together: pools of a random order are sorted, and their batches shuffled."""
+        generator, size = np.random.default_rng([self.seed, epoch]), self.options.batch_size
+        order = generator.permutation(len(self.train))
+        pools = [order[at : at + 32 * size] for at in range(0, len(order), 32 * size)]
+        by_length = np.concatenate([pool[np.argsort(self.train.ids.lengths[pool], kind="stable")] for pool in pools])
+        batches = [by_length[at : at + size] for at in range(0, len(by_length), size)]
+        return [batches[n] for n in generator.permutation(len(batches))]
+
+    def batch(self, item: Any) -> LabelBatch:
+        return collate(self.train, item)
+
+    def loss(self, model: nn.Module, batch: LabelBatch) -> Loss:
+        assert isinstance(model, Classifier)
+        logits_TN = label_logits(model, batch)
+        extra = {"accuracy": float((logits_TN.argmax(1) == batch.label_T).sum())} if self.target == "class" else {}
+        return Loss(summed_loss(logits_TN, batch, self.target), len(batch.at_T), extra)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        assert isinstance(model, Classifier)
+        logits_TN, loss = all_logits(model, self.valid, self.options.batch_size, self.target)
+        return {"loss": loss, **metrics_of(logits_TN, self.valid, self.labels, self.target, self.per_token)}
+
+    def rates(self, model: nn.Module) -> Mapping[str, float]:
+        return layerwise(model, self.options.layer_lr_decay)
+
+    def merged(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return merge_lora(model, parameters)
+
+
+def metrics_of(
+    logits_TN: npt.NDArray[np.float32], some: EncodedExamples, labels: Sequence[str], target: Target, per_token: bool
+) -> dict[str, float]:
+    """The metrics that fit what is predicted."""
+    if target != "class":
+        assert some.target_EN is not None
+        if target == "value":
+            return value_metrics(some.target_EN[:, 0], logits_TN[:, 0])
+        return multi_label_metrics(some.target_EN, (logits_TN > 0).astype(np.float32))
+    predicted_T, true_T = logits_TN.argmax(1), some.labels.values
+    found = classification_metrics(counted(true_T, predicted_T, len(labels)), labels)
+    if not per_token:
+        return {name: value for name, value in found.items() if name != "f1_tokens"}
+    spans = span_metrics(by_sentence(true_T, some, labels), by_sentence(predicted_T, some, labels)) if has_spans(labels) else {}
+    return {**found, **spans}
+
+
+def with_pooler(body: Model) -> Model:
+    """The same encoder with a new pooler, if its kind may have one and it has none."""
+    name, settings = config_of(body)
+    if settings.get("pooler", True):
+        return body
+    richer = build(name, {**settings, "pooler": True})
+    own = parameters_of(richer)
+    load_parameters(richer, {**own, **parameters_of(body)})
+    return richer
+
+
+def require_lora(model: nn.Module, rank: int) -> None:
+    """Refuse adapters where there is no pretrained model."""
+    if rank and not any(isinstance(part, LoRALinear) for part in model.modules()):
+        raise BadConfig(f"--lora-rank {rank} adapts a pretrained model; name it with --init-from, and leave --from-scratch out")
+
+
+def freeze_layers(model: nn.Module, share: float) -> int:
+    """Freeze the embeddings and the lower `share` of the layers; returns the number of frozen parameters."""
+    depth = depths(model)
+    layers = max(depth.values()) - 1  # the classification head is above them
+    frozen = 0
+    for name, parameter in model.named_parameters():
+        if share > 0 and depth[name] <= share * layers:
+            parameter.requires_grad_(False)
+            frozen += parameter.numel()
+    return frozen
