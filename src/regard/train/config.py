@@ -81,6 +81,8 @@ class LoopOptions:
     """Forward-pass matmul precision; parameters stay float32. auto: bfloat16 where it is safe and faster."""
     sharding: Sharding = "none"
     """full: each process holds a shard of the parameters and of the optimizer state (FSDP); none: all of them."""
+    deterministic: bool = False
+    """Deterministic algorithms only: the same bits on every run on one machine with the same number of threads; may be slower."""
     compile: bool = False
     """Train with torch.compile: minutes to start; for large models with few batch shapes."""
     tensorboard: bool = False
