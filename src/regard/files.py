@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,8 @@ def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> Non
             os.replace(draft, path)
         sync(path.parent)
     except BaseException:
-        try:
-            draft.unlink(missing_ok=True)
-        except OSError:  # a draft hinders nobody: the next write replaces it
-            pass
+        with suppress(OSError):  # a draft hinders nobody: the next write replaces it
+            draft.unlink()
         raise
 
 

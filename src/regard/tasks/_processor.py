@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ..data import Tokenizer, Tokenizers
 from ..data.hf_tokenizer import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
+from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
 from ..models import Classifier, LanguageModel, Model, TextEncoder
 
@@ -41,16 +41,13 @@ class TextProcessor:
         if self.pair is not None:
             self.pair.save(folder / "tokenizer.json")
         if self.labels:
-            (folder / "labels.json").write_text(json.dumps(self.labels, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+            write_json(folder / "labels.json", self.labels, indent=0)
 
     @classmethod
     def load(cls, folder: Path) -> TextProcessor:
         path, labels = folder / "tokenizer.json", folder / "labels.json"
         pair = Tokenizers.load(path) if path.exists() else None
-        try:
-            names = json.loads(labels.read_text(encoding="utf-8")) if labels.exists() else []
-        except (OSError, ValueError) as wrong:
-            raise BadFile(f"{labels}: not JSON: {wrong}") from wrong
+        names = read_json(labels) if labels.exists() else []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadFile(f"{labels}: expected a list of names")
         return cls(pair, tuple(names), str(folder))

@@ -121,7 +121,7 @@ def read_parameters(path: Path) -> dict[str, Tensor]:
         raise BadFile(f"{path}: not a safetensors file: {' '.join(str(error).split())}") from error
 
 
-def sizes(path: Path) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The names and shapes of the tensors of a file, without reading them."""
     check_regular(path)
     try:

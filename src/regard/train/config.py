@@ -191,7 +191,9 @@ class TrainOptions(LoopOptions, _Optimization):
     """How long, with which optimizer and schedule, and on how many processes to train."""
 
     BUDGETS: ClassVar[tuple[str, ...]] = ("steps", "epochs", "minutes")
-    RESUMABLE: ClassVar[tuple[str, ...]] = ("sharding", "compile", "tensorboard")  # may differ when resumed: the result is the same
+    RESUMABLE: ClassVar[tuple[str, ...]] = (  # may differ when resumed, and are recorded: they change neither the data nor the model
+        "lr", "min_lr", "patience", "keep", "evaluate_every", "save_every", "log_every", "sharding", "compile", "tensorboard",
+    )  # fmt: skip
 
     average: int = 5
     evaluate_every: int = 0
