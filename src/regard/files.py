@@ -124,7 +124,11 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
 def parse_json(content: bytes, where: Path | str) -> Any:
     """A JSON value in UTF-8; BadFile says what is wrong with it."""
     try:
-        return json.loads(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair is no text: what was read must be writable
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError, MemoryError) as wrong:
         raise BadFile(f"{where}: not JSON: {wrong or type(wrong).__name__}") from wrong
 

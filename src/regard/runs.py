@@ -21,7 +21,7 @@ import json
 import os
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -379,7 +379,7 @@ def summarise(folder: Path) -> RunSummary:
         lines = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
     except RegardError as wrong:
         return RunSummary(folder=folder, state="damaged", problem=str(wrong))
-    about = next((line for line in reversed(lines) if line["event"] in ("start", "resume")), {})
+    about: dict[str, Any] = next((line for line in reversed(lines) if line["event"] in ("start", "resume")), {})
     metric, higher = str(about.get("metric", "")), bool(about.get("higher"))
     values = [line[metric] for line in lines if line["event"] in ("evaluation", "final") and isinstance(line.get(metric), int | float)]
     steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
@@ -393,6 +393,19 @@ def summarise(folder: Path) -> RunSummary:
         metric=metric,
         best=(max if higher else min)(values) if values else None,
     )
+
+
+def curves(found: Sequence[RunSummary]) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
+    """Quantity → run → (steps, values): the training loss, and the metric that decides in each run."""
+    panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    for run in found:
+        for line in read_metrics(run.folder / METRICS) if (run.folder / METRICS).exists() and run.state != "damaged" else ():
+            name, title = {"train": ("loss", "training loss"), "evaluation": (run.metric, run.metric)}.get(line["event"], ("", ""))
+            if name and all(isinstance(line.get(key), int | float) for key in ("step", name)):
+                steps, values = panels.setdefault(title, {}).setdefault(str(run.folder), ([], []))
+                steps.append(line["step"])
+                values.append(line[name])
+    return panels
 
 
 def find_runs(folder: Path | str) -> list[RunSummary]:

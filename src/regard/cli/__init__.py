@@ -17,14 +17,14 @@ from ._command import Command
 from .demo import Demo
 from .experiments import Check, Compare, Run
 from .generate import Complete, Serve
-from .runs import Evaluate, Export, Import, Look, Predict
+from .runs import Evaluate, Export, Import, Look, Predict, Runs
 from .show import Env, List, Show
 from .train import Train
 
 # The list everything else reads: a new command is one import and one name here.
 COMMANDS: dict[str, type[Command]] = {
     command.__name__.lower(): command
-    for command in (List, Show, Train, Evaluate, Predict, Look, Complete, Serve, Import, Export, Compare, Check, Run, Env, Demo)
+    for command in (List, Show, Train, Runs, Evaluate, Predict, Look, Complete, Serve, Import, Export, Compare, Check, Run, Env, Demo)
 }
 DESCRIPTION = f"""regard {__version__}: the whole lineage of attention behind one contract.
 

@@ -118,6 +118,12 @@ def console(width: int = 160) -> Console:
     return Console() if sys.stdout.isatty() else Console(width=width)
 
 
+def print_note(text: str) -> None:
+    """Something worth knowing, on standard error, so that the output stays what it is."""
+    if text:
+        print(f"regard: {text}", file=sys.stderr)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 

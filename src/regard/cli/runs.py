@@ -1,21 +1,22 @@
-"""Commands that use a run, or a transformers directory: evaluate, predict, look, whose further options are those of the run's task; import, export."""
+"""Commands that use a run, or a transformers directory: runs, which lists them; evaluate, predict, look, whose further options are those of the run's task; import, export."""
 
 from __future__ import annotations
 
 import json as json_
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tyro.conf import Positional
 
-from ..look import Layers, Maps
+from ..errors import MissingFile
+from ..look import Layers, Maps, save_curves
 from ..models import Classifier
-from ..runs import CONFIG, Run, read_config, read_json
+from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
 from ..tasks import NoOptions, Task, attention_maps, evaluate, find_task, predict
-from ._command import Command, check_writable, parse, print_json, print_table
+from ._command import Command, check_writable, parse, print_json, print_note, print_table
 
 TaskOptions = TypeVar("TaskOptions")
 
@@ -38,7 +39,9 @@ class RunCommand(Command, Generic[TaskOptions]):
             return
         task, load = open_run(folder)
         command = parse(cls[getattr(task, cls.task_options)], arguments, f"{program} {folder}")  # type: ignore[index]
-        command.use(load())
+        run = load()
+        print_note(run.unfinished)
+        command.use(run)
 
     def use(self, run: Run[Any]) -> None:
         raise NotImplementedError
@@ -151,6 +154,50 @@ class Look(RunCommand[TaskOptions]):
             maps.show(name, self.head)
         if self.png is not None:
             print(f"wrote {maps.save_png(self.png, head=self.head)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Command):
+    """List the runs in a folder and below it: task, model, data, steps, best metric on validation, and whether they have finished.
+
+    As in:  regard runs
+            regard runs runs/book --plot curves.png
+    """
+
+    folder: Positional[Path] = Path("runs")
+    """Folder to search."""
+    plot: Path | None = None
+    """Also write the curves of training loss and deciding metric to this PNG file."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        check_writable(self.plot, "--plot", ".png")
+        if not self.folder.is_dir():
+            raise MissingFile(f"{self.folder}: no such folder; `regard runs FOLDER` lists the runs in another one")
+        found = find_runs(self.folder)
+        if self.json:
+            print_json([{**asdict(one), "folder": str(one.folder)} for one in found])
+        elif not found:
+            print(f"no runs in {self.folder}; `regard train TASK --out {self.folder / 'NAME'}` makes one")
+        else:
+            rows = [
+                (
+                    str(one.folder),
+                    one.state,
+                    one.task,
+                    one.model,
+                    one.data,
+                    one.step,
+                    "" if one.best is None else f"{one.metric} {one.best:.4g}",
+                )
+                for one in found
+            ]
+            print_table(("run", "state", "task", "model", "data", "steps", "best"), rows)
+            for one in found:
+                print_note(one.problem)
+        if self.plot is not None:
+            print(f"wrote {save_curves(curves(found), self.plot)}")
 
 
 @dataclass(frozen=True, kw_only=True)

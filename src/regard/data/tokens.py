@@ -69,6 +69,9 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {len(self)} tokens)"
 
+    def __deepcopy__(self, memo: Any) -> Tokenizer:
+        return self  # it never changes; a model that carries one is copied without it
+
     # -- training ----------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -213,6 +216,9 @@ class Tokenizers:
     def __init__(self, source: Tokenizer, target: Tokenizer | None = None):
         self.source = source
         self.target = source if target is None else target
+
+    def __deepcopy__(self, memo: Any) -> Tokenizers:
+        return self
 
     @property
     def joint(self) -> bool:

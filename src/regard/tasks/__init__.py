@@ -23,9 +23,11 @@ from ._base import (
     evaluate,
     expect,
     find_task,
+    load_model,
     load_run,
     make_run,
     predict,
+    save_model,
     task_for,
     task_of,
 )

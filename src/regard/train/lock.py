@@ -14,15 +14,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadFile, RunInUse
 from ..files import cannot, make_folder, parse_json, read
 
+fcntl: Any
 try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None  # type: ignore[assignment]
+    fcntl = import_module("fcntl")
+except ImportError:  # not a POSIX system: runs are not locked
+    fcntl = None
 
 LOCK = "lock"
 PATIENCE = 1.0  # seconds: `holder` asks by taking the lock for a moment
