@@ -279,11 +279,12 @@ def create(folder: Path, config: RunConfig, processor: Processor) -> list[Path]:
         return []
     check_unused(folder)
     with _removed_on_error(folder) as made:
-        write_config(folder, config, new=True)
         try:
+            files.make_folder(folder)
             processor.save(folder)
         except OSError as wrong:
             raise files.cannot(folder, wrong) from wrong
+        write_config(folder, config, new=True)  # last: what has a config.json can be resumed
     return made
 
 

@@ -132,7 +132,7 @@ def damage_tensors(path, dice):
 
 def damage_whole(path, dice):
     """Something else in place of the file."""
-    other = dice.choice([one for one in path.parent.rglob("*") if one.is_file()])
+    other = dice.choice([one for one in sorted(path.parent.rglob("*")) if one.is_file() and one.stat().st_size < 1 << 22])
     content = other.read_bytes()
     path.unlink()
     how = dice.randrange(8)

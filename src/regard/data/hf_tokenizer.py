@@ -20,6 +20,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 
 from ..errors import BadFile, NotSupported
+from ..files import parse_json
 from .tokens import BOS, BYTE_OF, BYTES, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
 
 USUAL = {  # the names that special tokens usually have
@@ -48,7 +49,10 @@ class HFTokenizer(Tokenizer):
         self._described = json.loads(native.to_str())
         self._ids = native.get_vocab(with_added_tokens=True)
         named = {number: token for token, number in self._ids.items()}
-        self.vocabulary = tuple(named.get(number, "") for number in range(max(named, default=-1) + 1))
+        last = max(named, default=-1)
+        if lost := [f"{role} {number}" for role, number in self.roles.items() if not 0 <= number <= last]:
+            raise BadFile(f"a tokenizer with special tokens outside its {last + 1:,} ids: {', '.join(lost)}")
+        self.vocabulary = tuple(named.get(number, "") for number in range(last + 1))
         special = {added["id"] for added in self._described["added_tokens"] if added["special"]} | {
             number for role, number in self.roles.items() if role != "unk"
         }
@@ -200,10 +204,23 @@ class SpecialTokens:
 
 
 def _native(text: str, where: str) -> tokenizers.Tokenizer:
+    _check_ids(text, where)
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as wrong:  # the library raises nothing narrower
         raise BadFile(f"{where}: not a file of the tokenizers library: {wrong}") from wrong
+
+
+def _check_ids(text: str, where: str) -> None:
+    """Refuse ids far beyond the number of tokens: the library counts up to the last of them, one by one, and so do we."""
+    described = parse_json(text.encode(errors="surrogatepass"), where)
+    model, added = (described.get(part) for part in ("model", "added_tokens")) if isinstance(described, dict) else (None, None)
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else [*range(len(vocabulary))] if isinstance(vocabulary, list) else []
+    ids += [one.get("id") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
+    last = max((number for number in ids if isinstance(number, int | float)), default=0)
+    if last > 2 * len(ids) + 10_000:
+        raise BadFile(f"{where}: the id {last:,} among {len(ids):,} tokens; expected ids with few gaps")
 
 
 def _word_pieces(path: Path, lowercase: bool) -> tokenizers.Tokenizer:

@@ -32,10 +32,14 @@ class Log:
             if path.exists():
                 check_regular(path)
             self._file = path.open("ab", buffering=0)  # a line is one write: it is in the file or it is not
+        except OSError as error:
+            raise cannot(path, error) from error
+        try:
             self._file.truncate(_last_line_end(path, length))
             sync(path)
             sync(path.parent)
         except OSError as error:
+            self._file.close()
             raise cannot(path, error) from error
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
