@@ -64,7 +64,7 @@ class ModelConfig:
             except msgspec.ValidationError as error:
                 wrong.append(f"{type(self).__name__}: {name}={value!r}; expected {str(error).removeprefix('Expected ')}")
         if wrong:
-            raise BadConfig("\n".join(wrong))
+            raise BadConfig("; ".join(wrong))
 
     def _one_of(self, name: str, known: Iterable[str]) -> None:
         if getattr(self, name) not in (known := list(known)):
