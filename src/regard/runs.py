@@ -21,7 +21,7 @@ import json
 import os
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -201,22 +201,25 @@ def load_run(folder: Path | str, config: RunConfig, task: Loader) -> Run[Model]:
     folder = Path(folder)
     path = folder / PARAMETERS
     processor = task.load_processor(folder)
+    if not path.exists():
+        raise MissingFile(f"{path}: no such file; training has not begun. Resume it: regard train {config.task} --out {folder} --resume")
+    model = build_within(folder, config, lambda: task.build(config.model, config.settings, processor))
+    load_parameters(model, read_parameters(path), str(path))
+    return Run(folder, config, model.eval(), processor, _unfinished(folder, config))
+
+
+def build_within(folder: Path, config: RunConfig, build: Callable[[], Model]) -> Model:
+    """The model that a run's config describes, if it is not far larger than the parameters of the run: they are compared first."""
+    path = folder / PARAMETERS
     try:
-        shapes = tensor_shapes(path)
-    except MissingFile as wrong:
-        raise MissingFile(
-            f"{path}: no such file; training has not begun. Resume it: regard train {config.task} --out {folder} --resume"
-        ) from wrong
-    try:
-        with torch.device("meta"), _bounded(shapes):
-            task.build(config.model, config.settings, processor)
-        model = task.build(config.model, config.settings, processor)
+        if path.exists():
+            with torch.device("meta"), _bounded(tensor_shapes(path)):
+                build()
+        return build()
     except RegardError:
         raise
     except Exception as wrong:  # a config may hold anything, and a constructor then raises anything
         raise BadFile(f"{folder / CONFIG}: {config.model} cannot be built with these settings: {_one_line(wrong)}") from wrong
-    load_parameters(model, read_parameters(path), str(path))
-    return Run(folder, config, model.eval(), processor, _unfinished(folder, config))
 
 
 @contextmanager

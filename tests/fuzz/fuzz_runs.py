@@ -65,6 +65,11 @@ def seeds(folder):
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
+def usable(path):
+    """Whether it can still be damaged: a file of moderate size, not yet replaced by a link."""
+    return path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 22
+
+
 def damage_bytes(path, dice):
     data = bytearray(path.read_bytes())
     for _ in range(dice.choice((1, 1, 1, 3, 20))):
@@ -132,7 +137,7 @@ def damage_tensors(path, dice):
 
 def damage_whole(path, dice):
     """Something else in place of the file."""
-    other = dice.choice([one for one in sorted(path.parent.rglob("*")) if one.is_file() and one.stat().st_size < 1 << 22])
+    other = dice.choice([one for one in sorted(path.parent.rglob("*")) if usable(one)])
     content = other.read_bytes()
     path.unlink()
     how = dice.randrange(8)
@@ -159,18 +164,19 @@ def rehash(folder):
         try:
             manifest = json.loads((state / "manifest.json").read_text())
             for name, about in manifest["files"].items():
-                content = (state / name).read_bytes() if (state / name).is_file() and (state / name).stat().st_size < 1 << 20 else b""
+                content = (state / name).read_bytes() if usable(state / name) else b""
                 about |= {"size": len(content), "sha256": sha256(content).hexdigest()}
             (state / "manifest.json").write_text(json.dumps(manifest))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-    (folder / "state" / "latest").unlink(missing_ok=True)
+    if not (folder / "state" / "latest").is_dir():
+        (folder / "state" / "latest").unlink(missing_ok=True)
 
 
 def damage(folder, dice):
     """A few mutations of one run."""
     for _ in range(dice.choice((1, 1, 1, 2, 4))):
-        files = sorted(one for one in folder.rglob("*") if one.is_file() and one.stat().st_size < 1 << 22)
+        files = sorted(one for one in folder.rglob("*") if usable(one))
         if not files:
             return
         path, how = dice.choice(files), dice.random()

@@ -26,6 +26,7 @@ from ..runs import (
     SEEDS,
     Run,
     RunConfig,
+    build_within,
     check_unused,
     create,
     first_process,
@@ -216,7 +217,8 @@ class _Training:
         """Train with one seed in one folder."""
         resume = self.resume and (out / CONFIG).exists()
         torch.manual_seed(options.seed)
-        body = self._body(read_config(out) if resume and has_checkpoint(out / "state") else None)
+        stored = read_config(out) if resume and has_checkpoint(out / "state") else None
+        body = self._body() if stored is None else build_within(out, stored, lambda: build(stored.model, stored.settings))
         model = self.task.adapt(body, self.processor)
         if self.config.init_from is not None and not self.config.from_scratch:
             self.task.freeze(model)
@@ -246,10 +248,8 @@ class _Training:
         changed = {name: [stored.train.get(name), value] for name, value in config.train.items() if stored.train.get(name) != value}
         return {"changed": changed} if changed else {}
 
-    def _body(self, stored: RunConfig | None) -> Model:
-        """The model before it is adapted to the task: as stored if a checkpoint has its parameters, of the run to initialise from, or by name."""
-        if stored is not None:
-            return build(stored.model, stored.settings)
+    def _body(self) -> Model:
+        """The model before it is adapted to the task: of the run to initialise from, or by name."""
         if (base := self._load_base()) is None:
             return build(self.config.model, {**self.task.model_settings(self.config.model, self.processor), **self.config.settings})
         body = base.model.body if isinstance(base.model, Classifier) else base.model

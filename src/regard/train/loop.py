@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import BadConfig, Diverged, Interrupted, RunExists
+from ..errors import BadConfig, BadFile, Diverged, Interrupted, RunExists
 from ..machine import autocast, choose_precision, deterministic
 from . import checkpoint as checkpoints
 from . import distributed
@@ -293,7 +293,10 @@ class _Loop:
             gradient.mul_(factor)
         for parameters in optimizer.param_groups:
             parameters["lr"] = config.schedule.at(position.step) * parameters.get("rate", 1.0)
-        optimizer.step()
+        try:
+            optimizer.step()
+        except KeyError as error:  # of a restored state: PyTorch checks it no earlier
+            raise BadFile(f"the checkpoint that {self.out} was resumed from lacks {error} of the optimizer") from error
         if isinstance(self.task, AfterStep):
             self.task.after_step(self.trained)
         position.in_a_row = 0
