@@ -226,7 +226,7 @@ def test_a_failing_disk_at_any_moment(text, tmp_path, finished):
         out, number = tmp_path / str(case), (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES)[case % 4]
         with pytest.MonkeyPatch.context() as patch:
             Disk(patch, place, n, number)
-            with pytest.raises(CannotSave, match="disk|read-only|permission|choose another folder") as caught:
+            with pytest.raises(CannotSave, match=r"disk|read-only|permission|choose another folder") as caught:
                 begin(text, out)
         assert "\n" not in str(caught.value), place
         assert not out.exists() or (out / "config.json").exists(), place
@@ -332,4 +332,3 @@ def test_a_step_that_is_not_finite_names_its_batches(text, tmp_path, monkeypatch
     begin(text, tmp_path / "run", TRAINING.replace(accumulate=2))
     (line,) = read_metrics(tmp_path / "run", "skip")
     assert (line["step"], line["epoch"], line["batches"]) == (3, 0, [4, 5])
-

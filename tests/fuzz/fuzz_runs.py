@@ -241,9 +241,9 @@ def child(numbers, seed, runs, scratch, out):
         for number in numbers:
             report.write(f"{number}\n")
             signal.alarm(SECONDS)  # whoever does not end by then is killed by it
-            problems = []
-            attempt(problems, "the case itself", lambda number=number: problems.extend(case(number, seed, runs, scratch)))
-            for problem in problems:
+            problems: list[str] = []
+            found = attempt(problems, "the case itself", lambda number=number: case(number, seed, runs, scratch))
+            for problem in [*problems, *(found or ())]:
                 report.write(f"{number} {' '.join(problem.split())}\n")
         report.write("done\n")
     os._exit(0)

@@ -173,9 +173,7 @@ def main(all_kills, seed, folder):
     for (way, place), count in sorted(happened.items(), key=lambda row: (rows.index(row[0][0]), row[0][1])):
         print(f"{way:17}{place:44}{count:6}{'yes' if same[way, place] == count else 'NO':>10}")
     total = sum(happened.values())
-    print(
-        f"{total} kills, each seen in the exit code, in {time.monotonic() - began:.0f} s; seed {seed}; {len(wrong)} runs ended otherwise"
-    )
+    print(f"{total} kills, each seen in the exit code, in {time.monotonic() - began:.0f} s; seed {seed}; {len(wrong)} runs ended otherwise")
     for line in (*(f"no kill happened: {each}" for each in missed), *(f"ended otherwise: {each}" for each in wrong)):
         print(line)
     return int(bool(missed or wrong or total < all_kills))

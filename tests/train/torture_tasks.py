@@ -116,7 +116,11 @@ def command(text, out, resume):
 def start(text, out):
     with (out.parent / "said.txt").open("a") as said:
         return subprocess.Popen(
-            command(text, out, (out / "config.json").exists()), stdout=said, stderr=said, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            command(text, out, (out / "config.json").exists()),
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
 
 
