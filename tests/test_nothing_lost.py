@@ -214,6 +214,8 @@ class Disk:
         return called
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files of the token cache that nobody closes after an error
 def test_a_failing_disk_at_any_moment(text, tmp_path, finished):
     """Every place in the program that changes the disk fails the first time and the last: one line, and the next start ends as if not."""
     with pytest.MonkeyPatch.context() as patch:
