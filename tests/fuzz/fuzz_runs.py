@@ -161,6 +161,8 @@ def damage_whole(path, dice):
 def rehash(folder):
     """Make a damaged checkpoint consistent again, as somebody who means harm would."""
     for state in folder.glob("state/step-*"):
+        if not usable(state / "manifest.json"):
+            continue
         try:
             manifest = json.loads((state / "manifest.json").read_text())
             for name, about in manifest["files"].items():
