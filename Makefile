@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
-KILLS ?= 60
+KILLS ?= 200
+CASES ?= 100000
 REQUESTS ?= 10000
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
-.PHONY: help demo test check torture abuse bench claims docs-table index clean
+.PHONY: help demo test check torture fuzz abuse bench claims docs-table index clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -33,8 +34,11 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 	$(BIN)/mypy
 	$(PYTEST) -m 'not slow' -x
 
-torture: $(STAMP)  ## kill training runs 60 times with SIGKILL, resume them, compare the hashes; some minutes
+torture: $(STAMP)  ## kill training runs 200 times, mostly with SIGKILL, resume them, compare the hashes; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
+
+fuzz: $(STAMP)  ## damage run directories 100,000 times and use them: typed errors only, at most 1 GiB; about an hour
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz_runs.py --cases $(CASES)
 
 abuse: $(STAMP)  ## batter a server with 10,000 wrong requests: no 500, no leak, good clients still answered; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)

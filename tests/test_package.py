@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src" / "regard"
 # they do not import it back.
 LEVELS = (
     {"errors"},
-    {"machine"},
+    {"files", "machine"},
     {"patterns"},
     {"kernels"},
     {"attention"},

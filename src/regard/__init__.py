@@ -33,8 +33,11 @@ from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from collections.abc import Mapping as _Mapping
+    from collections.abc import Sequence as _Sequence
 
     from ._public import *  # noqa: F403
+    from .data import Tokenizer as _Tokenizer
+    from .data import Tokenizers as _Tokenizers
     from .models import Model as _Model
     from .runs import Run as _Run
 
@@ -58,8 +61,22 @@ def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None
 
 
 def load(folder: _Path | str) -> "_Model":
-    """The model of a run, or of a transformers directory, with its parameters, ready to use."""
-    return load_run(folder).model
+    """The model of a run, or of a transformers directory, with its parameters and its `tokenizer`, ready to use."""
+    from . import tasks
+
+    return tasks.load_model(load_run(folder))
+
+
+def save(
+    model: "_Model", folder: _Path | str, *, tokenizer: "_Tokenizer | _Tokenizers | None" = None, labels: "_Sequence[str] | None" = None
+) -> _Path:
+    """Write a model as a run, which every command and `load` take: one with swapped attention, or from a training loop of your own.
+
+    The tokenizer and the labels are those that `load` set, if not given.
+    """
+    from . import tasks
+
+    return tasks.save_model(model, folder, tokenizer, labels)
 
 
 def __getattr__(name: str) -> _Any:
@@ -71,7 +88,7 @@ def __getattr__(name: str) -> _Any:
     from . import _public
 
     globals().update({each: getattr(_public, each) for each in _public.__all__})
-    globals()["__all__"] = ["__version__", "load", "load_run", *_public.__all__]
+    globals()["__all__"] = ["__version__", "load", "load_run", "save", *_public.__all__]
     if name not in globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals()[name]

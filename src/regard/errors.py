@@ -16,7 +16,9 @@ RegardError
 │   └── Misfit          checkpoint tensors that are missing, unexpected or of another shape
 ├── BadText             (ValueError)  a string that cannot be encoded as UTF-8
 ├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
+├── RunInUse            (RuntimeError) another process writes to the run
 ├── CannotSave          (OSError)     the disk is full, read-only or not writable
+├── OutOfMemory         (MemoryError) training needs more memory than there is
 ├── Diverged            (ArithmeticError) too many training steps in a row were skipped
 ├── QueueFull           (RuntimeError) the engine's request queue is full
 ├── ChildFailed         (RuntimeError) a measurement in a child process failed
@@ -64,7 +66,7 @@ class UnknownName(RegardError, LookupError):
     """No such mechanism, model or recipe."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        known = list(known)
+        known, name = list(known), name if len(name) <= 80 else f"{name[:79]}…"
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(known)}"
         super().__init__(f"no {kind} is called {name!r}; {hint}")
@@ -106,8 +108,16 @@ class RunExists(RegardError, FileExistsError):
     """The folder holds a run that would be overwritten."""
 
 
+class RunInUse(RegardError, RuntimeError):
+    """Another process writes to the run."""
+
+
 class CannotSave(RegardError, OSError):
     """The disk is full, read-only or not writable."""
+
+
+class OutOfMemory(RegardError, MemoryError):
+    """Training needs more memory than there is; the message names what would help."""
 
 
 class Diverged(RegardError, ArithmeticError):

@@ -69,6 +69,16 @@ def memory() -> float | None:
     return None if kib is None else round(kib / 2**20, 1)
 
 
+def available_memory() -> int | None:
+    """Bytes that can be allocated without swapping: what the system calls available, within the limit of a container; None if unknown."""
+    kib = read_kib("/proc/meminfo", "MemAvailable")
+    found = [] if kib is None else [kib * 1024]
+    limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}")[:1] for name in ("max", "current"))
+    if limit and used and limit[0].isdecimal() and used[0].isdecimal():
+        found.append(max(int(limit[0]) - int(used[0]), 0))
+    return min(found, default=None)
+
+
 def read_kib(path: Path | str, field: str) -> int | None:
     """A field of a file such as /proc/meminfo, in KiB; None where the system has none."""
     return next((int(line.split()[1]) for line in _lines(path) if line.startswith(field)), None)
@@ -277,6 +287,21 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
         if "could not create a primitive" in str(error):  # an LSTM on a processor that only imitates bfloat16
             raise NotSupported(f"a layer of this model has no bfloat16 form on this machine; take precision float32 ({error})") from error
         raise
+
+
+@contextlib.contextmanager
+def deterministic(on: bool) -> Iterator[None]:
+    """Inside, PyTorch uses deterministic algorithms only, and raises where it has none; as before if not `on`."""
+    if not on:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def _bf16_on(device: torch.device) -> Bf16:

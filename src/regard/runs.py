@@ -4,7 +4,11 @@ config.json          format_version; the task and its options; the model; the tr
 model.safetensors    the chosen parameters
 metrics.jsonl        what happened during training, one JSON object per line
 state/               checkpoints to resume from
+lock                 while a process trains here: which one
 and what the task's processor needs to turn inputs into tensors: tokenizer.json, labels.json, …
+
+All are written atomically and synced to disk. model.safetensors holds the best parameters so far from the first moment on, so a run can be
+used while it trains, and after it was stopped.
 
     config = RunConfig(task="language", options=…, model="gpt2", settings=…, train=…)
     create(out, config, processor)        before the first step
@@ -15,22 +19,29 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_buffer_registration_hook, register_module_parameter_registration_hook
 
-from .errors import BadConfig, BadFile, CannotSave, MissingFile, RunExists, UnknownName
+from . import files
+from .errors import BadConfig, BadFile, MissingFile, RegardError, RunExists, UnknownName
 from .models import Model
-from .train.checkpoint import save_parameters
+from .train.checkpoint import read_parameters, save_parameters, tensor_shapes
+from .train.lock import holder, locked
+from .train.log import last_event, read_metrics
 from .train.parameters import load_parameters, parameters_of
 
 FORMAT = 2
-CONFIG, PARAMETERS = "config.json", "model.safetensors"
+CONFIG, PARAMETERS, METRICS, SEEDS = "config.json", "model.safetensors", "metrics.jsonl", "seeds.json"
+BUFFERS = 1 << 27  # elements of a model's tables that are computed, not stored
 Kind = TypeVar("Kind", bound=Model, covariant=True)
 Options = TypeVar("Options")
 
@@ -125,11 +136,12 @@ def _toml_value(value: Any) -> str:
 def read_config_file(path: Path) -> RunConfig:
     """A TOML file with the keys of config.json, or a config.json itself."""
     try:
-        plain = json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as wrong:
+        content = files.read(path)
+        plain = files.parse_json(content, path) if path.suffix == ".json" else tomllib.loads(content.decode("utf-8"))
+    except MissingFile as wrong:
         raise MissingFile(f"{path}: no such file; `regard train TASK --print-config` prints one") from wrong
-    except (OSError, ValueError) as wrong:
-        raise BadFile(f"{path}: not {'JSON' if path.suffix == '.json' else 'TOML'}: {wrong}") from wrong
+    except (ValueError, RecursionError) as wrong:
+        raise wrong if isinstance(wrong, BadFile) else BadFile(f"{path}: not TOML: {wrong}") from wrong
     if not isinstance(plain, dict) or not isinstance(plain.get("task"), str):
         raise BadFile(f"{path}: expected a task by name, as in `regard train TASK --print-config`")
     return RunConfig.from_json(plain, path)
@@ -146,6 +158,7 @@ class Run(Generic[Kind]):
     config: RunConfig
     model: Kind
     processor: Any
+    unfinished: str = ""  # how far training came and how to continue it, in words, if it has not ended
 
     @property
     def task(self) -> str:
@@ -154,22 +167,22 @@ class Run(Generic[Kind]):
 
     def with_model(self, model: Model) -> Run[Any]:
         """The same with another model."""
-        return Run(self.folder, self.config, model, self.processor)
+        return Run(self.folder, self.config, model, self.processor, self.unfinished)
 
 
 def read_json(folder: Path | str) -> dict[str, Any]:
     """config.json of a run of ours (with format_version), or of a transformers directory (with model_type)."""
     path = Path(folder) / CONFIG
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as wrong:
+        plain = files.read_json(path)
+    except MissingFile as wrong:
         raise MissingFile(
             f"{path}: no such file, so {folder} is not a run, nor a transformers directory; `regard train TASK --out {folder}` makes a run"
         ) from wrong
-    except NotADirectoryError as wrong:
-        raise BadFile(f"{folder} is a file; name the directory that holds {CONFIG}") from wrong
-    except (OSError, ValueError, RecursionError) as wrong:
-        raise BadFile(f"{path}: not JSON: {wrong}") from wrong
+    except BadFile as wrong:
+        if isinstance(wrong.__cause__, NotADirectoryError):
+            raise BadFile(f"{folder} is a file; name the directory that holds {CONFIG}") from wrong
+        raise
     if not isinstance(plain, dict) or not {"format_version", "model_type"} & plain.keys():
         raise BadFile(f"{path}: expected an object with format_version (a run of ours) or model_type (a transformers directory)")
     return plain
@@ -184,36 +197,117 @@ def read_config(folder: Path | str, plain: Mapping[str, Any] | None = None) -> R
 
 
 def load_run(folder: Path | str, config: RunConfig, task: Loader) -> Run[Model]:
-    """The run with its chosen parameters, ready to use."""
+    """The run with its parameters, ready to use: those that were chosen in the end, or the best so far."""
     folder = Path(folder)
-    processor = task.load_processor(folder)
-    model = task.build(config.model, config.settings, processor)
     path = folder / PARAMETERS
+    processor = task.load_processor(folder)
     if not path.exists():
-        raise MissingFile(f"{path}: no such file; training has not finished. Resume it: regard train {config.task} --out {folder} --resume")
+        raise MissingFile(f"{path}: no such file; training has not begun. Resume it: regard train {config.task} --out {folder} --resume")
+    model = build_within(folder, config, lambda: task.build(config.model, config.settings, processor))
+    load_parameters(model, read_parameters(path), str(path))
+    return Run(folder, config, model.eval(), processor, _unfinished(folder, config))
+
+
+def build_within(folder: Path, config: RunConfig, build: Callable[[], Model]) -> Model:
+    """The model that a run's config describes, if it is not far larger than the parameters of the run: they are compared first."""
+    path = folder / PARAMETERS
     try:
-        load_parameters(model, load_file(path), str(path))
-    except (OSError, SafetensorError) as wrong:
-        raise BadFile(f"{path}: not a safetensors file: {wrong}") from wrong
-    return Run(folder, config, model.eval(), processor)
+        if path.exists():
+            with torch.device("meta"), _bounded(tensor_shapes(path)):
+                build()
+        return build()
+    except RegardError:
+        raise
+    except Exception as wrong:  # a config may hold anything, and a constructor then raises anything
+        raise BadFile(f"{folder / CONFIG}: {config.model} cannot be built with these settings: {_one_line(wrong)}") from wrong
+
+
+@contextmanager
+def _bounded(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
+    """Inside, a model that is much larger than these tensors is refused: a few bytes of a config must not fill the memory.
+
+    Some slack is for parameters that are replaced while the model is built.
+    """
+    most, elements = 4 * len(shapes) + 1000, 4 * sum(map(_product, shapes.values())) + (1 << 24)
+    me, seen = threading.get_ident(), dict[int, Tensor]()
+    used = {"parameters": 0, "buffers": 0}
+
+    def note(kind: str, tensor: Tensor | None) -> None:
+        if tensor is None or id(tensor) in seen or threading.get_ident() != me:
+            return
+        seen[id(tensor)] = tensor
+        used[kind] += tensor.numel()
+        if len(seen) > most or used["parameters"] > elements or used["buffers"] > BUFFERS:
+            raise BadFile(
+                f"{CONFIG} describes a model that is far larger than {PARAMETERS}, of {len(shapes)} tensors; one of them is not right"
+            )
+
+    def parameter(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+        note("parameters", tensor)
+
+    def buffer(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+        note("buffers", tensor)
+
+    hooks = register_module_parameter_registration_hook(parameter), register_module_buffer_registration_hook(buffer)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def check_unused(folder: Path) -> None:
     """Refuse a folder that holds a run already."""
     if (folder / CONFIG).exists() or (folder / PARAMETERS).exists():
-        raise RunExists(f"{folder} already holds a run; resume it with --resume, or choose another folder")
+        raise _exists(folder)
 
 
-def create(folder: Path, config: RunConfig, processor: Processor) -> None:
-    """A run that is about to be trained. Of several processes the first one writes."""
-    if first_process():
-        check_unused(folder)
-        write_config(folder, config, new=True)
-        processor.save(folder)
+def create(folder: Path, config: RunConfig, processor: Processor) -> list[Path]:
+    """A run that is about to be trained, whole or not at all: the files that were made. Of several processes the first one writes."""
+    if not first_process():
+        return []
+    check_unused(folder)
+    with _removed_on_error(folder) as made:
+        try:
+            files.make_folder(folder)
+            processor.save(folder)
+        except OSError as wrong:
+            raise files.cannot(folder, wrong) from wrong
+        write_config(folder, config, new=True)  # last: what has a config.json can be resumed
+    return made
+
+
+@contextmanager
+def _removed_on_error(folder: Path) -> Iterator[list[Path]]:
+    """The files that are made inside, known afterwards; if anything fails there they are removed."""
+    before = {*folder.iterdir()} if folder.is_dir() else set()
+    made: list[Path] = []
+    try:
+        yield made
+        made += {*folder.iterdir()} - before
+    except BaseException:
+        for path in {*folder.iterdir()} - before if folder.is_dir() else ():
+            with suppress(OSError):
+                path.unlink()
+        raise
 
 
 def first_process() -> bool:
-    """Whether this process writes: of several that torchrun started only the first does."""
+    """Whether this process writes: of several that were started together only the first does."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -221,25 +315,115 @@ def save(run: Run[Any], folder: Path | str) -> Path:
     """Write a run whose model is in memory."""
     folder = Path(folder)
     check_unused(folder)
-    write_config(folder, run.config, new=True)
-    run.processor.save(folder)
-    save_parameters(folder / PARAMETERS, parameters_of(run.model))
+    with locked(folder), _removed_on_error(folder):
+        create(folder, run.config, run.processor)
+        save_parameters(folder / PARAMETERS, parameters_of(run.model))
     return folder
 
 
 def write_config(folder: Path, config: RunConfig, *, new: bool = False) -> None:
     """config.json, whole or not at all; a `new` one never replaces another, even if two processes try at the same moment."""
-    path, draft = folder / CONFIG, folder / f"{CONFIG}.writing-{os.getpid()}"
+    path = folder / CONFIG
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(config.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if new:
-            os.link(draft, path)
-            draft.unlink()
-        else:
-            draft.replace(path)
-    except FileExistsError as wrong:
-        draft.unlink(missing_ok=True)
-        raise RunExists(f"{folder} already holds a run; resume it with --resume, or choose another folder") from wrong
+        files.make_folder(folder)
+        files.write_json(path, config.to_json(), indent=2, new=new)
     except OSError as wrong:
-        raise CannotSave(f"cannot write {path}: {wrong.strerror or wrong}; choose another folder") from wrong
+        if isinstance(wrong, FileExistsError) and path.exists():
+            raise _exists(folder) from wrong
+        raise files.cannot(path, wrong) from wrong
+
+
+def _exists(folder: Path) -> RunExists:
+    return RunExists(f"{folder} already holds a run; resume it with --resume, or choose another folder")
+
+
+# -- what there is -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run in a list."""
+
+    folder: Path
+    state: str  # running, finished, interrupted; or damaged, with the reason in `problem`
+    task: str = ""
+    model: str = ""
+    data: str = ""
+    step: int = 0
+    metric: str = ""  # that decides
+    best: float | None = None
+    problem: str = ""
+
+
+def state_of(folder: Path) -> str:
+    """running, finished or interrupted."""
+    if holder(folder) is not None:
+        return "running"
+    if not (folder / "state").is_dir():  # imported or saved, or the best of several seeds
+        several = any(folder.glob("seed-*/state"))
+        return "finished" if (folder / (SEEDS if several else PARAMETERS)).exists() else "interrupted"
+    last = last_event(folder / METRICS)
+    return "finished" if last is not None and last["event"] == "final" else "interrupted"
+
+
+def _unfinished(folder: Path, config: RunConfig) -> str:
+    state = state_of(folder)
+    if state == "finished":
+        return ""
+    last = last_event(folder / METRICS) or {}
+    how = "is still training" if state == "running" else "has not finished"
+    advice = "" if state == "running" else f"; resume it: regard train {config.task} --out {folder} --resume"
+    return f"{folder} {how} (step {last.get('step', 0)}): these are its best parameters so far{advice}"
+
+
+def summarise(folder: Path) -> RunSummary:
+    """One run for a list; a damaged one says what is wrong."""
+    try:
+        config, state = read_config(folder), state_of(folder)
+        lines = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
+    except RegardError as wrong:
+        return RunSummary(folder=folder, state="damaged", problem=str(wrong))
+    about: dict[str, Any] = next((line for line in reversed(lines) if line["event"] in ("start", "resume")), {})
+    metric, higher = str(about.get("metric", "")), bool(about.get("higher"))
+    values = [line[metric] for line in lines if line["event"] in ("evaluation", "final") and isinstance(line.get(metric), int | float)]
+    steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
+    return RunSummary(
+        folder=folder,
+        state=state,
+        task=config.task,
+        model=config.model,
+        data=str(config.options.get("data", "")),
+        step=max(steps, default=0),
+        metric=metric,
+        best=(max if higher else min)(values) if values else None,
+    )
+
+
+def curves(found: Sequence[RunSummary]) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
+    """Quantity → run → (steps, values): the training loss, and the metric that decides in each run."""
+    panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    for run in found:
+        for line in read_metrics(run.folder / METRICS) if (run.folder / METRICS).exists() and run.state != "damaged" else ():
+            name, title = {"train": ("loss", "training loss"), "evaluation": (run.metric, run.metric)}.get(line["event"], ("", ""))
+            if name and all(isinstance(line.get(key), int | float) for key in ("step", name)):
+                steps, values = panels.setdefault(title, {}).setdefault(str(run.folder), ([], []))
+                steps.append(line["step"])
+                values.append(line[name])
+    return panels
+
+
+def find_runs(folder: Path | str) -> list[RunSummary]:
+    """The runs in a folder and below it, by name. Links are not followed."""
+    found = []
+    for path, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in ("state", "tokens", "tensorboard") and not name.startswith("."))
+        if CONFIG in names and _is_ours(Path(path)):
+            found.append(summarise(Path(path)))
+    return found
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return "format_version" in read_json(folder)
+    except BadFile:
+        return (folder / METRICS).exists() or (folder / "state").exists()

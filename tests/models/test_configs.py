@@ -35,7 +35,7 @@ bert = BertConfig(vocab_size=11, max_length=8, width=8, heads=2, depth=2, hidden
         ({"dropout": 1}, "GPT2Config: dropout=1; expected `float` < 1.0"),
         ({"dropout": float("nan")}, "GPT2Config: dropout=nan; expected `float` >= 0.0"),
         ({"attention_overrides": ("x",)}, "GPT2Config: attention_overrides=('x',); expected `array`, got `str` - at `$[0]`"),
-        ({"width": 0, "heads": "2"}, "GPT2Config: width=0; expected `int` >= 1\nGPT2Config: heads='2'; expected `int`, got `str`"),
+        ({"width": 0, "heads": "2"}, "GPT2Config: width=0; expected `int` >= 1; GPT2Config: heads='2'; expected `int`, got `str`"),
     ],
 )
 def test_an_error_says_field_value_and_what_is_expected(setting, says):

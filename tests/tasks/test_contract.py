@@ -108,7 +108,7 @@ def test_a_resumed_run_takes_nothing_but_larger_budgets(task, trained, capsys):
     capsys.readouterr()
     for more, says in (
         (["--vocab-size", "1234"], "--vocab-size is 1234"),
-        (["--lr", "7"], "--lr is 7.0"),
+        (["--clip", "7"], "--clip is 7.0"),
         (["--set", "width=7"], "--set width is 7"),
         (["--model", "gpt"], "--model is 'gpt'"),
         (["--seed", "5"], "--seed is 5"),

@@ -130,9 +130,9 @@ KILLS = {
     "in a save, between two files": lambda: file_hook(4, at(2)),
     "in a save, in the middle of a file": lambda: file_hook(4, at(3, half_a_file)),
     "in a save, before its name": lambda: before(os, "rename", saving(5, only("step-", die_at_name))),
-    "in a save, after its name, before latest": lambda: before(checkpoint, "replace_text", saving(5, die)),
+    "in a save, after its name, before latest": lambda: before(checkpoint, "write", saving(5, die)),
     "in a save, latest written and not moved": lambda: before(os, "replace", saving(5, only("latest", die))),
-    "in a save, after latest": lambda: after(checkpoint, "replace_text", saving(5, die)),
+    "in a save, after latest": lambda: after(checkpoint, "write", saving(5, die)),
     "in a save, while an old one is removed": lambda: before(shutil, "rmtree", saving(5, only("leaving-", half_removed))),
     "at the edge of an epoch": lambda: before(Tiny, "batches", lambda task, epoch: die() if epoch == 1 else None),
     "at the last edge": lambda: before(loop._Loop, "_finish", die),
@@ -145,7 +145,7 @@ KILLS = {
 ONE_RUN = [  # each lets the run come three steps further, to its next checkpoint, and then kills it
     lambda: before(Tiny, "loss", at(5)),
     lambda: before(os, "rename", saving(2, only("step-", die_at_name))),
-    lambda: before(checkpoint, "replace_text", saving(2, die)),
+    lambda: before(checkpoint, "write", saving(2, die)),
     lambda: after(torch.optim.AdamW, "step", at(4)),
     lambda: before(Tiny, "evaluate", at(2)),
 ]
@@ -197,7 +197,9 @@ def sums(out):
 
 
 def lines(out):
-    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in read_metrics(out / "metrics.jsonl")]
+    """All but what was resumed, and how fast it was."""
+    events = (line for line in read_metrics(out / "metrics.jsonl") if line["event"] != "resume")
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in events]
 
 
 def steps(out):

@@ -116,7 +116,7 @@ def test_leftovers_do_not_count_and_go_away(tmp_path):
 def test_a_step_saved_but_not_pointed_to_is_saved_again(tmp_path, monkeypatch):
     save(tmp_path, made(1))
     with monkeypatch.context() as patch:
-        patch.setattr(module, "replace_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(module, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, made(2))
     same(load_latest(tmp_path), 1)
@@ -128,7 +128,7 @@ def test_a_step_saved_but_not_pointed_to_is_saved_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
-@pytest.mark.parametrize("where", ["save_file", "_sync", "replace_text"])
+@pytest.mark.parametrize("where", ["save_file", "sync", "write"])
 def test_errors_of_the_disk_are_loud_and_harmless(tmp_path, monkeypatch, where, number):
     save(tmp_path, made(1))
 

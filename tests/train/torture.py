@@ -1,9 +1,10 @@
 """Runs killed with SIGKILL at chosen and at random moments, resumed, and compared by hash with runs that were left alone.
 
-    python tests/train/torture.py --kills 60 --seed 0          or: make torture
+    python tests/train/torture.py --kills 200 --seed 0          or: make torture
 
-One process, two processes, and two that hold a shard each. A kill counts only if the process really died of it. The table says for every
-place how many kills there were and whether all runs ended with the same weights, optimiser, averages, counters and log.
+One process, two processes, and two that hold a shard each; then whole tasks and the launcher (torture_tasks.py). A kill counts only if the
+process really died of it. The table says for every place how many kills there were and whether all runs ended with the same parameters,
+optimizer, averages, counters and log.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import crashes
 import torch
 import torch.distributed.fsdp
 import torch.distributed.tensor  # once here instead of in every fork
+import torture_tasks
 from tiny import Net, Tiny
 
 from regard.train import fit
@@ -109,8 +111,10 @@ def killed(way, out, patch=None, victim=0, after=None):
     return code == -signal.SIGKILL
 
 
-def main(kills, seed, folder):
+def main(all_kills, seed, folder):
     torch.set_num_threads(1)
+    of_launcher, of_tasks = all_kills // 20, all_kills * 2 // 5
+    kills = all_kills - of_launcher - of_tasks
     os.fsync = lambda _: None  # a killed process loses nothing that it has written; forcing it to the disk guards against loss of power
     dice, began = random.Random(seed), time.monotonic()
     alone, seconds = {}, {}
@@ -149,21 +153,35 @@ def main(kills, seed, folder):
         if hits:
             compare(way, CLOCK, out, hits)
 
+    def note(way, place, ended_the_same, hit):
+        if not hit:
+            missed.append(f"{way}, {place}")
+            return
+        place = place.partition(" call ")[0] + " a call to the disk" if " call " in place else place
+        happened[way, place] += 1
+        same[way, place] += ended_the_same
+        if not ended_the_same:
+            wrong.append(f"{way}, {place}")
+
+    for part, count in ((torture_tasks.boundaries, of_tasks), (torture_tasks.launched, of_launcher)):
+        inside = folder / part.__name__
+        inside.mkdir()
+        part(count, dice, inside, note)
+    rows = [*WAYS, "a task", "launched"]
+
     print(f"{'way':17}{'killed':44}{'kills':>6}{'same end':>10}")
-    for (way, place), count in sorted(happened.items(), key=lambda row: (list(WAYS).index(row[0][0]), row[0][1])):
+    for (way, place), count in sorted(happened.items(), key=lambda row: (rows.index(row[0][0]), row[0][1])):
         print(f"{way:17}{place:44}{count:6}{'yes' if same[way, place] == count else 'NO':>10}")
     total = sum(happened.values())
-    print(
-        f"{total} kills, each seen as death by SIGKILL, in {time.monotonic() - began:.0f} s; seed {seed}; {len(wrong)} runs ended otherwise"
-    )
+    print(f"{total} kills, each seen in the exit code, in {time.monotonic() - began:.0f} s; seed {seed}; {len(wrong)} runs ended otherwise")
     for line in (*(f"no kill happened: {each}" for each in missed), *(f"ended otherwise: {each}" for each in wrong)):
         print(line)
-    return int(bool(missed or wrong or total < kills))
+    return int(bool(missed or wrong or total < all_kills))
 
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--kills", type=int, default=60)
+    options.add_argument("--kills", type=int, default=200)
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -34,7 +34,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "demo": "demo:Demo",
         "env": "show:Env",
     },
-    "Train": {"train": "train:Train", "evaluate": "runs:Evaluate"},
+    "Train": {"train": "train:Train", "runs": "runs:Runs", "evaluate": "runs:Evaluate"},
     "Use": {"predict": "runs:Predict", "complete": "generate:Complete", "look": "runs:Look", "serve": "generate:Serve"},
     "Exchange": {"swap": "runs:Swap", "import": "runs:Import", "export": "runs:Export"},
     "Shell": {"completion": "completion:Completion"},

@@ -131,6 +131,12 @@ def columns_of_terminal() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
 
 
+def print_note(text: str) -> None:
+    """Something worth knowing, on standard error, so that the output stays what it is."""
+    if text:
+        print(f"regard: {text}", file=sys.stderr)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 

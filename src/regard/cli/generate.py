@@ -16,7 +16,7 @@ from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
 from ..models import LanguageModel
 from ..runs import Run
-from ._command import Command
+from ._command import Command, print_note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,4 +100,5 @@ def load_language_model(folder: Path) -> Run[LanguageModel]:
         raise NotSupported(
             f"{folder}: a run of the task {run.task}, which does not generate text; `regard train language` trains one that does"
         )
+    print_note(run.unfinished)
     return run

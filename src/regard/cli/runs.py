@@ -1,4 +1,4 @@
-"""Commands that use a run, or a transformers directory: evaluate, predict, look, whose further options are those of the run's task; import, export."""
+"""Commands that use a run, or a transformers directory: runs, which lists them; evaluate, predict, look, whose further options are those of the run's task; import, export."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 
 from tyro.conf import Positional
 
-from ..errors import BadConfig, BadFile, CannotSave, NotSupported
-from ..look import Layers, Maps
+from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
+from ..look import Layers, Maps, save_curves
 from ..models import Classifier, config_of
-from ..runs import CONFIG, Run, read_config, read_json
+from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
 from ..tasks import NoOptions, Prediction, Task, attention_maps, evaluate, find_task, predict, score_outputs
-from ._command import Command, check_writable, parse, print_json, print_table
+from ._command import Command, check_writable, parse, print_json, print_note, print_table
 
 TaskOptions = TypeVar("TaskOptions")
 
@@ -49,7 +49,9 @@ class RunCommand(Command, Generic[TaskOptions]):
         rest = list(arguments)
         rest.remove(next(one for one in rest if Path(one) == folder))  # options that take several values would take it
         command = parse(cls[getattr(task, cls.task_options)], [str(folder), *rest], f"{program} {folder}")  # type: ignore[index]
-        command.use(load())
+        run = load()
+        print_note(run.unfinished)
+        command.use(run)
 
     def use(self, run: Run[Any]) -> None:
         raise NotImplementedError
@@ -316,6 +318,50 @@ class Swap(Command):
         count = len(self.layers) or len(model.attentions())
         print(f"{count} layers of {self.folder} now use {', '.join(names)}; {new:,} new parameters. wrote {self.out}")
         print(f"Next:  regard train {run.task} --init-from {self.out} --out {self.out}-trained        regard evaluate {self.out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Command):
+    """List the runs in a folder and below it: task, model, data, steps, best metric on validation, and whether they have finished.
+
+    As in:  regard runs
+            regard runs runs/book --plot curves.png
+    """
+
+    folder: Positional[Path] = Path("runs")
+    """Folder to search."""
+    plot: Path | None = None
+    """Also write the curves of training loss and deciding metric to this PNG file."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        check_writable(self.plot, "--plot", ".png")
+        if not self.folder.is_dir():
+            raise MissingFile(f"{self.folder}: no such folder; `regard runs FOLDER` lists the runs in another one")
+        found = find_runs(self.folder)
+        if self.json:
+            print_json([{**asdict(one), "folder": str(one.folder)} for one in found])
+        elif not found:
+            print(f"no runs in {self.folder}; `regard train TASK --out {self.folder / 'NAME'}` makes one")
+        else:
+            rows = [
+                (
+                    str(one.folder),
+                    one.state,
+                    one.task,
+                    one.model,
+                    one.data,
+                    one.step,
+                    "" if one.best is None else f"{one.metric} {one.best:.4g}",
+                )
+                for one in found
+            ]
+            print_table(("run", "state", "task", "model", "data", "steps", "best"), rows)
+            for one in found:
+                print_note(one.problem)
+        if self.plot is not None:
+            print(f"wrote {save_curves(curves(found), self.plot)}")
 
 
 @dataclass(frozen=True, kw_only=True)

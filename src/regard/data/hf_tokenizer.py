@@ -20,6 +20,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 
 from ..errors import BadFile, NotSupported
+from ..files import parse_json
 from ._vocab_files import TokenizerConfig, from_vocabulary, read_text
 from .tokens import BOS, BYTE_OF, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
 
@@ -247,12 +248,25 @@ class TranslationTokens:
 
 
 def _native(text: str, where: str) -> tokenizers.Tokenizer:
+    _check_ids(text, where)
     try:
         return tokenizers.Tokenizer.from_str(text)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as wrong:  # the library raises nothing narrower, and some of its errors are not Exceptions
         raise BadFile(f"{where}: not a file of the tokenizers library: {wrong}") from wrong
+
+
+def _check_ids(text: str, where: str) -> None:
+    """Refuse ids far beyond the number of tokens: the library counts up to the last of them, one by one, and so do we."""
+    described = parse_json(text.encode(errors="surrogatepass"), where)
+    model, added = (described.get(part) for part in ("model", "added_tokens")) if isinstance(described, dict) else (None, None)
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else [*range(len(vocabulary))] if isinstance(vocabulary, list) else []
+    ids += [one.get("id") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
+    last = max((number for number in ids if isinstance(number, int | float)), default=0)
+    if last > 2 * len(ids) + 10_000:
+        raise BadFile(f"{where}: the id {last:,} among {len(ids):,} tokens; expected ids with few gaps")
 
 
 def _converted(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

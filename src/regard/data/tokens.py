@@ -32,6 +32,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from ..errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
+from ..files import read_json, write_json
 
 Merge = tuple[str, str]
 Kind = Literal["bpe", "word", "char", "byte"]
@@ -39,6 +40,7 @@ TrainedKind = Literal["bpe", "unigram", "word", "char", "byte"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL = ("⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩")
 VERSION = 1
+LIMIT = 64 << 20  # bytes of tokenizer.json; Gemma's vocabulary of 256,000 takes 33 million
 _GLUE = b"\xff"  # never in UTF-8: no space here, whatever the neighbouring token says
 _lower = normalizers.Lowercase()
 _words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
@@ -72,6 +74,9 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {len(self)} tokens)"
+
+    def __deepcopy__(self, memo: Any) -> Tokenizer:
+        return self  # it never changes; a model that carries one is copied without it
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -226,6 +231,9 @@ class Tokenizers:
         self.source = source
         self.target = source if target is None else target
 
+    def __deepcopy__(self, memo: Any) -> Tokenizers:
+        return self
+
     @property
     def joint(self) -> bool:
         return self.target is self.source
@@ -249,18 +257,16 @@ class Tokenizers:
         """One JSON file: {"format": "regard.tokenizer", "format_version": 1, "tokenizers": [joint] or [source, target]}."""
         each = [self.source] if self.joint else [self.source, self.target]
         described = {"format": "regard.tokenizer", "format_version": VERSION, "tokenizers": [one.to_json() for one in each]}
-        Path(path).write_text(json.dumps(described, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        write_json(Path(path), described, indent=0)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizers:
         path = Path(path)
         try:
-            described = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as wrong:
+            described = read_json(path, LIMIT)
+        except MissingFile as wrong:
             raise MissingFile(f"{path}: no such file; a tokenizer is written by Tokenizers.save") from wrong
-        except (OSError, ValueError, RecursionError) as wrong:
-            raise BadFile(f"{path}: not a tokenizer in JSON: {wrong}") from wrong
         if not isinstance(described, dict) or described.get("format") != "regard.tokenizer":
             raise BadFile(f'{path}: lacks "format": "regard.tokenizer", so it was not written by Tokenizers.save')
         if described.get("format_version") != VERSION:

@@ -6,9 +6,11 @@
 | `Maps`, `Map` | the weights by layer and call, with labels: entropy, distance, rollout, sub-words merged; save, load, pictures |
 | `Sequence`, `Grid`, `Tree`, `Graph` | the layout of the keys |
 | `word_numbers` | which sub-word tokens belong to the same word |
+| `save_curves` | curves of training runs as a PNG file |
 """
 
 from ._capture import Indices, Layers, capture
+from .curves import save_curves
 from .layouts import Graph, Grid, Sequence, Tree
 from .maps import Map, Maps
 from .token_labels import word_numbers

@@ -68,7 +68,7 @@ class ModelConfig:
             except msgspec.ValidationError as error:
                 wrong.append(f"{type(self).__name__}: {name}={value!r}; expected {str(error).removeprefix('Expected ')}")
         if wrong:
-            raise BadConfig("\n".join(wrong))
+            raise BadConfig("; ".join(wrong))
 
     def _one_of(self, name: str, known: Iterable[str]) -> None:
         if getattr(self, name) not in (known := list(known)):
@@ -88,6 +88,8 @@ class Model(nn.Module):
     Config: ClassVar[type[ModelConfig]] = ModelConfig
     config: ModelConfig
     output: Any  # the output projection, of models where `head` is a linear layer of its own
+    tokenizer: Any = None  # what it was trained with; set by `regard.load`, taken by `regard.save`
+    labels: tuple[str, ...] = ()  # of a classifier, alike
     sizes: ClassVar[Sizes] = {}
     causal_parts: ClassVar[tuple[str, ...]] = ()  # path prefixes of the submodules that decode step by step and must be causal
     length_setting: ClassVar[str] = "max_length"  # the setting that holds the longest sequence

@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 from .. import runs
+from ..data import Tokenizer, Tokenizers
 from ..errors import BadConfig, MissingFile, NotSupported, UnknownName
 from ..look import Indices, Layers, Maps
 from ..models import MODELS, Classifier, Model, build, config_of, find_model
@@ -297,6 +298,41 @@ def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options:
     name, settings = config_of(model.body if isinstance(model, Classifier) else model)
     config = RunConfig(task=kind.name, options=to_plain(options or kind.imported_options(model)), model=name, settings=settings)
     return Run(Path(folder), config, model.eval(), processor)
+
+
+def save_model(
+    model: Model, folder: Path | str, tokenizer: Tokenizer | Tokenizers | None = None, labels: Sequence[str] | None = None
+) -> Path:
+    """Make any model of ours a run: one whose attention was swapped, or that was trained in a loop of your own.
+
+    tokenizer:  what it was trained with, for a translator of two vocabularies both; `model.tokenizer` if not given, as `load` sets it.
+    labels:     of a classifier, the names of its classes; `model.labels` if not given.
+    """
+    tokenizer = model.tokenizer if tokenizer is None else tokenizer
+    pair = Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
+    names = tuple(model.labels if labels is None else labels)
+    body = model.body if isinstance(model, Classifier) else model
+    if find_model(body.facts.name) is not type(body):
+        raise NotSupported(
+            f"{type(body).__name__} is not a model of `regard list models`, so nothing could build it again; save its state_dict"
+        )
+    if isinstance(model, Classifier) and len(names) != model.output.out_features:
+        raise BadConfig(f"{len(names)} labels for a classifier of {model.output.out_features} classes; name each in labels=…")
+    sizes = [value for name, value in config_of(body)[1].items() if name.endswith("vocab_size")]
+    for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
+        if len(one) > size:
+            raise BadConfig(f"a tokenizer of {len(one)} tokens for a model of {size}; save the one it was trained with")
+    task = task_for(type(model), isinstance(model, Classifier) and model.each)
+    return runs.save(make_run(task, model, TextProcessor(pair, names)), folder)
+
+
+def load_model(run: Run[Kind]) -> Kind:
+    """The model of a run with its `tokenizer` and, of a classifier, its `labels`."""
+    processor = run.processor
+    if isinstance(processor, TextProcessor) and processor.pair is not None:
+        run.model.tokenizer = processor.pair.source if processor.pair.joint else processor.pair
+        run.model.labels = processor.labels
+    return run.model
 
 
 # -- what every command calls ------------------------------------------------------------------------------------------

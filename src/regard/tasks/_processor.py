@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from ..data import Tokenizer, Tokenizers
 from ..data.hf_tokenizer import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
+from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
 from ..models import Classifier, LanguageModel, Model, TextEncoder
 
@@ -44,27 +44,21 @@ class TextProcessor:
         if self.pair is not None:
             self.pair.save(folder / "tokenizer.json")
         if self.generation:
-            (folder / "generation_config.json").write_text(json.dumps(self.generation, indent=2) + "\n", encoding="utf-8")
+            write_json(folder / "generation_config.json", dict(self.generation))
         if self.labels:
-            (folder / "labels.json").write_text(json.dumps(self.labels, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+            write_json(folder / "labels.json", self.labels, indent=0)
 
     @classmethod
     def load(cls, folder: Path) -> TextProcessor:
         path, labels, generation = folder / "tokenizer.json", folder / "labels.json", folder / "generation_config.json"
         pair = Tokenizers.load(path) if path.exists() else None
-        names, ids = _read_json(labels, []), _read_json(generation, {})
+        names = read_json(labels) if labels.exists() else []
+        ids = read_json(generation) if generation.exists() else {}
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadFile(f"{labels}: expected a list of names")
         if not isinstance(ids, dict):
             raise BadFile(f"{generation}: expected an object")
         return cls(pair, tuple(names), str(folder), ids)
-
-
-def _read_json(path: Path, default: Any) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else default
-    except (OSError, ValueError, RecursionError) as wrong:
-        raise BadFile(f"{path}: not JSON: {wrong}") from wrong
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """One trainer for every task: read the data, make or load the processor, build the model, train it in the one loop, leave a run.
 
-With several seeds each is trained in a folder of its own, OUT/seed-N, and OUT becomes the run of the best.
+Check first, write last: until the loop is ready to train, nothing in the folder is changed, and what a refused or failed start has added is
+removed again. With several seeds each is trained in a folder of its own, OUT/seed-N, and OUT becomes the run of the best.
 """
 
 from __future__ import annotations
@@ -9,21 +10,26 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import files
 from ..errors import BadConfig, MissingFile
 from ..layers.spec import split_names
 from ..models import MODELS, Classifier, LanguageModel, Model, TextEncoder, build, config_of, find_model
 from ..runs import (
     CONFIG,
+    METRICS,
     PARAMETERS,
+    SEEDS,
     Run,
     RunConfig,
+    build_within,
     check_unused,
     create,
     first_process,
@@ -34,7 +40,10 @@ from ..runs import (
 )
 from ..train import Result, TrainOptions, fit
 from ..train.checkpoint import has_checkpoint
+from ..train.config import STEPS
+from ..train.lock import locked
 from ..train.log import check_installed
+from ..train.memory import memory_errors
 from ..train.parameters import load_parameters, parameters_of
 from . import _summary
 from ._base import Dataset, Task, find_task, load_run
@@ -75,7 +84,7 @@ def train(
     train_options:  the task's `default_train` if not given.
     model:          a name, and `settings` of it. With `init_from` the model and its tokenizer are those of that run.
     from_scratch:   with `init_from`: the shape and the tokenizer of that run, and nothing that it has learned.
-    resume:         continue what is in `out`; nothing but budgets may then be given otherwise than at the beginning.
+    resume:         continue what is in `out`; nothing but larger budgets, the learning rate and intervals may then differ from the beginning.
     """
     kind, out = find_task(task), Path(out)
     if resume:
@@ -86,7 +95,9 @@ def train(
         config = new_config(kind, options, train_options, model, settings, init_from, from_scratch)
         if first_process():
             check_unused(out)
-    return _Training(kind, config, out, init_from if isinstance(init_from, Run) else None, resume, progress).run()
+    training = _Training(kind, config, out, init_from if isinstance(init_from, Run) else None, resume, progress)
+    with _folder_of(training), locked(out), _undone(training), memory_errors("preparing the training"):
+        return training.run()
 
 
 def new_config(
@@ -122,7 +133,7 @@ def resumed_config(
     settings: Mapping[str, Any] | None = None,
     init_from: Run[Any] | Path | str | None = None,
 ) -> RunConfig:
-    """The config of a run that is continued, with budgets that may be extended. Any other change is refused by name."""
+    """The config of a run that is continued, with those options changed that may be. Any other change is refused by name."""
     if not (out / CONFIG).exists():
         raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; leave --resume out to start a run")
     stored = read_config(out)
@@ -134,10 +145,12 @@ def resumed_config(
         if began.get(name) != value:
             raise BadConfig(
                 f"--{name.replace('_', '-')} is {value!r}, and {out} began with {began.get(name)!r}; "
-                "a resumed run may only be given larger --steps, --epochs or --minutes"
+                "a resumed run may only be given larger --steps, --epochs or --minutes, another --lr and other intervals"
             )
-    for name in TrainOptions.BUDGETS:
-        new, old = training.get(name), stored.train.get(name)
+    budget = {name: stored.train.get(name) for name in TrainOptions.BUDGETS}
+    budget = budget if any(budget.values()) else {"steps": STEPS}
+    for name, old in budget.items():
+        new = training.get(name)
         if new is not None and old is not None and new < old:
             raise BadConfig(f"--{name} {new} is below {old}, which {out} began with; a budget can only be extended")
     changes = {name: value for name, value in training.items() if name in free and value is not None}
@@ -164,6 +177,8 @@ class _Training:
         self.options = parse_options(TrainOptions, config.train, "training")
         self.config, self.out, self.resume, self.progress = config, out, resume, progress
         self.base = base
+        self.begun = False  # whether a resumed run has been written to
+        self.created: list[Path] = []  # config.json and the files of the processor
 
     def run(self) -> TrainResult:
         if not self.task.options.data:
@@ -195,25 +210,26 @@ class _Training:
         return self.base
 
     def _all_seeds(self, dataset: Dataset[Any]) -> TrainResult:
-        """Train with each seed, then make `out` the run of the best."""
+        """Train with each seed; `out` is the run of the best so far."""
         results: dict[int, Result] = {}
         for seed in self.options.seeds:
             results[seed] = self._one_seed(dataset, self.out / f"seed-{seed}", self.options.replace(seed=seed, seeds=()))
-        sign = 1 if self.metric.higher else -1
-        best = max(results, key=lambda seed: sign * results[seed].metrics[self.metric.name])
+            sign = 1 if self.metric.higher else -1
+            best = max(results, key=lambda seed: sign * results[seed].metrics[self.metric.name])
+            if first_process() and best == seed:
+                kept = self.out / f"seed-{best}" / PARAMETERS
+                _write(self.out / PARAMETERS, kept.read_bytes())
         if first_process():
-            kept = read_config(self.out / f"seed-{best}")
-            write_config(self.out, replace(kept, train=to_plain(self.options)))
-            shutil.copyfile(self.out / f"seed-{best}" / PARAMETERS, self.out / PARAMETERS)
             found = {"best": best, "metric": self.metric.name, "seeds": {str(seed): result.metrics for seed, result in results.items()}}
-            (self.out / "seeds.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+            _write(self.out / SEEDS, json.dumps(found, indent=2))
         return TrainResult(**vars(results[best]), seeds=results, best_seed=best)
 
     def _one_seed(self, dataset: Dataset[Any], out: Path, options: TrainOptions) -> Result:
         """Train with one seed in one folder."""
         resume = self.resume and (out / CONFIG).exists()
         torch.manual_seed(options.seed)
-        body = self._body(read_config(out) if resume and has_checkpoint(out / "state") else None)
+        stored = read_config(out) if resume and has_checkpoint(out / "state") else None
+        body = self._body() if stored is None else build_within(out, stored, lambda: build(stored.model, stored.settings))
         model = self.task.adapt(body, self.processor)
         if self.config.init_from is not None and not self.config.from_scratch:
             self.task.freeze(model)
@@ -224,14 +240,16 @@ class _Training:
         if not resume:
             options = self._begin(name, settings, model, dataset, objective, options)
         config = replace(self.config, model=name, settings=settings, train=to_plain(options))
-        if not resume:
-            if out != self.out and not (self.out / CONFIG).exists():  # the first of several seeds
-                create(self.out, self.config, self.processor)
-            create(out, config, self.processor)
-        elif first_process():
-            write_config(out, config)
         steps = -(-len(objective.batches(0)) // options.accumulate) if options.needs_steps else None
-        return fit(model, objective, options.to_config(steps), out, resume=resume, progress=self.progress)
+
+        def ready() -> dict[str, Any]:
+            """The loop has checked everything: the first thing that is written."""
+            self.begun = self.resume
+            if out != self.out:  # of several seeds
+                self._record(self.out, replace(config, train=to_plain(self.options)))
+            return self._record(out, config)
+
+        return fit(model, objective, options.to_config(steps), out, resume=resume, progress=self.progress, ready=ready)
 
     def _begin(
         self, name: str, settings: dict[str, Any], model: Model, dataset: Dataset[Any], objective: Any, options: TrainOptions
@@ -250,10 +268,19 @@ class _Training:
         if first_process():
             print(line, file=sys.stderr, flush=True)
 
-    def _body(self, stored: RunConfig | None) -> Model:
-        """The model before it is adapted to the task: as stored if a checkpoint has its parameters, of the run to initialise from, or by name."""
-        if stored is not None:
-            return build(stored.model, stored.settings)
+    def _record(self, out: Path, config: RunConfig) -> dict[str, Any]:
+        """Begin a run, or note the options that are changed when it is resumed; an unchanged config is not written again."""
+        if not (out / CONFIG).exists():
+            self.created += create(out, config, self.processor)
+            return {}
+        stored = read_config(out)
+        if config != stored:
+            write_config(out, config)
+        changed = {name: [stored.train.get(name), value] for name, value in config.train.items() if stored.train.get(name) != value}
+        return {"changed": changed} if changed else {}
+
+    def _body(self) -> Model:
+        """The model before it is adapted to the task: of the run to initialise from, or by name."""
         if (base := self._load_base()) is None:
             self._check_kind(self.config.model)
             given, wanted = self.config.settings, self.task.model_settings(self.config.model, self.processor)
@@ -300,3 +327,47 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as wrong:
         raise BadConfig(f"--device {name}: this machine or this PyTorch has none; use cpu ({str(wrong).splitlines()[0]})") from wrong
     return device
+
+
+# -- a start that is refused or fails ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _undone(training: _Training) -> Iterator[None]:
+    """If the training is refused or fails before its first checkpoint, what it has added to the folder is removed."""
+    before = set(_parts(training.out))
+    try:
+        yield
+    except BaseException:
+        saved = training.begun if training.resume else any(map(has_checkpoint, _parts(training.out, "state", "seed-*/state")))
+        for path in () if saved or not first_process() else {*_parts(training.out), *training.created} - before:
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
+
+
+def _parts(out: Path, *names: str) -> list[Path]:
+    """What training writes into its folder, by name: nothing else that is there may be removed."""
+    names = names or (METRICS, PARAMETERS, "state", "tensorboard", "tokens", "tokens/*", "seed-*")
+    return [path for name in names for path in out.glob(name)]
+
+
+@contextmanager
+def _folder_of(training: _Training) -> Iterator[None]:
+    """If the folder was made for nothing, it goes away again, and those above it."""
+    out = training.out
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in new if first_process() else ():
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+        raise
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    try:
+        files.write(path, content)
+    except OSError as wrong:
+        raise files.cannot(path, wrong) from wrong

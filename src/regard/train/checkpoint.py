@@ -13,7 +13,6 @@ hashes do not match. Reading takes what `latest` names, else the newest intact o
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -24,12 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as parse_tensors
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import BadFile, CannotSave
+from ..errors import BadFile
+from ..files import cannot, check_regular, make_folder, parse_json, put, read, sync, write
 
 FORMAT, VERSION = "regard.checkpoint", 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -50,7 +50,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     """Write the checkpoint, point `latest` to it, remove all but the last `keep`. Any disk error is CannotSave."""
     name = f"step-{checkpoint.step:08d}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for path in folder.iterdir():  # what an interrupted write or removal has left
             if path.is_dir() and path.name.startswith(_PASSING):
                 shutil.rmtree(path)
@@ -64,12 +64,12 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
         manifest = writing / "manifest.json"
         manifest.write_text(json.dumps({"format": FORMAT, "format_version": VERSION, "step": checkpoint.step, "files": files}, indent=1))
         pointer = {"name": name, "manifest": _sum_and_sync(manifest)}
-        _sync(writing)
+        sync(writing)
         if final.exists():  # the same step, saved by a run that died before `latest` was moved
             _remove(final)
         os.rename(writing, final)
-        _sync(folder)
-        replace_text(folder / "latest", json.dumps(pointer))
+        sync(folder)
+        write(folder / "latest", json.dumps(pointer))
         _prune(folder, keep, name)
     except (OSError, SafetensorError) as error:
         raise cannot(folder / name, error) from error
@@ -78,12 +78,12 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether there is one at all, whole or not; nothing is read."""
-    return folder.is_dir() and any(_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return any(_NAME.fullmatch(path.name) for path in _contents(folder))
 
 
 def load_latest(folder: Path) -> Checkpoint | None:
     """The checkpoint to resume from; None if there is none. If there are some and none is intact, that is an error."""
-    names = {int(m[1]): path for path in (folder.iterdir() if folder.is_dir() else ()) if (m := _NAME.fullmatch(path.name))}
+    names = {int(m[1]): path for path in _contents(folder) if (m := _NAME.fullmatch(path.name))}
     skipped: list[str] = []
     order = [names[step] for step in sorted(names, reverse=True)]
     pointed, manifest_sum = _pointer(folder, skipped)
@@ -102,28 +102,42 @@ def load_latest(folder: Path) -> Checkpoint | None:
     return None
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write atomically: the file holds the old text or the new one, never a part."""
-    passing = path.with_name(f"{path.name}.writing")
-    passing.write_text(text, encoding="utf-8")
-    move(passing, path)
-
-
 def save_parameters(path: Path, parameters: Mapping[str, Tensor]) -> None:
     """Write one file of tensors atomically."""
-    passing = path.with_name(f"{path.name}.writing")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in parameters.items()}
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in parameters.items()}, passing)
-        move(passing, path)
+        make_folder(path.parent)
+        put(path, lambda draft: save_file(tensors, draft))
     except (OSError, SafetensorError) as error:
         raise cannot(path, error) from error
 
 
-def move(source: Path, target: Path) -> None:
-    """Sync to disk, then rename over the target."""
-    _sync(source)
-    os.replace(source, target)
-    _sync(target.parent)
+def read_parameters(path: Path) -> dict[str, Tensor]:
+    """What `save_parameters` wrote."""
+    check_regular(path)
+    try:
+        return load_file(path)
+    except Exception as error:  # the library raises several kinds
+        raise BadFile(f"{path}: not a safetensors file: {' '.join(str(error).split())}") from error
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the tensors of a file, without reading them."""
+    check_regular(path)
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  it is no mapping
+    except Exception as error:
+        raise BadFile(f"{path}: not a safetensors file: {' '.join(str(error).split())}") from error
+
+
+def _contents(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise BadFile(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
 def _read(path: Path, manifest_sum: str | None) -> Checkpoint:
@@ -131,42 +145,47 @@ def _read(path: Path, manifest_sum: str | None) -> Checkpoint:
     if manifest_sum is not None and hashlib.sha256(manifest_bytes).hexdigest() != manifest_sum:
         raise BadFile(f"{path.name}: manifest.json is not the one that was written")
     try:
-        manifest = json.loads(manifest_bytes)
+        manifest = parse_json(manifest_bytes, "manifest.json")
         known, files = (manifest["format"], manifest["format_version"]), dict(manifest["files"])
         checkpoint = Checkpoint(int(manifest["step"]))
-        sums = {name: (about["size"], about["sha256"]) for name, about in files.items()}
-    except (ValueError, KeyError, TypeError) as error:
+        sums = {name: (int(about["size"]), about["sha256"]) for name, about in files.items()}
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise BadFile(f"{path.name}: manifest.json cannot be read ({error})") from error
     if known != (FORMAT, VERSION):
         raise BadFile(f"{path.name}: format {known}, this version reads {(FORMAT, VERSION)}")
     for name, (size, expected) in sums.items():
         if name != Path(name).name:
             raise BadFile(f"{path.name}: its manifest names {name!r}, which is not a file of this folder")
-        content = _bytes(path / name)
+        content = _bytes(path / name, size)
         if len(content) != size:
             raise BadFile(f"{path.name}: {name} has {len(content)} bytes, its manifest says {size}")
         if hashlib.sha256(content).hexdigest() != expected:
             raise BadFile(f"{path.name}: {name} has changed since it was written (SHA-256 differs)")
         stem = Path(name).stem
         if name.endswith(".safetensors"):
-            checkpoint.tensors[stem] = parse_tensors(content)
+            try:
+                checkpoint.tensors[stem] = parse_tensors(content)
+            except Exception as error:  # the library raises several kinds, of which some are its own mistakes
+                raise BadFile(f"{path.name}: {name} is not a file of tensors: {error}") from error
         else:
-            checkpoint.values[stem] = json.loads(content)
+            checkpoint.values[stem] = parse_json(content, f"{path.name}: {name}")
     return checkpoint
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, limit: int | None = None) -> bytes:
+    """The content; whatever hinders reading, also permission or a failing disk, is BadFile: then the checkpoint before is taken."""
     try:
-        return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise BadFile(f"{path.parent.name}: {path.name} is missing") from error
+        return read(path) if limit is None else read(path, limit)
+    except BadFile as error:
+        reason = "is missing" if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError) else str(error).partition(": ")[2]
+        raise BadFile(f"{path.parent.name}: {path.name} {reason}") from error
 
 
 def _pointer(folder: Path, skipped: list[str]) -> tuple[Path | None, str | None]:
-    if not (folder / "latest").exists():
+    if not os.path.lexists(folder / "latest"):
         return None, None
     try:
-        pointer = json.loads((folder / "latest").read_text(encoding="utf-8"))
+        pointer = parse_json(_bytes(folder / "latest"), "latest")
         name, manifest_sum = str(pointer["name"]), str(pointer["manifest"])
     except (ValueError, KeyError, TypeError) as error:
         skipped.append(f"latest cannot be read ({error})")
@@ -194,23 +213,3 @@ def _sum_and_sync(path: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
     return digest
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def cannot(path: Path, error: Exception) -> CannotSave:
-    """The error of the operating system, and what to do about it."""
-    advice = {
-        errno.ENOSPC: "the disk is full: free some space",
-        errno.EDQUOT: "the disk quota is used up: free some space",
-        errno.EACCES: "permission is denied: choose a folder you may write to",
-        errno.EPERM: "permission is denied: choose a folder you may write to",
-        errno.EROFS: "the file system is read-only: choose another folder",
-    }.get(getattr(error, "errno", None) or 0, "check the disk")
-    return CannotSave(f"cannot save {path}: {error}; {advice}, then resume: what was saved before is untouched")

@@ -84,6 +84,8 @@ class LoopOptions:
     """Forward-pass matmul precision; parameters stay float32. auto: bfloat16 where it is safe and faster."""
     sharding: Sharding = "none"
     """full: each process holds a shard of the parameters and of the optimizer state (FSDP); none: all of them."""
+    deterministic: bool = False
+    """Deterministic algorithms only: the same bits on every run on one machine with the same number of threads; may be slower."""
     compile: bool = False
     """Train with torch.compile: minutes to start; for large models with few batch shapes."""
     tensorboard: bool = False
@@ -196,16 +198,10 @@ class TrainOptions(LoopOptions, _Optimization):
     """How long, with which optimizer and schedule, and on how many processes to train."""
 
     BUDGETS: ClassVar[tuple[str, ...]] = ("steps", "epochs", "minutes")
-    RESUMABLE: ClassVar[tuple[str, ...]] = (
-        "sharding",
-        "compile",
-        "tensorboard",
-        "wandb",
-        "mlflow",
-        "device",
-        "threads",
-        "log_every",
-    )  # may differ when resumed: the result is the same
+    RESUMABLE: ClassVar[tuple[str, ...]] = (  # may differ when resumed, and are recorded: they change neither the data nor the model
+        "lr", "min_lr", "patience", "keep", "evaluate_every", "save_every", "log_every", "sharding", "compile", "tensorboard", "wandb",
+        "mlflow", "device", "threads",
+    )  # fmt: skip
 
     average: int = 5
     evaluate_every: int = 0

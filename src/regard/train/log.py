@@ -13,10 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ..errors import NotSupported
-from .checkpoint import cannot
+from ..errors import BadFile, NotSupported
+from ..files import cannot, check_regular, make_folder, parse_json, sync
 
 SECONDS_BETWEEN_LINES = 10.0
+LONGEST = 1 << 20  # bytes of a line
+TAIL = 1 << 16  # bytes that are read at the end of the file
 
 
 class Log:
@@ -28,11 +30,18 @@ class Log:
     def __init__(self, path: Path, length: int = 0, curves: TensorBoard | Curves | None = None):
         self._path, self._curves = path, curves
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
+            if path.exists():
+                check_regular(path)
             self._file = path.open("ab", buffering=0)  # a line is one write: it is in the file or it is not
-            # up to a line end: somebody may have shortened the file since the checkpoint
-            self._file.truncate(path.read_bytes()[:length].rfind(b"\n") + 1)
         except OSError as error:
+            raise cannot(path, error) from error
+        try:
+            self._file.truncate(_last_line_end(path, length))
+            sync(path)
+            sync(path.parent)
+        except OSError as error:
+            self._file.close()
             raise cannot(path, error) from error
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
@@ -49,8 +58,11 @@ class Log:
         """Bytes that are synced to disk."""
         if self._curves:
             self._curves.flush()
-        os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
+        try:
+            os.fsync(self._file.fileno())
+            return os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise cannot(self._path, error) from error
 
     def close(self) -> None:
         if self._curves:
@@ -58,11 +70,51 @@ class Log:
         self._file.close()
 
 
+def _last_line_end(path: Path, length: int) -> int:
+    """The end of the last whole line within `length`: somebody may have shortened the file since the checkpoint."""
+    with path.open("rb") as file:
+        size = min(max(length, 0), os.fstat(file.fileno()).st_size)
+        while size:
+            begin = max(size - TAIL, 0)
+            file.seek(begin)
+            if found := file.read(size - begin).rfind(b"\n") + 1:
+                return begin + found
+            size = begin
+    return 0
+
+
 def read_metrics(path: Path, event: str | None = None) -> list[dict[str, Any]]:
-    """The whole lines of metrics.jsonl (or of that file in a run directory); with `event` (train, evaluation, skip, final) only these."""
-    with (path / "metrics.jsonl" if path.is_dir() else path).open("rb") as file:
-        lines = [json.loads(line) for line in file if line.endswith(b"\n")]
+    """The whole lines of metrics.jsonl (or of that file in a run directory); with `event` (train, evaluation, skip, final) only these.
+
+    A line that is not an object with an event is BadFile, one without its end is not yet written.
+    """
+    path = path / "metrics.jsonl" if path.is_dir() else path
+    check_regular(path)
+    try:
+        with path.open("rb") as file:
+            lines = [_event(line, path) for line in iter(lambda: file.readline(LONGEST), b"") if line.endswith(b"\n")]
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror or error}") from error
     return [line for line in lines if event in (None, line["event"])]
+
+
+def last_event(path: Path) -> dict[str, Any] | None:
+    """The last whole line of metrics.jsonl, without reading the rest; None if there is none."""
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            file.seek(-min(TAIL, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            lines = file.read(TAIL).split(b"\n")[:-1]
+    except (OSError, BadFile):
+        return None
+    return _event(lines[-1], path) if lines else None
+
+
+def _event(line: bytes, path: Path) -> dict[str, Any]:
+    found = parse_json(line, path)
+    if not isinstance(found, dict) or not isinstance(found.get("event"), str):
+        raise BadFile(f"{path}: a line that is not an object with an event: {line[:60]!r}")
+    return found
 
 
 def _plain(value: Any) -> Any:

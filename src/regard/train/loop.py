@@ -1,9 +1,11 @@
 """The training loop: batches, gradients, steps, and at intervals an evaluation and a checkpoint.
 
+    lock the folder, restore the last checkpoint, check everything; then write for the first time
     for each group of `accumulate` batches:
         gradient = Σ gradients of the sums of losses  /  Σ tokens          over all batches and all processes
         if it is finite and its norm is not an outlier: clip, step
         when due: a line in metrics.jsonl; an evaluation; a checkpoint
+    model.safetensors: the best so far, at each evaluation that finds one; at the end the best of last, best and average
 
 All randomness of a batch comes from (seed, epoch, index in the epoch). A run that is killed and resumed therefore ends with the same
 parameters, bit for bit, as an uninterrupted one (same machine and number of threads), and several processes give what one gives.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +25,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import BadConfig, Diverged, Interrupted, RunExists
-from ..machine import autocast, choose_precision
+from ..errors import BadConfig, BadFile, Diverged, Interrupted, RunExists
+from ..machine import autocast, choose_precision, deterministic
 from . import checkpoint as checkpoints
 from . import distributed
 from .config import TrainConfig
 from .launcher import Signals
-from .log import Curves, Log, Progress, check_installed, describe, progress_for
+from .lock import locked
+from .log import Curves, Log, Progress, check_installed, describe, last_event, progress_for
+from .memory import memory_errors, needed, tokens_of, warning
 from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
 from .state import State, Window, seed_all
 from .task import AfterStep, Merging, Objective, Rated, to_device
@@ -52,17 +56,38 @@ class Result:
     metrics: dict[str, float]  # of the chosen parameters
 
 
-def fit(model: nn.Module, task: Objective, config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Result:
-    """Train the model on the task; write model.safetensors, metrics.jsonl and state/ into the folder `out`.
+def fit(
+    model: nn.Module,
+    task: Objective,
+    config: TrainConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    ready: Callable[[], dict[str, Any]] | None = None,
+) -> Result:
+    """Train the model on the task; write model.safetensors, metrics.jsonl and state/ into the folder `out`, which is locked meanwhile.
 
-    With `resume` it continues from the last checkpoint in `out`, or starts if there is none. On SIGINT and SIGTERM it finishes the step,
-    saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays so after any other error.
+    With `resume` it continues from the last checkpoint in `out`, or starts if there is none. `ready` is called by the process that writes,
+    when all checks are done and before anything is written; what it returns is added to the first line of the log. On SIGINT and SIGTERM
+    it finishes the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays
+    so after any other error.
     """
     out = Path(out)
-    with distributed.joined(), Signals() as signals, progress_for(progress, silent=distributed.rank() != 0) as shown:
+    with (
+        locked(out),
+        distributed.joined(),
+        Signals() as signals,
+        progress_for(progress, silent=distributed.rank() != 0) as shown,
+        deterministic(config.deterministic),
+        memory_errors("training"),
+    ):
         loop = _Loop(model, task, config, out, signals, shown)
         try:
-            loop.begin(resume)
+            loop.restore(resume)
+            if finished := loop.finished():
+                return finished
+            loop.begin(ready or dict)
             return loop.run()
         finally:
             if loop.log:
@@ -88,31 +113,67 @@ class _Loop:
         self.out_of_time = self.late = False  # by the clock of rank 0: the budget is used up; a checkpoint is due
         self.saved_at = time.monotonic()
         self.batches = 1  # in this epoch
+        self.found: checkpoints.Checkpoint | None = None
+        self.log_length = 0  # at that checkpoint
+        self.unestimated = self.first  # memory
 
     # -- begin and end -------------------------------------------------------------------------------------------------
 
-    def begin(self, resume: bool) -> None:
+    def restore(self, resume: bool) -> None:
+        """The last checkpoint, if there is one. Nothing is written."""
         folder = self.out / "state"
-        found = checkpoints.load_latest(folder)
-        if found and not resume:
-            raise RunExists(f"{self.out} already holds a run at step {found.step}; resume it, or choose another folder")
-        length = self.state.restore(found) if found else 0
-        step = self.state.position.step
+        self.found = checkpoints.load_latest(folder)
+        if self.found and not resume:
+            raise RunExists(f"{self.out} already holds a run at step {self.found.step}; resume it, or choose another folder")
+        self.log_length = self.state.restore(self.found) if self.found else 0
+        step, minutes = self.state.position.step, self.config.budget.minutes
+        self.out_of_time = minutes is not None and self.state.position.seconds >= minutes * 60
         if distributed.sums([step])[0] != step * distributed.world():
             raise BadConfig(f"the processes find different checkpoints in {folder}; use a folder that all of them can read")
+
+    def finished(self) -> Result | None:
+        """The result of a run that has ended before and whose budget is not larger now; the model gets its parameters."""
+        position, path = self.state.position, self.out / "model.safetensors"
+        final = last_event(self.out / "metrics.jsonl") if self.found and self._ended() else None
+        if final is None or final["event"] != "final" or final.get("step") != position.step or not path.is_file():
+            return None
+        about = {"step", "ended_by", "chosen", "event"}
+        metrics = {name: math.nan if value is None else float(value) for name, value in final.items() if name not in about}
+        load_parameters(self.model, checkpoints.read_parameters(path), str(path))
+        self.shown.say(f"{self.out} has finished: {final['ended_by']} after step {position.step}; give a larger budget to continue")
+        return self._result(final["ended_by"], final["chosen"], metrics)
+
+    def begin(self, ready: Callable[[], dict[str, Any]]) -> None:
+        """Write for the first time."""
+        found, step = self.found, self.state.position.step
         self._choose_precision()
         if self.config.compile:
             self.objective.compile(dynamic=True)
         self.objective = distributed.parallel(self.objective, self.config.accumulate)
         if self.first:
+            more = ready()
             curves = Curves(self.trackers, self.out, step) if self.trackers else None
-            self.log = Log(self.out / "metrics.jsonl", length, curves)
+            self.log = Log(self.out / "metrics.jsonl", self.log_length, curves)
             for reason in found.skipped if found else ():
                 self.shown.say(f"skipped checkpoint: {reason}")
             if found:
                 self.shown.say(f"resuming from step {step}")
+            self.log.write("resume" if found else "start", {"step": step, **self._setting(), **more})
         if not found:
             self.save()  # an unwritable disk should fail now, not in an hour
+
+    def _setting(self) -> dict[str, Any]:
+        """What, beside the options, decides the last bits of the result; and which metric decides."""
+        return {
+            "metric": self.task.metric.name,
+            "higher": self.task.metric.higher,
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "processes": distributed.world(),
+            "precision": self.state.position.precision,
+            "deterministic": self.config.deterministic,
+            "torch": torch.__version__,
+        }
 
     def _choose_precision(self) -> None:
         position = self.state.position
@@ -198,17 +259,18 @@ class _Loop:
         parameters, metrics = candidates[chosen]
         self._load(parameters)
         if self.log:
+            self._write_parameters(parameters_of(self.model))
             self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **metrics})
-            finished = parameters_of(self.model)
-            if isinstance(self.task, Merging):
-                finished = dict(self.task.merged(self.model, finished))
-            checkpoints.save_parameters(self.out / "model.safetensors", finished)
+            self.log.length()
             tried = ", ".join(f"{name} {figures[metric.name]:.4g}" for name, (_, figures) in candidates.items())
             self.shown.say(f"Finished ({self._why(ended_by)}) at step {position.step}; best: step {position.best_step}")
             self.shown.say(f"Parameters kept: {chosen} ({metric.name}: {tried})")
         distributed.barrier()
-        position_facts = position.step, position.epoch, position.tokens, position.skipped, position.seconds
-        return Result(*position_facts, ended_by, chosen, metrics)
+        return self._result(ended_by, chosen, metrics)
+
+    def _result(self, ended_by: str, chosen: str, metrics: dict[str, float]) -> Result:
+        position = self.state.position
+        return Result(position.step, position.epoch, position.tokens, position.skipped, position.seconds, ended_by, chosen, metrics)
 
     def _why(self, ended_by: str) -> str:
         """Why training ended, in words."""
@@ -234,14 +296,17 @@ class _Loop:
         norm = length / max(count, 1)
         # all processes have the same sums, so they decide alike
         if reason := self._skip_reason(total, count, norm):
-            self._skip(reason, total / max(count, 1), norm)
+            self._skip(reason, total / max(count, 1), norm, range(position.index, position.index + len(group)))
             return
         factor = min(1.0, config.clip / (norm + 1e-6)) / count if config.clip else 1.0 / count
         for gradient in gradients:
             gradient.mul_(factor)
         for parameters in optimizer.param_groups:
             parameters["lr"] = config.schedule.at(position.step) * parameters.get("rate", 1.0)
-        optimizer.step()
+        try:
+            optimizer.step()
+        except KeyError as error:  # of a restored state: PyTorch checks it no earlier
+            raise BadFile(f"the checkpoint that {self.out} was resumed from lacks {error} of the optimizer") from error
         if isinstance(self.task, AfterStep):
             self.task.after_step(self.trained)
         position.in_a_row = 0
@@ -263,6 +328,8 @@ class _Loop:
         for n, (index, item, counts) in enumerate(mine):
             seed_all(self.config.seed, position.epoch, position.index + index)
             batch = to_device(self.task.batch(item), self.device)
+            if self.unestimated:
+                self._estimate_memory(batch)
             with distributed.adding(self.objective, now=n == len(mine) - 1):
                 with autocast(position.precision, self.device):
                     summed, loss = self.objective(batch)
@@ -280,6 +347,11 @@ class _Loop:
         self.out_of_time, self.late = bool(overs), bool(lates)
         return total, int(tokens), dict(zip(extra, extras, strict=True))
 
+    def _estimate_memory(self, batch: Any) -> None:
+        self.unestimated = False
+        if message := warning(needed(self.trained, self.config, tokens_of(batch), distributed.world()), self.device):
+            self.shown.say(message)
+
     def _skip_reason(self, total: float, count: int, norm: float) -> str:
         """Why this step is skipped, or ""."""
         position, limit = self.state.position, self.config.outlier
@@ -293,14 +365,20 @@ class _Loop:
         position.usual_norm = norm if taken == 0 else usual + 0.05 * (min(norm, limit * usual) - usual if far else norm - usual)
         return "outlier" if far else ""
 
-    def _skip(self, reason: str, loss: float, norm: float) -> None:
+    def _skip(self, reason: str, loss: float, norm: float, batches: range) -> None:
+        """`batches` are their numbers in the epoch: with the seed they say which examples these were."""
         position = self.state.position
         position.skipped += 1
         position.in_a_row += 1
         self.state.optimizer.zero_grad(set_to_none=True)
         if self.log:
-            self.log.write("skip", {"step": position.step, "reason": reason, "loss": loss, "norm": norm, "skipped": position.skipped})
-            self.shown.say(f"step {position.step} skipped: {reason} (loss {loss:.4g}, gradient {norm:.4g})")
+            where = {"epoch": position.epoch, "batches": list(batches)}
+            values = {"step": position.step, **where, "reason": reason, "loss": loss, "norm": norm, "skipped": position.skipped}
+            self.log.write("skip", values)
+            self.shown.say(
+                f"step {position.step} skipped: {reason} (loss {loss:.4g}, gradient {norm:.4g}; "
+                f"epoch {position.epoch}, batch {', '.join(map(str, batches))})"
+            )
         if position.in_a_row >= SKIPS_IN_A_ROW:
             raise Diverged(
                 f"{position.in_a_row} steps in a row were skipped, the last at step {position.step} ({reason}); "
@@ -350,6 +428,7 @@ class _Loop:
         if metric.better(value, position.best):
             position.best, position.best_step, position.stale = value, position.step, 0
             state.best = copy_parameters(shadow or parameters_of(self.trained))
+            self._write_parameters(state.best)
         if self.log:
             self.log.write("evaluation", {"step": position.step, "epoch": position.epoch, **position.metrics})
             figures = "  ".join(f"{name} {number:.4g}" for name, number in position.metrics.items())
@@ -390,3 +469,12 @@ class _Loop:
         whole = self.state.checkpoint(self.log.length() if self.log else 0, keep=self.first)
         if self.log:
             checkpoints.save(self.out / "state", whole, self.config.keep)
+            if self.state.position.best is None:  # nothing is known to be better yet
+                self._write_parameters(whole.tensors.get("ema", whole.tensors["model"]))
+
+    def _write_parameters(self, parameters: Parameters) -> None:
+        """model.safetensors: what can be used now, finished or not. All processes call this; rank 0 writes."""
+        whole = distributed.gathered(parameters, keep=self.first)
+        if self.log:
+            finished = dict(self.task.merged(self.model, whole)) if isinstance(self.task, Merging) else whole
+            checkpoints.save_parameters(self.out / "model.safetensors", finished)

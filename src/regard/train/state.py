@@ -7,6 +7,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class Position:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Position:
-        return cls(**{**plain, "window": Window(**plain["window"])})
+        return msgspec.convert(plain, cls)
 
 
 class State:
@@ -93,7 +94,7 @@ class State:
             return int(checkpoint.values["log"]["length"])
         except RegardError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise BadFile(f"the checkpoint of step {checkpoint.step} lacks something this version needs: {error!r}") from error
 
     def _check_unchanged(self, before: TrainConfig) -> None:
@@ -126,6 +127,9 @@ def _unflat(optimizer: torch.optim.Optimizer, model: nn.Module, flat: dict[str, 
     for key, tensor in flat.items():
         what, name = key.split(":", 1)
         own = parameters[name]
+        factors = (*own.shape[:-1], 1), (*own.shape[:-2], 1, *own.shape[-1:])  # Adafactor's
+        if tensor.shape not in (own.shape, torch.Size(), *factors):
+            raise ValueError(f"{key} is {tuple(tensor.shape)}, and the parameter {tuple(own.shape)}")
         states.setdefault(name, {})[what] = alike(tensor, own) if tensor.shape == own.shape else tensor
     numbers = {parameter: n for n, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {numbers[parameters[name]]: values for name, values in states.items()}

@@ -1,0 +1,145 @@
+"""How files are written and read: whole or not at all, and never more than is expected of them.
+
+Writing: under a temporary name, synced to disk, renamed, and the folder is synced. So after a kill or a power failure at any moment a file
+is the old one or the new one. Reading: regular files only (a FIFO would wait for ever, a device never end), and no larger than a limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .errors import BadFile, CannotSave, MissingFile
+
+JSON_LIMIT = 16 << 20  # bytes; each may become some 25 in memory
+_WRITING = ".writing"  # the suffix of temporary names
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: str | bytes, *, new: bool = False) -> None:
+    """Write a file atomically. A `new` one never replaces another: then FileExistsError, also if two processes try at the same moment."""
+    data = content.encode() if isinstance(content, str) else content
+    put(path, lambda draft: _write_bytes(draft, data), new=new)
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = None, new: bool = False) -> None:
+    """Write a JSON file atomically."""
+    write(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n", new=new)
+
+
+def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> None:
+    """`make(draft)` writes a file under a temporary name; it is synced and renamed to `path`. Errors of the system leave no draft behind."""
+    draft = path.with_name(f"{path.name}{_WRITING}-{os.getpid()}" if new else f"{path.name}{_WRITING}")
+    try:
+        make(draft)
+        sync(draft)
+        if new:
+            os.link(draft, path)
+            os.unlink(draft)
+        else:
+            os.replace(draft, path)
+        sync(path.parent)
+    except BaseException:
+        with suppress(OSError):  # a draft hinders nobody: the next write replaces it
+            draft.unlink()
+        raise
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it; their names are on disk afterwards."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot(path: Path, error: Exception) -> CannotSave:
+    """The error of the operating system, and what to do about it."""
+    advice = {
+        errno.ENOSPC: "the disk is full: free some space",
+        errno.EDQUOT: "the disk quota is used up: free some space",
+        errno.EACCES: "permission is denied: choose a folder you may write to",
+        errno.EPERM: "permission is denied: choose a folder you may write to",
+        errno.EROFS: "the file system is read-only: choose another folder",
+        errno.ENOTDIR: "a file has the name of a folder: choose another folder",
+        errno.EEXIST: "a file has the name of a folder: choose another folder",
+    }.get(getattr(error, "errno", None) or 0, "check the disk")
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return CannotSave(f"cannot write {path}: {reason}; {advice}, then start or resume again: what was saved before is untouched")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path, limit: int = JSON_LIMIT) -> bytes:
+    """The content of a regular file of at most `limit` bytes; anything else is MissingFile or BadFile."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise BadFile(f"{path}: a folder, pipe or device; expected a file")
+            if about.st_size > limit:
+                raise BadFile(f"{path}: {about.st_size:,} bytes; expected at most {limit:,}")
+            content = file.read(limit + 1)
+    except FileNotFoundError as wrong:
+        raise MissingFile(f"{path}: no such file") from wrong
+    except (OSError, ValueError) as wrong:  # ValueError: a null byte in the name
+        if isinstance(wrong, BadFile):
+            raise
+        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+    if len(content) > limit:
+        raise BadFile(f"{path}: more than {limit:,} bytes")
+    return content
+
+
+def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
+    """The value of a JSON file in UTF-8."""
+    return parse_json(read(path, limit), path)
+
+
+def parse_json(content: bytes, where: Path | str) -> Any:
+    """A JSON value in UTF-8; BadFile says what is wrong with it."""
+    try:
+        text = content.decode("utf-8")
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair is no text: what was read must be writable
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError, MemoryError) as wrong:
+        raise BadFile(f"{where}: not JSON: {wrong or type(wrong).__name__}") from wrong
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file, before a library opens it by name."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError as wrong:
+        raise MissingFile(f"{path}: no such file") from wrong
+    except (OSError, ValueError) as wrong:
+        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+    if not stat.S_ISREG(mode):
+        raise BadFile(f"{path}: a folder, pipe or device; expected a file")

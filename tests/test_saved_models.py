@@ -1,0 +1,99 @@
+"""Any model becomes a run: `regard.save` and `regard.load`; and `regard runs`, which lists them."""
+
+import json
+
+import pytest
+import torch
+
+import regard
+from regard.cli import main
+from regard.data import Tokenizer, Tokenizers
+from regard.errors import BadConfig, NotSupported, RunExists
+from regard.models import Classifier, build
+from regard.runs import create, find_runs
+from regard.tasks import Language, TextProcessor, make_run, predict
+from regard.train.lock import locked
+
+BYTES = Tokenizer.train([], "byte", 260)
+SETTINGS = {"vocab_size": 260, "context_length": 16, "width": 8, "heads": 2, "depth": 1}
+IDS = torch.arange(8)[None]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return build("gpt2", SETTINGS).eval()
+
+
+def test_a_swapped_model_is_saved_and_comes_back_with_its_tokenizer(model, tmp_path, capsys):
+    regard.save(model, tmp_path / "a", tokenizer=BYTES)
+    loaded = regard.load(tmp_path / "a")
+    assert loaded.tokenizer == BYTES
+    regard.save(loaded.with_attention("linear"), tmp_path / "b")  # it carries the tokenizer along
+    again = regard.load(tmp_path / "b")
+    assert again.tokenizer == BYTES and [one.attention.facts.name for one in again.attentions().values()] == ["linear"]
+    assert torch.equal(again(IDS), model.with_attention("linear").eval()(IDS))
+    assert main(["complete", str(tmp_path / "b"), "Once", "--max-tokens", "3"]) == 0
+    assert capsys.readouterr().err == ""  # it has finished
+
+
+def test_a_classifier_is_saved_with_its_labels(model, tmp_path):
+    classifier = Classifier(model, 2)
+    with pytest.raises(BadConfig, match="0 labels for a classifier of 2 classes"):
+        regard.save(classifier, tmp_path / "a", tokenizer=BYTES)
+    regard.save(classifier, tmp_path / "a", tokenizer=BYTES, labels=["no", "yes"])
+    assert regard.load(tmp_path / "a").labels == ("no", "yes")
+    assert predict(regard.load_run(tmp_path / "a"), ["text"])[0].text.split("\t")[0] in ("no", "yes")
+
+
+def test_a_translator_of_two_vocabularies(tmp_path):
+    pair = Tokenizers(BYTES, Tokenizer.train(["a b"], "char", 20, min_count=1))
+    sizes = {"source_vocab_size": 260, "target_vocab_size": len(pair.target), "tied": "output", "width": 8, "heads": 2, "depth": (1, 1)}
+    regard.save(build("transformer", sizes), tmp_path / "a", tokenizer=pair)
+    assert regard.load(tmp_path / "a").tokenizer.target == pair.target
+
+
+def test_what_could_not_be_used_is_refused_and_leaves_nothing(model, tmp_path):
+    class Mine(type(model)):
+        pass
+
+    with pytest.raises(NotSupported, match="Mine is not a model"):
+        regard.save(Mine(model.config), tmp_path / "a")
+    with pytest.raises(BadConfig, match="a tokenizer of 260 tokens for a model of 20"):
+        regard.save(build("gpt2", SETTINGS | {"vocab_size": 20}), tmp_path / "a", tokenizer=BYTES)
+    assert not (tmp_path / "a").exists()
+    regard.save(model, tmp_path / "a")
+    with pytest.raises(RunExists):
+        regard.save(model, tmp_path / "a")
+
+
+# -- regard runs -------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_with_their_state(model, tmp_path, capsys):
+    example = Language.example(tmp_path)
+    argv = ["train", "language", "--data", str(example.options.data), "--tokenizer", "char", "--context-length", "8", "--quiet"]
+    sizes = [part for name, value in (("width", 8), ("heads", 2), ("depth", 1)) for part in ("--set", f"{name}={value}")]
+    assert main([*argv, *sizes, "--steps", "2", "--evaluate-every", "1", "--out", str(tmp_path / "runs" / "trained")]) == 0
+    regard.save(model, tmp_path / "runs" / "saved", tokenizer=BYTES)
+    run = make_run("language", model, TextProcessor(Tokenizers(BYTES)))
+    create(tmp_path / "runs" / "begun", run.config, run.processor)
+    create(tmp_path / "runs" / "broken", run.config, run.processor)
+    (tmp_path / "runs" / "broken" / "config.json").write_text('{"format_version": 7}')
+    (tmp_path / "runs" / "other").mkdir()
+    (tmp_path / "runs" / "other" / "config.json").write_text('{"model_type": "gpt2"}')
+    with locked(tmp_path / "runs" / "begun"):
+        states = {one.folder.name: one.state for one in find_runs(tmp_path / "runs")}
+    assert states == {"begun": "running", "broken": "damaged", "saved": "finished", "trained": "finished"}
+    assert {one.state for one in find_runs(tmp_path / "runs") if one.folder.name == "begun"} == {"interrupted"}
+    capsys.readouterr()
+    assert main(["runs", str(tmp_path / "runs"), "--plot", str(tmp_path / "curves.png")]) == 0
+    shown = capsys.readouterr()
+    assert "format_version 7" in shown.err and (tmp_path / "curves.png").stat().st_size > 5000
+    assert main(["runs", str(tmp_path / "runs"), "--json"]) == 0
+    trained = next(one for one in json.loads(capsys.readouterr().out) if one["folder"].endswith("trained"))
+    assert (trained["task"], trained["step"], trained["metric"]) == ("language", 2, "loss") and trained["best"] > 0
+    assert main(["runs", str(tmp_path / "nowhere")]) == 2 and "no such folder" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["runs", str(tmp_path / "empty")]) == 0 and "no runs in" in capsys.readouterr().out
+    assert main(["runs", str(tmp_path / "empty"), "--plot", str(tmp_path / "x.png")]) == 2
