@@ -36,14 +36,19 @@ USUAL = {  # the names that special tokens usually have
 class HFTokenizer(Tokenizer):
     """Text to ids and back as the published model does it; text that spells a special token, such as [MASK], becomes that token.
 
-    `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask.
+    `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask. `eos_ids` are all tokens that end a text, of which
+    chat models have several; `chat_template` turns messages into a prompt, in Jinja.
     """
 
-    def __init__(self, native: tokenizers.Tokenizer, roles: Mapping[str, int]):
+    def __init__(
+        self, native: tokenizers.Tokenizer, roles: Mapping[str, int], eos_ids: Iterable[int] = (), chat_template: str | None = None
+    ):
         native.no_truncation()
         native.no_padding()
         self.kind, self.merges = "bpe", ()  # subwords
         self.roles = {role: number for role, number in roles.items() if role in USUAL}
+        self.eos_ids = tuple(dict.fromkeys([*eos_ids, *([self.roles["eos"]] if "eos" in self.roles else [])]))
+        self.chat_template = chat_template
         self._native: tokenizers.Tokenizer = native
         self._described = json.loads(native.to_str())
         self._ids = native.get_vocab(with_added_tokens=True)
@@ -83,7 +88,7 @@ class HFTokenizer(Tokenizer):
             token = given if isinstance(given, str) else next((name for name in usual if name in ids), None)
             if token in ids:
                 roles[role] = ids[token]
-        return cls(native, roles)
+        return cls(native, roles, _end_tokens(folder), _chat_template(folder, named))
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, framed: bool = False) -> HFTokenizer | None:
@@ -108,6 +113,8 @@ class HFTokenizer(Tokenizer):
         named = {f"{role}_token": self.vocabulary[number] for role, number in self.roles.items()}
         inputs = ["input_ids", "token_type_ids", "attention_mask"] if kinds else ["input_ids", "attention_mask"]
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, **named}
+        if self.chat_template is not None:
+            config["chat_template"] = self.chat_template
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     # -- text and ids --------------------------------------------------------------------------------------------------
@@ -142,7 +149,7 @@ class HFTokenizer(Tokenizer):
     # -- on disk -------------------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HFTokenizer) and (self._described, self.roles) == (other._described, other.roles)
+        return isinstance(other, HFTokenizer) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
         return hash(self.vocabulary)
@@ -151,14 +158,18 @@ class HFTokenizer(Tokenizer):
         return f"HFTokenizer({len(self)} tokens)"
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "hf", "roles": self.roles, "native": self._described}
+        more = {"eos_ids": self.eos_ids, "chat_template": self.chat_template}
+        return {"kind": "hf", "roles": self.roles, **{name: value for name, value in more.items() if value}, "native": self._described}
 
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> HFTokenizer:
         roles, native = described.get("roles"), described.get("native")
         if not isinstance(native, dict) or not isinstance(roles, dict) or not all(type(n) is int for n in roles.values()):
             raise BadFile(f"{where}: expected roles (ids by name) and the file of the tokenizers library")
-        return cls(_native(json.dumps(native), where), roles)
+        eos_ids, chat_template = described.get("eos_ids", []), described.get("chat_template")
+        if not isinstance(eos_ids, list | tuple) or not all(type(n) is int for n in eos_ids) or not isinstance(chat_template, str | None):
+            raise BadFile(f"{where}: expected eos_ids to be a list of ids, and chat_template a text")
+        return cls(_native(json.dumps(native), where), roles, eos_ids, chat_template)
 
 
 @dataclass(frozen=True)
@@ -248,6 +259,32 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadFile(f"{path}: expected an object")
     return found
+
+
+def _end_tokens(folder: Path) -> list[int]:
+    """eos_token_id of generation_config.json, else of config.json: one id or a list."""
+    for name in ("generation_config.json", "config.json"):
+        given = _json(folder / name).get("eos_token_id")
+        if given is not None:
+            ids = given if isinstance(given, list) else [given]
+            if not all(type(n) is int and n >= 0 for n in ids):
+                raise BadFile(f"{folder / name}: eos_token_id is {given!r}; expected an id or a list of ids")
+            return ids
+    return []
+
+
+def _chat_template(folder: Path, named: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, or the entry of tokenizer_config.json: a text, or several by name, of which the default is taken."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise BadFile(f"{path}: not a text: {wrong}") from wrong
+    given = named.get("chat_template")
+    if isinstance(given, list):
+        given = {one.get("name"): one.get("template") for one in given if isinstance(one, dict)}.get("default")
+    return given if isinstance(given, str) else None
 
 
 def _surface(token: str, parts: str) -> bytes:
