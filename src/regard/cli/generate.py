@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tyro.conf import Positional, UseAppendAction
 
+from ..data import Tokenizer
 from ..decode import EngineOptions, GenerationOptions, generate, quantize, stream
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
@@ -21,16 +25,17 @@ from ._command import Command
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(Command):
-    """Complete prompts with a language model: the arguments, or all of standard input as one.
+    """Complete prompts with a language model: the arguments, all of standard input as one, or what is typed at a terminal.
 
     As in:  regard complete runs/book "Once upon a time" --max-tokens 100 --temperature 0.8 --stop "The end"
             regard complete runs/book --n 3 --seed 7 --json < prompt.txt
+            regard complete runs/book
     """
 
     folder: Positional[Path]
     """Run directory, or a transformers directory."""
     prompts: Positional[tuple[str, ...]] = ()
-    """Prompts; standard input if not given."""
+    """Prompts; standard input if not given. At a terminal one line is one prompt: Ctrl-C stops a completion, Ctrl-D ends."""
     generation: UseAppendAction[GenerationOptions] = field(default_factory=GenerationOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
     dtype: ParameterDtype = "float32"
@@ -41,7 +46,32 @@ class Complete(Command):
     def run(self) -> None:
         run = load_language_model(self.folder)
         model, tokenizer = quantize(run.model, self.dtype), run.processor.tokenizer
-        prompts = list(self.prompts) or [sys.stdin.read()]
+        with _plain_warnings():
+            if self.prompts or not sys.stdin.isatty():
+                self._complete(model, tokenizer, list(self.prompts) or [sys.stdin.read()])
+            else:
+                self._ask(model, tokenizer)
+
+    def _ask(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
+        """Complete one line after another, until the end of the input."""
+        with contextlib.suppress(ImportError):
+            pass  # line editing and history for input()
+        print(f"{self.folder}: type a prompt; Ctrl-C stops a completion, Ctrl-D ends", file=sys.stderr)
+        while True:
+            try:
+                prompt = input("> ")
+            except EOFError:
+                print()
+                return
+            except KeyboardInterrupt:
+                print()
+                continue
+            try:
+                self._complete(model, tokenizer, [prompt])
+            except KeyboardInterrupt:
+                print()
+
+    def _complete(self, model: LanguageModel, tokenizer: Tokenizer, prompts: list[str]) -> None:
         if len(prompts) == self.generation.num_completions == 1 and not self.json:
             for chunk in stream(model, tokenizer, prompts, self.generation, self.engine):
                 print(chunk.text, end="", flush=True)
@@ -85,6 +115,19 @@ class Serve(Command):
         key = os.environ.get("REGARD_KEY") if self.key is None else self.key
         name = self.name or self.folder.resolve().name
         serve(load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as a line each, without the place in the code."""
+
+    def show(message: Warning | str, *_: Any) -> None:
+        print(f"regard: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 def load_language_model(folder: Path) -> Run[LanguageModel]:

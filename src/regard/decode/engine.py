@@ -373,7 +373,7 @@ class Engine:
         """Prompt lookup needs states that can be rewound: caches can, recurrent states cannot."""
         state = self.model.start(1)
         with torch.no_grad():
-            self.model.features(self._tensor([[PAD, PAD]]), state=state)
+            self.model.features(self._tensor([[PAD]]), state=state)
         try:
             state.back(1)
         except StateNotSupported as cannot:
