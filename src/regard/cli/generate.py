@@ -18,7 +18,7 @@ from ..data import Tokenizer
 from ..decode import EngineOptions, GenerationOptions, generate, quantize, stream
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
-from ..models import LanguageModel
+from ..models import LanguageModel, TextEncoder
 from ..runs import Run
 from ._command import Command
 
@@ -85,9 +85,10 @@ class Complete(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Command):
-    """Serve a language model over HTTP like OpenAI's completions: /v1/completions, /v1/models, /v1/attention, /health, /metrics.
+    """Serve a model over HTTP like OpenAI: completions, chats, embeddings, and the attention weights of its layers. An encoder: embeddings.
 
     As in:  regard serve runs/book
+            regard serve runs/book --cors https://example.org --access-log
             REGARD_KEY=$(openssl rand -hex 24) regard serve runs/book --host 0.0.0.0 --port 8080
     """
 
@@ -101,27 +102,41 @@ class Serve(Command):
     """API key that clients send as Authorization: Bearer KEY; better given as REGARD_KEY in the environment, where others cannot read it."""
     name: str | None = None
     """Name of the model; that of the directory if not given."""
+    cors: UseAppendAction[tuple[str, ...]] = ()
+    """Origin whose web pages may use the server, as in https://example.org; can be repeated. By default none but its own page."""
+    access_log: bool = False
+    """Print a line per request to standard error: time, client, method, path, status, duration."""
+    request_seconds: float = 600.0
+    """Maximum duration of a request, in seconds."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     dtype: ParameterDtype = "float32"
     """Number format of the parameters: int8 is the fastest; float16x2 is as exact as float32 and faster on x86."""
 
     def run(self) -> None:
+        from .. import load_run
         from ..serve import serve
 
-        def load() -> tuple[LanguageModel, Any]:
-            run = load_language_model(self.folder)
+        def load() -> tuple[LanguageModel | TextEncoder, Any]:
+            run: Run[Any] = load_run(self.folder)
+            if not isinstance(run.model, LanguageModel | TextEncoder):
+                raise NotSupported(
+                    f"{self.folder}: a run of the task {run.task}; expected a language model or an encoder (`regard train masked`)"
+                )
             return run.model, run.processor.tokenizer
 
         key = os.environ.get("REGARD_KEY") if self.key is None else self.key
         name = self.name or self.folder.resolve().name
-        serve(load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine)
+        serve(
+            load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine, cors=self.cors,
+            access_log=self.access_log, request_seconds=self.request_seconds,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Warnings as a line each, without the place in the code."""
 
-    def show(message: Warning | str, *_: Any) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         print(f"regard: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():
