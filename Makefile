@@ -36,7 +36,7 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 torture: $(STAMP)  ## kill training runs 60 times with SIGKILL, resume them, compare the hashes; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
 
-abuse: $(STAMP)  ## batter a server with 10,000 wrong requests: no 500, no leak, good clients still answered; some minutes
+abuse: $(STAMP)  ## batter a server with 10,000 wrong requests and 1,000 slow clients: no 500, no leak, good clients all answered; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)
 
 bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmarks/RESULTS.md

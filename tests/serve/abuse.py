@@ -248,7 +248,10 @@ def main() -> None:
     start = time.monotonic()
     with Served(KEY) as served:
         seen = battered(served, given.requests, given.seed, progress=True)
-    print(f"{given.requests} requests in {time.monotonic() - start:.0f} s, by status: {dict(sorted(seen.items()))}; all given back", flush=True)
+    print(
+        f"{given.requests} requests in {time.monotonic() - start:.0f} s, by status: {dict(sorted(seen.items()))}; all given back",
+        flush=True,
+    )
     for name, addresses in (("one address", ["127.0.0.1"]), ("200 addresses", [f"127.0.1.{n}" for n in range(1, 201)])):
         if given.slow:
             with Served(KEY) as served:

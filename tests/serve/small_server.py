@@ -54,7 +54,15 @@ class Served:
     """A server in a thread of this process, as a context manager."""
 
     def __init__(
-        self, key: str | None, model=None, timeouts: Timeouts | None = None, slow: float = 0, cors=(), access_log=False, capacity=None, **options: int
+        self,
+        key: str | None,
+        model=None,
+        timeouts: Timeouts | None = None,
+        slow: float = 0,
+        cors=(),
+        access_log=False,
+        capacity=None,
+        **options: int,
     ):
         model, self.tokenizer = model or tiny()
         timeouts = timeouts or Timeouts()

@@ -38,7 +38,9 @@ def test_good_clients_beside_slow_ones(same_address):
     """More slow clients than connections: headers that never end, silent bodies, idle ones. Every good request is answered."""
     capacity = Capacity(connections=40, backlog=64)
     with Served(None, capacity=capacity) as served:
-        found = good_beside_slow(served, slow=100, good=40, addresses=["127.0.0.1" if same_address else f"127.0.1.{n}" for n in range(1, 5)])
+        found = good_beside_slow(
+            served, slow=100, good=40, addresses=["127.0.0.1" if same_address else f"127.0.1.{n}" for n in range(1, 5)]
+        )
         assert found.answered == found.asked == 40
         assert len(served.connections) <= 40 and served.connections.closed >= 60
         assert served.idle()
@@ -99,7 +101,13 @@ def test_requests_of_ambiguous_length_are_refused(served):
 
 def test_foreign_origins_are_refused(open_served):
     own = f"http://127.0.0.1:{open_served.port}"
-    for origin, status in ((own, 200), ("https://evil.example", 403), ("null", 403), (f"{own}.evil.example", 403), ("http://127.0.0.1", 403)):
+    for origin, status in (
+        (own, 200),
+        ("https://evil.example", 403),
+        ("null", 403),
+        (f"{own}.evil.example", 403),
+        ("http://127.0.0.1", 403),
+    ):
         got, headers, found = open_served.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1}, {"Origin": origin})
         assert got == status, origin
         assert status == 200 or found["error"]["code"] == "wrong_origin"
@@ -113,7 +121,11 @@ def test_cors():
     with Served(KEY, cors=(friend,)) as served:
         asked = {"Origin": friend, "Access-Control-Request-Method": "POST", "Authorization": ""}
         status, headers, _ = served.ask("OPTIONS", "/v1/completions", headers=asked)  # browsers send no key with it
-        assert status == 204 and headers["access-control-allow-origin"] == friend and "Authorization" in headers["access-control-allow-headers"]
+        assert (
+            status == 204
+            and headers["access-control-allow-origin"] == friend
+            and "Authorization" in headers["access-control-allow-headers"]
+        )
         for key, status in ({}, 200), ({"Authorization": "Bearer wrong-key"}, 401):
             got, headers, _ = served.ask("GET", "/v1/models", headers={"Origin": friend, **key})
             assert got == status and headers["access-control-allow-origin"] == friend and "Origin" in headers["vary"]

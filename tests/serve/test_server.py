@@ -20,8 +20,8 @@ from small_server import KEY, NAME, Served, Wrapped, tiny
 from regard.decode import GenerationOptions
 from regard.errors import NotSupported
 from regard.serve import schemas, serve, server
+from regard.serve.connections import Timeouts
 from regard.serve.responses import ApiError
-from regard.serve.connections import Capacity, Connections, Timeouts, find_capacity
 from regard.serve.server import check_address
 
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
