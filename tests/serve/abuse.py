@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from small_server import KEY, NAME, Served
 
+from regard.serve.connections import Capacity
+
 FIELDS = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "best_of", "stop", "seed", "logprobs", "echo", "logit_bias",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "messages", "input", "encoding_format", "top_logprobs", "stream", "stream_options", "suffix", "user", "layers", "heads", "rows", "unknown",
@@ -252,10 +254,15 @@ def main() -> None:
         f"{given.requests} requests in {time.monotonic() - start:.0f} s, by status: {dict(sorted(seen.items()))}; all given back",
         flush=True,
     )
-    for name, addresses in (("one address", ["127.0.0.1"]), ("200 addresses", [f"127.0.1.{n}" for n in range(1, 201)])):
+    one, many = ["127.0.0.1"], [f"127.0.1.{n}" for n in range(1, 201)]
+    for name, addresses, capacity in (
+        ("one address", one, None),
+        ("200 addresses", many, None),
+        ("200 addresses, a quarter as many connections", many, Capacity(connections=max(16, given.slow // 4), backlog=128)),
+    ):
         if given.slow:
-            with Served(KEY) as served:
-                found = good_beside_slow(served, given.slow, given.good, addresses)
+            with Served(KEY, capacity=capacity) as served:  # half as many again, because the server closes some all the time
+                found = good_beside_slow(served, given.slow * 3 // 2, given.good, addresses)
                 print(f"slow clients of {name}: {found}; {served.connections.closed} had to give way", flush=True)
                 assert found.answered == found.asked and served.idle()
 
