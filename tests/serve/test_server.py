@@ -82,7 +82,7 @@ WRONG = {
     "logit_bias": [[1], {"-1": 1}, {"a": 1}, {"100": 1}, {"5": 101}, {"5": "1"}, {str(n): 1 for n in range(301)}],
     "presence_penalty": [2.5],
     "frequency_penalty": [-3],
-    "repetition_penalty": [0, -1, 11],
+    "repetition_penalty": [0, -1, 11, 1e-300],
     "n": [0, 5],
     "best_of": [0, 5],
     "logprobs": [-1, 21, True],

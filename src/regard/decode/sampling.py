@@ -101,8 +101,8 @@ class GenerationOptions(Sampling):
             raise self._bad("stop", f"a tuple of strings; write stop=({self.stop!r},)")
         if "" in self.stop:
             raise self._bad("stop", "no empty stop string, which would end every completion at once")
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise self._bad("repetition_penalty", "more than 0; 1 turns it off")
+        if not 0.01 <= self.repetition_penalty <= 100:  # beyond, logits could overflow
+            raise self._bad("repetition_penalty", "0.01 to 100; 1 turns it off")
         if self.logprobs is not None and self.logprobs < 0:
             raise self._bad("logprobs", "at least 0, or None for no log-probabilities")
 

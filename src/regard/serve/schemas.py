@@ -58,7 +58,7 @@ class SamplingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fi
     logit_bias: Annotated[dict[Token, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=300)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
 
     def options(self, **more: Any) -> GenerationOptions:
         """The options of generation; `more` replaces what the request has."""
