@@ -258,7 +258,11 @@ def main() -> None:
     for name, addresses, capacity in (
         ("one address", one, None),
         ("200 addresses", many, None),
-        ("200 addresses, a quarter as many connections", many, Capacity(connections=max(16, given.slow // 4), backlog=128)),
+        (
+            "200 addresses, a quarter as many connections",
+            many,
+            Capacity(connections=max(16, given.slow // 4), backlog=max(2, given.slow // 32)),
+        ),
     ):
         if given.slow:
             with Served(KEY, capacity=capacity) as served:  # half as many again, because the server closes some all the time
