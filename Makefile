@@ -40,7 +40,7 @@ torture: $(STAMP)  ## kill training runs 200 times, mostly with SIGKILL, resume 
 fuzz: $(STAMP)  ## damage run directories 100,000 times and use them: typed errors only, at most 1 GiB; about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz_runs.py --cases $(CASES)
 
-abuse: $(STAMP)  ## batter a server with 10,000 wrong requests: no 500, no leak, good clients still answered; some minutes
+abuse: $(STAMP)  ## batter a server with 10,000 wrong requests and 1,000 slow clients: no 500, no leak, good clients all answered; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)
 
 bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmarks/RESULTS.md

@@ -76,7 +76,7 @@ def regards(folder: Path, weights: Any) -> tuple[int, Callable[[Ids, int], Ids]]
 
     def run(given: Ids, new: int) -> Ids:
         engine = Engine(light, str, EngineOptions(prefill_chunk=LENGTH * len(given)), eos_ids=(), banned_ids=())
-        rows = [engine.submit(Request(prompt=ids, options=GenerationOptions(max_tokens=new)))[0] for ids in given]
+        rows = [engine.submit(Request(prompt=ids, options=GenerationOptions(max_tokens=new, temperature=0)))[0] for ids in given]
         while engine.busy:
             engine.step()
         return [row.ids for row in rows]

@@ -12,6 +12,7 @@ from small_lm import Small
 from regard.data import Tokenizer
 from regard.decode import DecoderTokens, Engine, EngineOptions, GenerationOptions, Request, Sampling, sample
 from regard.decode.requests import find_stop
+from regard.decode.sampling import row_number
 from regard.errors import NotSupported, QueueFull
 
 BYTES = Tokenizer.train([], "byte", 260)
@@ -20,7 +21,7 @@ WHOLE = 2**31
 
 
 def request(prompt, **options):
-    return Request(prompt=prompt, options=GenerationOptions(**options))
+    return Request(prompt=prompt, options=GenerationOptions(**{"temperature": 0, **options}))
 
 
 def run(engine, requests, every=0):
@@ -93,7 +94,8 @@ def test_says_what_sample_says(temperature):
     with torch.no_grad():
         MODEL.features(torch.tensor([prompt[:-1]] * 2), state=state)
     expected = sample(
-        MODEL, state, options, source_n_B=torch.tensor([1, 1]), tokens=DecoderTokens(), first_B=torch.tensor([30, 30])
+        MODEL, state, options, source_n_B=torch.tensor([1, 1]), tokens=DecoderTokens(), first_B=torch.tensor([30, 30]),
+        numbers=[row_number(prompt, index) for index in range(2)],
     )  # fmt: skip
     got = run(Engine(MODEL, BYTES.decode), [request(prompt, max_tokens=20, temperature=temperature, seed=5, logprobs=0, n=2)])
     for one, two in zip(expected, got, strict=True):
@@ -188,7 +190,7 @@ def test_bounds():
     for _ in range(3):
         engine.submit(request([5] * 20, max_tokens=30, logit_bias={2: -100.0}))
     with pytest.raises(QueueFull, match="queue is full"):
-        engine.submit(request([5]))
+        engine.submit(request([5], max_tokens=1))
     most = 0
     while engine.busy:
         engine.step()
@@ -318,3 +320,39 @@ def test_the_coldest_temperature_takes_the_best():
         return run(Engine(MODEL, BYTES.decode), [request([5], max_tokens=9, temperature=temperature, top_p=0.9)])[0][1]
 
     assert said(5e-324) == said(1e-300) == said(1e-40) == said(0)
+
+
+def test_a_repetition_penalty_is_that_of_transformers():
+    """Of prompt and completion, before everything else; here until the model repeats nothing any more."""
+    processor = pytest.importorskip("transformers").RepetitionPenaltyLogitsProcessor(1.7)
+    ids = [9, 20, 20, 31]
+    ((_, found, _, _),) = run(Engine(MODEL, BYTES.decode, eos_ids=(), banned_ids=()), [request(ids, max_tokens=30, repetition_penalty=1.7)])
+    with torch.no_grad():
+        for _ in range(30):
+            at = torch.tensor([ids])
+            ids = [*ids, int(processor(at, MODEL(at)[:, -1]).argmax())]
+    assert found == ids[4:]
+    assert len(set(found)) > len(set(run(Engine(MODEL, BYTES.decode, eos_ids=()), [request([9, 20, 20, 31], max_tokens=30)])[0][1]))
+    with pytest.raises(NotSupported, match="repetition_penalty"):
+        GenerationOptions(repetition_penalty=0)
+
+
+def test_random_numbers_belong_to_seed_prompt_and_index():
+    def drawn(prompt, **options):
+        return [row[1] for row in run(Engine(MODEL, BYTES.decode), [request(prompt, temperature=1, max_tokens=12, **options)])]
+
+    def uniforms(prompt, index):
+        engine = Engine(MODEL, BYTES.decode)
+        row = engine.submit(request(prompt, temperature=1, seed=5, n=2))[index]
+        return [row.next_uniform() for _ in range(4)]
+
+    assert drawn([5], seed=5) == drawn([5], seed=5) != drawn([5], seed=6)
+    assert drawn([5]) != drawn([5])  # without a seed every prompt draws for itself
+    assert uniforms([5], 0) == uniforms([5], 0)
+    assert len({tuple(uniforms(prompt, index)) for prompt in ([5], [6], [5, 6]) for index in (0, 1)}) == 6
+
+
+def test_every_end_token_ends():
+    for end in run(Engine(MODEL, BYTES.decode, eos_ids=()), [request([5], max_tokens=6)])[0][1]:
+        ((_, ids, reason, _),) = run(Engine(MODEL, BYTES.decode, eos_ids=(end, 259)), [request([5], max_tokens=6)])
+        assert ids[-1] == end and end not in ids[:-1] and reason == "stop"

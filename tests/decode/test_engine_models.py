@@ -26,17 +26,18 @@ MODELS = {
 CANNOT_GO_BACK = {"rnn_lm", "running", "blocks"}
 
 
-def made(name):
+def made(name, **more):
     torch.manual_seed(0)
-    model = build(*MODELS[name]).eval()
+    kind, settings = MODELS[name]
+    model = build(kind, {**settings, **more}).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data *= 3  # sure enough of itself that no rounding changes a choice
     return model
 
 
-def answers(model, requests, **options):
-    engine = Engine(model, str, EngineOptions(**options), eos_ids=(2,))
+def answers(model, requests, eos_ids=(2,), **options):
+    engine = Engine(model, str, EngineOptions(**options), eos_ids=eos_ids, banned_ids=(0, 1) if eos_ids else ())
     rows = [engine.submit(replace(request))[0] for request in requests]
     widest = 0
     while engine.busy:
@@ -81,3 +82,39 @@ def test_going_back_is_never_having_read(name):
         assert torch.allclose(model.features(other_BL, state=state), model.features(other_BL, state=right), atol=1e-4)
     with pytest.raises(StateNotSupported):
         state.back(55)
+
+
+def slid(model, prompt, count, length):
+    """Greedy completion by the rule alone: a full context drops its older half, and the rest is read from position 0."""
+    window, ids = [], []
+
+    def push(token):
+        window.append(token)
+        if len(window) > length:
+            del window[: length - length // 2]
+
+    for token in prompt:
+        push(token)
+    for _ in range(count):
+        with torch.no_grad():
+            ids.append(int(model(torch.tensor([window]))[0, -1].argmax()))
+        push(ids[-1])
+    return ids
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_slide_beyond_the_context(name):
+    """Alone, in a batch and with prompt lookup; with prompts shorter and longer than the context; by chunks that end anywhere."""
+    for length in (16, 7, 1):
+        model, rng = made(name, context_length=length), random.Random(length)
+        requests = [
+            Request(
+                prompt=[rng.randrange(3, 97) for _ in range(size)],
+                options=GenerationOptions(max_tokens=rng.randrange(20, 40), temperature=0),
+            )
+            for size in (1, 6, 15, 16, 17, 40)
+        ]
+        expected = [slid(model, request.prompt, request.options.max_tokens, length) for request in requests]
+        for options in ({}, {"max_batch": 3, "prefill_chunk": 5}, {} if name in CANNOT_GO_BACK else {"prompt_lookup": 3, "max_batch": 1}):
+            found, widest = answers(model, requests, eos_ids=(), **options)
+            assert found == expected and widest <= length

@@ -2,15 +2,16 @@
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
 import tyro
 from small_lm import Small
 
+import regard
 from regard.cli import main
-from regard.data import Tokenizers
+from regard.data import Tokenizer, Tokenizers
 from regard.decode import EngineOptions, GenerationOptions, PromptEncoder, few_shot, generate, stream
 from regard.errors import NotSupported
 from regard.models import build
@@ -52,15 +53,14 @@ def test_best_of_is_the_best(tokenizer):
 
 def test_more_prompts_than_may_wait(tokenizer):
     prompts = [f"prompt {n}" for n in range(40)]
-    found = generate(Small(), tokenizer, prompts, GenerationOptions(max_tokens=5), EngineOptions(max_queue=3, max_batch=4))
-    assert [answers[0].text for answers in found] == [
-        generate(Small(), tokenizer, prompt, GenerationOptions(max_tokens=5))[0][0].text for prompt in prompts
-    ]
+    options = GenerationOptions(max_tokens=5, **SAMPLED)
+    found = generate(Small(), tokenizer, prompts, options, EngineOptions(max_queue=3, max_batch=4))
+    assert [answers[0].text for answers in found] == [generate(Small(), tokenizer, prompt, options)[0][0].text for prompt in prompts]
 
 
 def test_a_training_model_answers_and_trains_on(tokenizer):
     model = build("gpt2", {"vocab_size": 260, "context_length": 32, "width": 16, "heads": 2, "depth": 1, "dropout": 0.5}).train()
-    one, two = (generate(model, tokenizer, "abc", GenerationOptions(max_tokens=9))[0][0].ids for _ in range(2))
+    one, two = (generate(model, tokenizer, "abc", GenerationOptions(max_tokens=9, **SAMPLED))[0][0].ids for _ in range(2))
     assert one == two and model.training and model.blocks[0].training
 
 
@@ -79,12 +79,41 @@ def test_special_tokens(tokenizer):
     assert encoder.eos_ids == (2,) and encoder.banned_ids == (0, 1, 260, 261, 262, 263, 264)
 
 
-def test_max_tokens_by_default_fit_the_context(tokenizer):
-    model = Small(length=64)
-    options = GenerationOptions(logit_bias={2: -100.0})
-    short, long, full = (answers[0] for answers in generate(model, tokenizer, ["a", "b" * 40, "c" * 62], options))
-    assert [len(one.ids) for one in (short, long, full)] == [62, 23, 1]  # a token begins each
-    assert len(generate(Small(), tokenizer, "a", options)[0][0].ids) == 100
+def test_a_hundred_tokens_by_default_whatever_the_context(tokenizer):
+    options = GenerationOptions(logit_bias={2: -100.0}, seed=0)
+    answers = generate(Small(length=64), tokenizer, ["a", "b" * 40, "c" * 62], options)
+    assert [len(one.ids) for (one,) in answers] == [100] * 3
+    with pytest.warns(UserWarning, match="a prompt of 101 tokens.*at most 64"):
+        (long,) = generate(Small(length=64), tokenizer, "d" * 100, replace(options, echo=True))[0]
+    assert long.text.startswith("d" * 100) and len(long.ids) == 100
+    with pytest.raises(NotSupported, match="log-probabilities of a prompt of 101 tokens"), pytest.warns(UserWarning):
+        generate(Small(length=64), tokenizer, "d" * 100, replace(options, echo=True, logprobs=0))
+
+
+def test_warnings(tokenizer):
+    with pytest.warns(UserWarning, match="temperature 0 are all the same") as caught:
+        generate(Small(), tokenizer, "a", GenerationOptions(n=2, temperature=0, max_tokens=2))
+    assert caught[0].filename == __file__
+    letters = Tokenizer.train(["a small text"], "char", 64, min_count=1)
+    with pytest.warns(UserWarning, match="3 of .* ⟨unk⟩: 'é', '☃', '漢'"):
+        generate(Small(vocab_size=len(letters)), letters, ["sé☃漢sé", "all"], GenerationOptions(max_tokens=1))
+    words = Tokenizer.train(["a small text"], "word", 64, min_count=1)
+    with pytest.warns(UserWarning, match="1 of .* ⟨unk⟩: 'tiny'"):
+        next(stream(Small(vocab_size=len(words)), words, "a tiny text", GenerationOptions(max_tokens=1)))
+
+
+def test_token_ids_without_a_tokenizer(tokenizer):
+    """The same ids as with one, from lists or tensors; nothing is special about the first ids of somebody's own vocabulary."""
+    model, options = Small(), {"max_tokens": 12, "temperature": 0.9, "seed": 3}
+    (one,), (two,) = generate(model, None, [[7, 8], [9]], GenerationOptions(**options))
+    assert model.generate([[7, 8], [9]], **options) == [one.ids, two.ids] and len(one.ids) == 12 and one.text == ""
+    assert model.generate([7, 8], **options) == model.generate(torch.tensor([[7, 8]]), **options) == [one.ids]
+    assert len(model.generate([7, 8], n=3, **options)) == 3
+    stopped = model.generate([7, 8], eos_ids=one.ids[3:5], **options)
+    assert stopped == [one.ids[: len(stopped[0])]] and len(stopped[0]) <= 4
+    for wrong, message in (({"ids": "text"}, "no tokenizer"), ({"ids": [260]}, "vocabulary"), ({"ids": [5], "stop": ("a",)}, "stop")):
+        with pytest.raises(NotSupported, match=message):
+            model.generate(**wrong)
 
 
 @pytest.mark.parametrize("options", [GenerationOptions, EngineOptions])
@@ -119,16 +148,18 @@ def test_command(run, capsys, monkeypatch):
         assert main(["complete", str(run), *more]) == 0
         return capsys.readouterr().out
 
-    plain = said("ab", "--max-tokens", "9")
+    seeded = ("--max-tokens", "9", "--seed", "1")
+    plain = said("ab", *seeded)
     monkeypatch.setattr("sys.stdin", io.StringIO("ab"))
-    assert said("--max-tokens", "9") == plain
-    assert said("ab", "--max-tokens", "9", "--prompt-lookup", "3") == plain
-    assert said("ab", "--max-tokens", "9", "--echo") == "ab" + plain
-    drawn = [json.loads(line) for line in said("ab", "cd", "--n", "2", "--temperature", "1", "--json").strip().split("\n")]
+    assert said(*seeded) == plain
+    assert said("ab", *seeded, "--prompt-lookup", "3") == plain
+    assert said("ab", *seeded, "--echo") == "ab" + plain
+    drawn = [json.loads(line) for line in said("ab", "cd", "--n", "2", "--json").strip().split("\n")]
     assert [line["prompt"] for line in drawn] == ["ab", "ab", "cd", "cd"] and drawn[0]["text"] != drawn[1]["text"]
     assert said("ab", "--dtype", "int8", "--max-tokens", "2")
-    assert main(["complete", str(run), "ab", "--max-tokens", "1000"]) == 2
-    assert "at most 64" in capsys.readouterr().err
+    assert len(json.loads(said("ab", "--max-tokens", "100", "--json", "--logit-bias", "2", "-100"))["text"].encode()) >= 100  # of 64
+    assert main(["complete", str(run), "ab", "--n", "2", "--temperature", "0", "--max-tokens", "2"]) == 0
+    assert capsys.readouterr().err.startswith("regard: 2 completions per prompt at temperature 0 are all the same")
     assert main(["complete", str(run / "nowhere"), "ab"]) == 2
 
 
@@ -138,3 +169,32 @@ def test_ids_that_the_tokenizer_does_not_know(tokenizer):
     assert generate(model, tokenizer, [[259, 10]], GenerationOptions(max_tokens=3))
     with pytest.raises(NotSupported, match="260"):
         generate(model, tokenizer, [[260, 10]], GenerationOptions(max_tokens=3))
+
+
+def test_prompts_typed_at_a_terminal(run, capsys, monkeypatch):
+    """Line by line; Ctrl-C ends a completion or a line, and only Ctrl-D the command."""
+    from regard.cli import generate as command
+
+    typed = iter(["ab", KeyboardInterrupt, "cut", "ab", EOFError])
+
+    def read(prompt):
+        line = next(typed)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    def stopped(model, tokenizer, prompts, *more):
+        chunks = stream(model, tokenizer, prompts, *more)
+        if prompts == ["cut"]:
+            yield next(chunks)
+            raise KeyboardInterrupt
+        yield from chunks
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr(command, "stream", stopped)
+    assert main(["complete", str(run), "--max-tokens", "5", "--seed", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "Ctrl-C" in shown.err
+    (answer,) = generate(regard.load(run), regard.load_run(run).processor.tokenizer, "ab", GenerationOptions(max_tokens=5, seed=1))[0]
+    assert shown.out.startswith(answer.text + "\n\n") and shown.out.endswith("\n" + answer.text + "\n\n")

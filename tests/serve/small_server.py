@@ -13,7 +13,9 @@ from regard.data import Tokenizer
 from regard.decode import EngineOptions, PromptEncoder, build_engine
 from regard.models import LanguageModel, build
 from regard.serve.app import Service
-from regard.serve.server import Timeouts, bind, build_server
+from regard.serve.connections import Timeouts
+from regard.serve.server import bind, build_server
+from regard.serve.service import ModelService
 
 KEY = "a-key-for-tests"
 NAME = "tiny"
@@ -52,14 +54,27 @@ class Served:
     """A server in a thread of this process, as a context manager."""
 
     def __init__(
-        self, key: str | None, model=None, timeouts: Timeouts | None = None, body_timeout: float = 20, slow: float = 0, **options: int
+        self,
+        key: str | None,
+        model=None,
+        timeouts: Timeouts | None = None,
+        slow: float = 0,
+        cors=(),
+        access_log=False,
+        capacity=None,
+        **options: int,
     ):
         model, self.tokenizer = model or tiny()
-        encoder = PromptEncoder(self.tokenizer, model.config.vocab_size)
+        timeouts = timeouts or Timeouts()
         self.model = Wrapped(model, slow) if slow else model
-        engine = build_engine(self.model, encoder, EngineOptions(**{"max_batch": 8, **options}))
-        self.key, self.service = key, Service(engine, encoder, NAME, body_timeout)
-        self.server = build_server(self.service, key, timeouts or Timeouts())
+        if isinstance(model, LanguageModel):
+            encoder = PromptEncoder(self.tokenizer, model.config.vocab_size)
+            self.service = Service(build_engine(self.model, encoder, EngineOptions(**{"max_batch": 8, **options})), encoder, NAME, timeouts)
+        else:
+            self.service = ModelService(model, self.tokenizer, NAME, timeouts=timeouts)
+        self.key = key
+        self.server = build_server(self.service, key, cors=cors, access_log=access_log, capacity=capacity)
+        self.connections = self.server.config.http.keywords["open_connections"]
         self.socket = bind("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

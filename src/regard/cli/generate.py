@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tyro.conf import Positional, UseAppendAction
 
+from ..data import Tokenizer
 from ..decode import EngineOptions, GenerationOptions, generate, quantize, stream
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
-from ..models import LanguageModel
+from ..models import LanguageModel, TextEncoder
 from ..runs import Run
 from ._command import Command, print_note
 
@@ -23,16 +27,17 @@ from ._command import Command, print_note
 class Complete(Command):
     """Complete prompts with a language model.
 
-    Prompts are arguments, or all of standard input as one prompt.
+    Prompts are arguments, all of standard input as one prompt, or what is typed at a terminal.
 
     As in:  regard complete runs/book "Once upon a time" --max-tokens 100 --temperature 0.8 --stop "The end"
             regard complete runs/book --n 3 --seed 7 --json < prompt.txt
+            regard complete runs/book
     """
 
     folder: Positional[Path]
     """Run directory, or a transformers directory."""
     prompts: Positional[tuple[str, ...]] = ()
-    """Prompts; standard input if not given."""
+    """Prompts; standard input if not given. At a terminal one line is one prompt: Ctrl-C stops a completion, Ctrl-D ends."""
     generation: UseAppendAction[GenerationOptions] = field(default_factory=GenerationOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
     dtype: ParameterDtype = "float32"
@@ -43,7 +48,32 @@ class Complete(Command):
     def run(self) -> None:
         run = load_language_model(self.folder)
         model, tokenizer = quantize(run.model, self.dtype), run.processor.tokenizer
-        prompts = list(self.prompts) or [sys.stdin.read()]
+        with _plain_warnings():
+            if self.prompts or not sys.stdin.isatty():
+                self._complete(model, tokenizer, list(self.prompts) or [sys.stdin.read()])
+            else:
+                self._ask(model, tokenizer)
+
+    def _ask(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
+        """Complete one line after another, until the end of the input."""
+        with contextlib.suppress(ImportError):
+            pass  # line editing and history for input()
+        print(f"{self.folder}: type a prompt; Ctrl-C stops a completion, Ctrl-D ends", file=sys.stderr)
+        while True:
+            try:
+                prompt = input("> ")
+            except EOFError:
+                print()
+                return
+            except KeyboardInterrupt:
+                print()
+                continue
+            try:
+                self._complete(model, tokenizer, [prompt])
+            except KeyboardInterrupt:
+                print()
+
+    def _complete(self, model: LanguageModel, tokenizer: Tokenizer, prompts: list[str]) -> None:
         if len(prompts) == self.generation.num_completions == 1 and not self.json:
             for chunk in stream(model, tokenizer, prompts, self.generation, self.engine):
                 print(chunk.text, end="", flush=True)
@@ -57,11 +87,12 @@ class Complete(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Command):
-    """Serve a language model over HTTP, as OpenAI's API does.
+    """Serve a model over HTTP, as OpenAI's API does.
 
-    Routes: /v1/completions, /v1/models, /v1/attention, /health, /metrics.
+    Routes: completions, chats, embeddings, and the attention weights of its layers; of an encoder, embeddings.
 
     As in:  regard serve runs/book
+            regard serve runs/book --cors https://example.org --access-log
             REGARD_KEY=$(openssl rand -hex 24) regard serve runs/book --host 0.0.0.0 --port 8080
     """
 
@@ -75,20 +106,47 @@ class Serve(Command):
     """API key that clients send as Authorization: Bearer KEY; better given as REGARD_KEY in the environment, where others cannot read it."""
     name: str | None = None
     """Name of the model; that of the directory if not given."""
+    cors: UseAppendAction[tuple[str, ...]] = ()
+    """Origin whose web pages may use the server, as in https://example.org; can be repeated. By default none but its own page."""
+    access_log: bool = False
+    """Print a line per request to standard error: time, client, method, path, status, duration."""
+    request_seconds: float = 600.0
+    """Maximum duration of a request, in seconds."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     dtype: ParameterDtype = "float32"
     """Number format of the parameters: int8 is the fastest; float16x2 is as exact as float32 and faster on x86."""
 
     def run(self) -> None:
+        from .. import load_run
         from ..serve import serve
 
-        def load() -> tuple[LanguageModel, Any]:
-            run = load_language_model(self.folder)
+        def load() -> tuple[LanguageModel | TextEncoder, Any]:
+            run: Run[Any] = load_run(self.folder)
+            if not isinstance(run.model, LanguageModel | TextEncoder):
+                raise NotSupported(
+                    f"{self.folder}: a run of the task {run.task}; expected a language model or an encoder (`regard train masked`)"
+                )
             return run.model, run.processor.tokenizer
 
         key = os.environ.get("REGARD_KEY") if self.key is None else self.key
         name = self.name or self.folder.resolve().name
-        serve(load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine)
+        serve(
+            load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine, cors=self.cors,
+            access_log=self.access_log, request_seconds=self.request_seconds,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as a line each, without the place in the code."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"regard: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 def load_language_model(folder: Path) -> Run[LanguageModel]:

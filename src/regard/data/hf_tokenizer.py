@@ -42,6 +42,7 @@ class HFTokenizer(Tokenizer):
 
     `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask, and start, which begins what a translator writes.
     `eos_ids` end what a model writes, `banned_ids` it never writes; None if its files do not say.
+    `chat_template` turns messages into a prompt, in Jinja.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class HFTokenizer(Tokenizer):
         roles: Mapping[str, int],
         eos_ids: Sequence[int] = (),
         banned_ids: Sequence[int] | None = None,
+        chat_template: str | None = None,
     ):
         native.no_truncation()
         native.no_padding()
@@ -57,6 +59,7 @@ class HFTokenizer(Tokenizer):
         self.roles = {role: number for role, number in roles.items() if role in (*USUAL, "start")}
         self.eos_ids = tuple(eos_ids) or ((self.roles["eos"],) if "eos" in self.roles else ())
         self.banned_ids = None if banned_ids is None else tuple(banned_ids)
+        self.chat_template = chat_template
         self._native: tokenizers.Tokenizer = native
         self._described = json.loads(native.to_str())
         self._ids = native.get_vocab(with_added_tokens=True)
@@ -89,7 +92,8 @@ class HFTokenizer(Tokenizer):
                 return None
             native, tokens = found
             ids = native.get_vocab(with_added_tokens=True)
-        return cls(native, {role: ids[token] for role, token in tokens.items() if token in ids})
+        roles = {role: ids[token] for role, token in tokens.items() if token in ids}
+        return cls(native, roles, chat_template=_chat_template(folder))
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, frame: Frame = "none", mask: bool = False) -> HFTokenizer:
@@ -121,12 +125,14 @@ class HFTokenizer(Tokenizer):
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, "clean_up_tokenization_spaces": False, **named}
         if "⟨bos⟩" in named.values() and "mask" not in self.roles:
             config["split_special_tokens"] = True  # the names of special tokens are plain text for our tokenizers
+        if self.chat_template is not None:
+            config["chat_template"] = self.chat_template
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def with_generation(self, roles: Mapping[str, int], eos: Sequence[int], banned: Sequence[int]) -> HFTokenizer:
         """The same for a model that ends its output with any of `eos` and never writes `banned` tokens; its own `roles` go first."""
         inside = [token for token in eos if token < len(self)]
-        return HFTokenizer(self._native, {**roles, **self.roles}, inside or self.eos_ids, banned)
+        return HFTokenizer(self._native, {**roles, **self.roles}, inside or self.eos_ids, banned, self.chat_template)
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
@@ -172,8 +178,9 @@ class HFTokenizer(Tokenizer):
         return f"HFTokenizer({len(self)} tokens)"
 
     def to_json(self) -> dict[str, Any]:
-        banned = {} if self.banned_ids is None else {"banned": list(self.banned_ids)}
-        return {"kind": "hf", "roles": self.roles, "eos": list(self.eos_ids), **banned, "native": self._described}
+        more = {"banned": None if self.banned_ids is None else list(self.banned_ids), "chat_template": self.chat_template}
+        more = {name: value for name, value in more.items() if value is not None}
+        return {"kind": "hf", "roles": self.roles, "eos": list(self.eos_ids), **more, "native": self._described}
 
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> HFTokenizer:
@@ -184,7 +191,10 @@ class HFTokenizer(Tokenizer):
             ids += each if isinstance(each, list) else [None]
         if not isinstance(native, dict) or not all(type(n) is int and n >= 0 for n in ids):
             raise BadFile(f"{where}: expected roles (ids by name), lists of ids, and the file of the tokenizers library")
-        return cls(_native(json.dumps(native), where), roles, eos, banned)
+        chat_template = described.get("chat_template")
+        if not isinstance(chat_template, str | None):
+            raise BadFile(f"{where}: expected chat_template to be a text")
+        return cls(_native(json.dumps(native), where), roles, eos, banned, chat_template)
 
 
 @dataclass(frozen=True)
@@ -303,6 +313,17 @@ def _converted_kind(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     lone = r"(?<!\w)(?![\p{L}\p{Nd}_])\w(?!\w)"  # a number like ½ or an accent by itself is a mark, too
     native.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(rf" ?{lone} ?|\w+| ?(?!\w)\S ?"), behavior="removed", invert=True)
     return native
+
+
+def _chat_template(folder: Path) -> str | None:
+    """chat_template.jinja, or the entry of tokenizer_config.json: a text, or several by name, of which the default is taken."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return read_text(path)
+    template = TokenizerConfig(folder).values.get("chat_template")
+    if isinstance(template, list):
+        template = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _surface(token: str, parts: str) -> bytes:

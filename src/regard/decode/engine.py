@@ -10,6 +10,10 @@ Prompts are read (prefilled) together, aligned at their ends: the longest begins
 has. Nothing is padded, and a step reads at most `prefill_chunk` tokens, so running completions never wait long. Rows whose states cannot be
 joined run as batches of their own.
 
+A text longer than the context slides: when it is full, the completion leaves the batch, its oldest tokens are dropped, and the newer half is
+read again from position 0. So positions are those of training with any positional encoding, and a new token costs one token of reading on
+average. Which tokens a prediction depends on is a function of the text's length alone (`context_start`).
+
 Paper: Yu et al. 2022 ("Orca", continuous batching), OSDI; Agrawal et al. 2023 (chunked prefills), arXiv:2308.16369.
 """
 
@@ -27,9 +31,10 @@ from ..attention import State
 from ..data import BOS, EOS, PAD
 from ..errors import NotSupported, QueueFull, StateNotSupported
 from ..models import LanguageModel, device_of
+from .prefill import Prefill, Text, context_start
 from .prompt_lookup import PromptLookup
 from .requests import Chunk, Completion, Decode, Request
-from .sampling import NEVER, choose_tokens, full_precision
+from .sampling import NEVER, choose_tokens, full_precision, penalize_repetition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,30 +65,6 @@ class _Batch:
     state: State
 
 
-class _Prefill:
-    """Prompts that are being read, the longest first."""
-
-    def __init__(self, requests: list[Request]):
-        self.requests = sorted(requests, key=lambda request: -len(request.prompt))
-        self.left = len(self.requests[0].prompt)  # tokens still to read, of every prompt that has started; they end together
-        self.started = 0
-        self.state: State | None = None
-
-    def without_cancelled(self, device: torch.device) -> _Prefill | None:
-        """The requests still wanted. If none of them has started, they need not wait for a longer one that left."""
-        kept = [b for b, request in enumerate(self.requests) if not request.cancelled]
-        if len(kept) == len(self.requests):
-            return self
-        requests, started = [self.requests[b] for b in kept], [b for b in kept if b < self.started]
-        if not started:
-            return _Prefill(requests) if requests else None
-        assert self.state is not None
-        if len(started) < self.started:
-            self.state, self.started = self.state.reorder(torch.tensor(started, device=device)), len(started)
-        self.requests = requests
-        return self
-
-
 class Engine:
     """Decodes many completions at once with one model. To be used from one thread; `regard.serve` puts it behind HTTP.
 
@@ -112,7 +93,8 @@ class Engine:
         self.device = device_of(model)
         self._banned = torch.tensor(sorted(token for token in banned_ids if token < self.vocab_size), dtype=torch.long, device=self.device)
         self._queue: deque[Request] = deque()
-        self._prefill: _Prefill | None = None
+        self._admitted: list[Text] = []  # to be read next
+        self._prefill: Prefill | None = None
         self._batches: list[_Batch] = []
         self._lookups: dict[Completion, PromptLookup] = {}
         if options.prompt_lookup:
@@ -122,15 +104,13 @@ class Engine:
 
     def submit(self, request: Request) -> list[Completion]:
         """Queue a request; its completions, numbered 0, 1, 2, …, share one pass over the prompt."""
-        count, limits = request.options.num_completions, self.options
-        max_tokens = request.max_tokens(min(self.context_length, limits.max_context_tokens // count))
-        size = len(request.prompt) + max_tokens
+        count, limits, length = request.options.num_completions, self.options, len(request.prompt)
+        size = min(length + request.max_tokens, self.context_length)
         if request.completions:
             raise NotSupported("this request was submitted before; make a new one with dataclasses.replace(request)")
-        if size > self.context_length:
+        if length > self.context_length and request.options.echo and request.options.logprobs is not None:
             raise NotSupported(
-                f"a prompt of {len(request.prompt)} tokens and max_tokens={max_tokens} make {size} tokens; this model reads at most "
-                f"{self.context_length}: shorten the prompt or lower max_tokens"
+                f"log-probabilities of a prompt of {length} tokens; this model reads at most {self.context_length} at once: shorten the prompt"
             )
         if count > limits.max_batch or count * size > limits.max_context_tokens:
             raise NotSupported(
@@ -142,7 +122,7 @@ class Engine:
                 raise NotSupported(f"token {token}: this model's vocabulary is 0 to {self.vocab_size - 1}")
         if len(self._queue) >= limits.max_queue:
             raise QueueFull(f"the queue is full: {len(self._queue)} prompts are waiting; try again later")
-        request.completions.extend(Completion(request, index, max_tokens, self.decode, self.eos_ids) for index in range(count))
+        request.completions.extend(Completion(request, index, self.decode, self.eos_ids) for index in range(count))
         self._queue.append(request)
         return request.completions
 
@@ -153,13 +133,14 @@ class Engine:
     def clear(self) -> None:
         """Drop all requests, for instance after an error of the model."""
         self._queue.clear()
+        self._admitted.clear()
         self._batches.clear()
         self._lookups.clear()
         self._prefill = None
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue or self._prefill or self._batches)
+        return bool(self._queue or self._admitted or self._prefill or self._batches)
 
     @property
     def running(self) -> int:
@@ -186,11 +167,13 @@ class Engine:
         self._read_prompts(chunks)
         for batch in self._batches:
             self._advance(batch, chunks)
+            self._slide(batch)
         self._batches = [batch for batch in self._batches if batch.rows]
         return chunks
 
     def _drop_cancelled(self) -> None:
         self._queue = deque(request for request in self._queue if not request.cancelled)
+        self._admitted = [text for text in self._admitted if not text.cancelled]
         if self._prefill is not None:
             self._prefill = self._prefill.without_cancelled(self.device)
         for batch in self._batches:
@@ -208,61 +191,72 @@ class Engine:
     # -- prompts -------------------------------------------------------------------------------------------------------
 
     def _running(self) -> list[Completion]:
-        reading = [] if self._prefill is None else [row for request in self._prefill.requests for row in request.completions]
+        texts = [*self._admitted, *(self._prefill.texts if self._prefill else ())]
+        reading = [row for text in texts for row in text.rows]
         return reading + [row for batch in self._batches for row in batch.rows]
 
-    def _admit(self) -> list[Request]:
-        """Requests from the head of the queue that fit in. A longer prompt must not make the first one wait."""
+    def _tokens_held(self, row: Completion) -> int:
+        """The largest number of tokens its cache may have to hold."""
+        return min(len(row.request.prompt) + row.max_tokens, self.context_length)
+
+    def _admit(self) -> list[Text]:
+        """What was admitted before, or else requests from the head of the queue that fit in. A longer prompt must not make the first wait."""
+        if self._admitted:
+            texts, self._admitted = self._admitted, []
+            return texts
         running = self._running()
-        rows, longest = len(running), max((row.tokens_held for row in running), default=0)
-        admitted: list[Request] = []
+        rows, longest = len(running), max(map(self._tokens_held, running), default=0)
+        admitted: list[Text] = []
         tokens = 0
         while self._queue:
             request = self._queue[0]
             rows += len(request.completions)
-            longest = max(longest, request.completions[0].tokens_held)
-            tokens += len(request.prompt)
+            longest = max(longest, self._tokens_held(request.completions[0]))
+            text = Text(list(request.prompt[context_start(len(request.prompt), self.context_length) :]), request.completions)
+            tokens += len(text.ids)
             if rows > self.options.max_batch or rows * longest > self.options.max_context_tokens:
                 break
-            if admitted and len(request.prompt) > len(admitted[0].prompt) and tokens > self.options.prefill_chunk:
+            if admitted and len(text.ids) > len(admitted[0].ids) and tokens > self.options.prefill_chunk:
                 break
-            admitted.append(self._queue.popleft())
+            admitted.append(text)
+            self._queue.popleft()
         return admitted
 
     def _read_prompts(self, chunks: list[Chunk]) -> None:
         budget = self.options.prefill_chunk
         while budget > 0:
             if self._prefill is None:
-                requests = self._admit()
-                if not requests:
+                texts = self._admit()
+                if not texts:
                     return
-                self._prefill = _Prefill(requests)
+                self._prefill = Prefill(texts)
             x_BLD = self._read_chunk(self._prefill, budget)
             budget -= x_BLD.shape[:2].numel()
             if not self._prefill.left:
                 prefill, self._prefill = self._prefill, None
                 self._start_completions(prefill, x_BLD[:, -1], chunks)
 
-    def _read_chunk(self, prefill: _Prefill, budget: int) -> Tensor:
-        """Features of the next tokens of all prompts that have started."""
-        requests = prefill.requests
-        while prefill.started < len(requests) and len(requests[prefill.started].prompt) == prefill.left:
+    def _read_chunk(self, prefill: Prefill, budget: int) -> Tensor:
+        """Features of the next tokens of all texts that have started."""
+        texts = prefill.texts
+        while prefill.started < len(texts) and len(texts[prefill.started].ids) == prefill.left:
             fresh = self.model.start(1)
             try:
                 prefill.state = fresh if prefill.state is None else prefill.state.join(fresh)
             except StateNotSupported:  # a mechanism that compresses its past, say: the others are read after these
-                self._queue.extendleft(reversed(requests[prefill.started :]))
-                del requests[prefill.started :]
+                self._admitted = texts[prefill.started :] + self._admitted
+                del texts[prefill.started :]
                 break
             prefill.started += 1
         assert prefill.state is not None
-        until = len(requests[prefill.started].prompt) if prefill.started < len(requests) else 0
+        until = len(texts[prefill.started].ids) if prefill.started < len(texts) else 0
         count = min(prefill.left - until, max(1, budget // prefill.started))
-        starts = [len(request.prompt) - prefill.left for request in requests[: prefill.started]]
-        ids_BL = self._tensor([list(requests[b].prompt[at : at + count]) for b, at in enumerate(starts)])
+        starts = [len(text.ids) - prefill.left for text in texts[: prefill.started]]
+        ids_BL = self._tensor([texts[b].ids[at : at + count] for b, at in enumerate(starts)])
         x_BLD = self.model.features(ids_BL, state=prefill.state)
         for b, at in enumerate(starts):
-            self._score_prompt(requests[b], x_BLD[b], at)
+            if not texts[b].rows[0].ids:
+                self._score_prompt(texts[b].rows[0].request, x_BLD[b], at)
         prefill.left -= count
         return x_BLD
 
@@ -273,11 +267,11 @@ class Engine:
             logits_LN = full_precision(self.model.logits(x_LD[: len(targets)]))
             request.prompt_scores += _token_scores(logits_LN, _log_total(logits_LN), self._tensor(targets), request.options.logprobs)
 
-    def _start_completions(self, prefill: _Prefill, x_BD: Tensor, chunks: list[Chunk]) -> None:
-        """All prompts were read: each completion gets its first token and joins the running ones."""
+    def _start_completions(self, prefill: Prefill, x_BD: Tensor, chunks: list[Chunk]) -> None:
+        """All texts were read: each completion gets its next token and joins the running ones."""
         assert prefill.state is not None
-        rows = [(row, b) for b, request in enumerate(prefill.requests) for row in request.completions]
-        starts = [row.start() for row, _ in rows]
+        rows = [(row, b) for b, text in enumerate(prefill.texts) for row in text.rows]
+        starts = [row.start() for row, _ in rows if not row.ids]
         chunks += [chunk for chunk in starts if chunk.text or chunk.logprobs or chunk.finish_reason]
         rows = [(row, b) for row, b in rows if not (row.finish_reason or row.cancelled)]
         if not rows:
@@ -292,7 +286,10 @@ class Engine:
         origin, state = [b for _, b in rows], prefill.state
         if origin != list(range(state.batch)):
             state = state.reorder(torch.tensor(origin, device=self.device))
-        self._start_batch(_Batch([row for row, _ in rows], state))
+        batch = _Batch([row for row, _ in rows], state)
+        self._slide(batch)
+        if batch.rows:
+            self._start_batch(batch)
 
     def _start_batch(self, new: _Batch) -> None:
         for batch in self._batches:
@@ -315,9 +312,21 @@ class Engine:
             chunks += self._add_tokens(batch.rows, logits_BN)
         self._keep(batch, [b for b, row in enumerate(batch.rows) if not row.finish_reason])
 
+    def _slide(self, batch: _Batch) -> None:
+        """Completions whose context is full leave the batch, and are read again from where their next context begins."""
+        kept = []
+        for b, row in enumerate(batch.rows):
+            start = context_start(row.length, self.context_length)
+            if start == context_start(row.length - 1, self.context_length):
+                kept.append(b)
+            elif not row.cancelled:
+                self._admitted.append(Text(row.tokens_from(start), [row]))
+        self._keep(batch, kept)
+
     def _speculate(self, row: Completion, state: State) -> Iterator[Chunk]:
         """One token, and as many proposed ones after it as turn out to be those that would have been chosen."""
-        proposed = self._lookups[row].propose(min(self.options.prompt_lookup, row.max_tokens - len(row.ids) - 1))
+        available = context_start(row.length, self.context_length) + self.context_length - row.length
+        proposed = self._lookups[row].propose(min(self.options.prompt_lookup, row.max_tokens - len(row.ids) - 1, available))
         x_LD = self.model.features(self._tensor([[row.last_token, *proposed]]), state=state)[0]
         logits_LN = self.model.logits(x_LD)
         for accepted in range(len(proposed) + 1):
@@ -341,9 +350,11 @@ class Engine:
         return chunks
 
     def _choose(self, rows: list[Completion], logits_BN: Tensor) -> Tensor:
-        if len(self._banned) or any(row.logit_changes for row in rows):
+        if len(self._banned) or any(row.logit_changes or row.seen for row in rows):
             logits_BN = logits_BN.index_fill(-1, self._banned, NEVER)
         for b, row in enumerate(rows):
+            if row.seen:
+                logits_BN[b] = penalize_repetition(logits_BN[b], self._tensor(list(row.seen)), row.request.options.repetition_penalty)
             if row.logit_changes:
                 changes = torch.tensor(list(row.logit_changes.values()), device=self.device).to(logits_BN)
                 logits_BN[b, self._tensor(list(row.logit_changes))] += changes
@@ -362,7 +373,7 @@ class Engine:
         """Prompt lookup needs states that can be rewound: caches can, recurrent states cannot."""
         state = self.model.start(1)
         with torch.no_grad():
-            self.model.features(self._tensor([[PAD, PAD]]), state=state)
+            self.model.features(self._tensor([[PAD]]), state=state)
         try:
             state.back(1)
         except StateNotSupported as cannot:

@@ -6,16 +6,20 @@
     for chunk in stream(model, tokenizer, "Once upon a time"):
         print(chunk.text, end="", flush=True)
 
-A completion depends on its prompt, the options and its index among the completions of that prompt; not on other prompts, nor on batching.
+With a seed, a completion depends on its prompt, the options and its index among the completions of that prompt; not on other prompts, nor on
+batching. Without one, every prompt gets random numbers of its own, equal prompts too.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from ..data import BOS, EOS, PAD, HFTokenizer, Tokenizer
+from torch import Tensor
+
+from ..data import BOS, EOS, PAD, UNK, HFTokenizer, Tokenizer
 from ..errors import NotSupported
 from ..models import LanguageModel, eval_mode
 from .engine import Engine, EngineOptions
@@ -23,15 +27,49 @@ from .requests import Chunk, Completion, Request
 from .sampling import GenerationOptions
 
 Prompt = str | Sequence[int]
+UNKNOWN_SHOWN = 8  # unknown characters or words that a warning names
 
 
-class PromptEncoder:
+class IdEncoder:
+    """Prompts that are token ids already, without a tokenizer: completions have ids and no text, and only `eos_ids` end them."""
+
+    def __init__(self, vocab_size: int, eos_ids: Collection[int] = ()):
+        self.vocab_size, self.eos_ids = vocab_size, tuple(eos_ids)
+        self.banned_ids: tuple[int, ...] = ()
+
+    def encode(self, prompt: Prompt) -> tuple[list[int], int]:
+        """The token ids of a prompt, and how many of them at the beginning are not part of its text."""
+        if isinstance(prompt, str):
+            raise NotSupported("a text as a prompt, and no tokenizer; give token ids, or the tokenizer of the model")
+        if any(not 0 <= token < self.vocab_size for token in prompt):
+            raise NotSupported(f"a prompt of ids from {min(prompt)} to {max(prompt)}; the vocabulary is 0 to {self.vocab_size - 1}")
+        return list(prompt), 0
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""
+
+    def requests(self, prompts: Prompt | Sequence[Prompt], options: GenerationOptions | None = None) -> list[Request]:
+        """A request per prompt, all with the same options."""
+        single = isinstance(prompts, str) or (prompts and all(isinstance(one, int) for one in prompts))
+        encoded = [self.encode(prompt) for prompt in ([prompts] if single else prompts)]  # type: ignore[arg-type]
+        options = options or GenerationOptions()
+        return [Request(prompt=ids, options=options, hidden=hidden, index=index) for index, (ids, hidden) in enumerate(encoded)]
+
+    def unknown(self, text: str, ids: Sequence[int]) -> list[str]:
+        """The characters or words of a text that are not in the vocabulary."""
+        return []
+
+
+class PromptEncoder(IdEncoder):
     """Prompts to token ids, and the special tokens of a tokenizer: what begins a prompt, ends a completion, is never generated."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int):
+        super().__init__(len(tokenizer))
         self.tokenizer = tokenizer
-        roles = tokenizer.roles if isinstance(tokenizer, HFTokenizer) else {"pad": PAD, "bos": BOS, "eos": EOS}
-        self.eos_ids = tokenizer.eos_ids if isinstance(tokenizer, HFTokenizer) else (EOS,)
+        roles = tokenizer.roles if isinstance(tokenizer, HFTokenizer) else {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
+        ends = tokenizer.eos_ids if isinstance(tokenizer, HFTokenizer) else (EOS,)
+        self.eos_ids = tuple(token for token in ends if token < vocab_size)
+        self._unknown = None if roles.get("unk") in self.eos_ids else roles.get("unk")
         # special tokens that no text contains, and ids beyond the tokenizer's vocabulary
         special = {roles[role] for role in ("pad", "bos", "cls", "mask") if role in roles} - set(self.eos_ids)
         if isinstance(tokenizer, HFTokenizer) and tokenizer.banned_ids is not None:
@@ -45,28 +83,30 @@ class PromptEncoder:
             self.prefix = self.prefix_if_empty = [BOS]  # as documents begin in training
 
     def encode(self, prompt: Prompt) -> tuple[list[int], int]:
-        """The token ids of a prompt, and how many of them at the beginning are not part of its text."""
         if not isinstance(prompt, str):
-            if any(not 0 <= token < len(self.tokenizer) for token in prompt):
-                raise NotSupported(
-                    f"a prompt of ids from {min(prompt)} to {max(prompt)}; the tokenizer's vocabulary is 0 to {len(self.tokenizer) - 1}"
-                )
-            return list(prompt), 0
+            return super().encode(prompt)
         ids = self.tokenizer.encode(prompt)
         prefix = self.prefix if ids else self.prefix_if_empty
         return [*prefix, *ids], len(prefix)
 
-    def requests(self, prompts: Prompt | Sequence[Prompt], options: GenerationOptions | None = None) -> list[Request]:
-        """A request per prompt, all with the same options."""
-        single = isinstance(prompts, str) or (prompts and all(isinstance(one, int) for one in prompts))
-        encoded = [self.encode(prompt) for prompt in ([prompts] if single else prompts)]  # type: ignore[arg-type]
-        options = options or GenerationOptions()
-        return [Request(prompt=ids, options=options, hidden=hidden, index=index) for index, (ids, hidden) in enumerate(encoded)]
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids)
+
+    def unknown(self, text: str, ids: Sequence[int]) -> list[str]:
+        if self._unknown is None or self._unknown not in ids:
+            return []
+        pieces = dict.fromkeys(text if self.tokenizer.kind == "char" else text.split())
+        return [piece for piece in pieces if self._unknown in self.tokenizer.encode(piece)]
 
 
-def build_engine(model: LanguageModel, encoder: PromptEncoder, options: EngineOptions = EngineOptions()) -> Engine:  # noqa: B008  frozen
+def make_encoder(model: LanguageModel, tokenizer: Tokenizer | None) -> IdEncoder:
+    vocab_size = model.config.vocab_size
+    return IdEncoder(vocab_size) if tokenizer is None else PromptEncoder(tokenizer, vocab_size)
+
+
+def build_engine(model: LanguageModel, encoder: IdEncoder, options: EngineOptions = EngineOptions()) -> Engine:  # noqa: B008  frozen
     """An engine that decodes to text with this encoder's tokenizer and its special tokens."""
-    return Engine(model, encoder.tokenizer.decode, options, eos_ids=encoder.eos_ids, banned_ids=encoder.banned_ids)
+    return Engine(model, encoder.decode, options, eos_ids=encoder.eos_ids, banned_ids=encoder.banned_ids)
 
 
 def best_completions(request: Request) -> list[Completion]:
@@ -79,22 +119,40 @@ def best_completions(request: Request) -> list[Completion]:
 
 def generate(
     model: LanguageModel,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     prompts: Prompt | Sequence[Prompt],
     options: GenerationOptions | None = None,
     engine_options: EngineOptions | None = None,
 ) -> list[list[Completion]]:
-    """The `n` completions of each prompt, in the order of the prompts. A prompt is a text or a list of token ids."""
-    encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-    requests = encoder.requests(prompts, options)
+    """The `n` completions of each prompt, in the order of the prompts. A prompt is a text or a list of token ids.
+
+    Without a tokenizer prompts are ids, completions have ids only, and nothing ends them before `max_tokens`.
+    """
+    encoder = make_encoder(model, tokenizer)
+    requests = _checked_requests(model, encoder, prompts, options)
     for _ in _chunks(model, encoder, requests, engine_options):
         pass
     return [best_completions(request) for request in requests]
 
 
+def generate_ids(
+    model: LanguageModel,
+    ids: Tensor | Sequence[int] | Sequence[Sequence[int]],
+    options: GenerationOptions | None = None,
+    *,
+    eos_ids: Collection[int] = (),
+) -> list[list[int]]:
+    """The new token ids of each row, `n` lists per prompt; a row ends after one of `eos_ids`. `model.generate(ids, …)` calls this."""
+    encoder = IdEncoder(model.config.vocab_size, eos_ids)
+    requests = _checked_requests(model, encoder, ids.tolist() if isinstance(ids, Tensor) else ids, options)
+    for _ in _chunks(model, encoder, requests, None):
+        pass
+    return [completion.ids for request in requests for completion in best_completions(request)]
+
+
 def stream(
     model: LanguageModel,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     prompts: Prompt | Sequence[Prompt],
     options: GenerationOptions | None = None,
     engine_options: EngineOptions | None = None,
@@ -107,8 +165,8 @@ def stream(
         raise NotSupported(
             f"best_of={options.best_of} with n={options.n} cannot be streamed: the best are known at the end; call generate instead"
         )
-    encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-    return _chunks(model, encoder, encoder.requests(prompts, options), engine_options)
+    encoder = make_encoder(model, tokenizer)
+    return _chunks(model, encoder, _checked_requests(model, encoder, prompts, options), engine_options)
 
 
 def few_shot(
@@ -129,7 +187,32 @@ def few_shot(
     return "\n\n".join([*([instruction] if instruction else []), *shots, f"{input_label}: {query}\n{output_label}:"])
 
 
-def _chunks(model: LanguageModel, encoder: PromptEncoder, requests: list[Request], engine_options: EngineOptions | None) -> Iterator[Chunk]:
+def _checked_requests(
+    model: LanguageModel, encoder: IdEncoder, prompts: Prompt | Sequence[Prompt], options: GenerationOptions | None
+) -> list[Request]:
+    """A request per prompt, with warnings about what is probably not meant."""
+    requests = encoder.requests(prompts, options)
+    options = options or GenerationOptions()
+    if options.stop and not isinstance(encoder, PromptEncoder):
+        raise NotSupported(f"stop={options.stop!r} without a tokenizer, so there is no text to find it in; use eos_ids")
+    if options.num_completions > 1 and options.temperature == 0:
+        _warn(f"{options.num_completions} completions per prompt at temperature 0 are all the same; raise the temperature")
+    texts = [prompts] if isinstance(prompts, str) else [prompt for prompt in prompts if isinstance(prompt, str)]
+    unknown = dict.fromkeys(piece for text in texts for piece in encoder.unknown(text, encoder.encode(text)[0]))
+    if unknown:
+        shown = ", ".join(map(repr, list(unknown)[:UNKNOWN_SHOWN])) + (", …" if len(unknown) > UNKNOWN_SHOWN else "")
+        _warn(f"{len(unknown)} of the prompt's characters or words are not in the vocabulary, and are read as ⟨unk⟩: {shown}")
+    longest = max((len(request.prompt) for request in requests), default=0)
+    if longest > model.max_length:
+        _warn(f"a prompt of {longest} tokens; this model reads the last ones only, at most {model.max_length}")
+    return requests
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=4)  # where generate or stream was called
+
+
+def _chunks(model: LanguageModel, encoder: IdEncoder, requests: list[Request], engine_options: EngineOptions | None) -> Iterator[Chunk]:
     """All chunks of the completions of these requests, as an engine of their own generates them."""
     engine_options = engine_options or EngineOptions()
     most = max((request.options.num_completions for request in requests), default=1)

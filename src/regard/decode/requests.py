@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..errors import NotSupported
-from .sampling import DEFAULT_MAX_TOKENS, GenerationOptions, Uniforms
+from .sampling import DEFAULT_MAX_TOKENS, GenerationOptions, Uniforms, new_seed, row_number
 
 Decode = Callable[[list[int]], str]
 FinishReason = Literal["stop", "length"]
@@ -32,17 +32,18 @@ class Request:
     hidden: int = 0  # tokens at the beginning of the prompt that an echo leaves out
     index: int = 0  # of the prompt, among those submitted together
     completions: list[Completion] = field(default_factory=list, init=False)
+    seed: int = field(default=0, init=False)  # of its random numbers: the options', or a new one
     prompt_scores: list[Scores] = field(default_factory=list, init=False)  # of an echoed prompt's tokens from the second on
 
     def __post_init__(self) -> None:
         if not len(self.prompt):
             raise NotSupported("an empty prompt; a model continues at least one token, if only the one that begins a text")
+        self.seed = new_seed() if self.options.seed is None else self.options.seed
 
-    def max_tokens(self, available: int) -> int:
-        """The maximum number of new tokens per completion, if prompt and completion may have `available` tokens."""
-        if self.options.max_tokens is not None:
-            return self.options.max_tokens
-        return max(1, min(DEFAULT_MAX_TOKENS, available - len(self.prompt)))
+    @property
+    def max_tokens(self) -> int:
+        """The maximum number of new tokens per completion."""
+        return DEFAULT_MAX_TOKENS if self.options.max_tokens is None else self.options.max_tokens
 
     @property
     def cancelled(self) -> bool:
@@ -70,15 +71,16 @@ class Chunk(NamedTuple):
 class Completion:
     """One completion of a request, in progress or finished. It has its own random numbers, text and end, whatever else is in the batch."""
 
-    def __init__(self, request: Request, index: int, max_tokens: int, decode: Decode, eos_ids: frozenset[int]):
+    def __init__(self, request: Request, index: int, decode: Decode, eos_ids: frozenset[int]):
         self.request, self.index = request, index
-        self.max_tokens = max_tokens
+        self.max_tokens = request.max_tokens
         self.ids: list[int] = []  # all tokens generated, including the end token and those of a stop string
         self.log_prob = 0.0  # of the ids
         self.logprobs: list[TokenLogprob] = []  # of the tokens of the text, if requested
         self.finish_reason: FinishReason | None = None
         self.cancelled = False
         self.logit_changes = dict(request.options.logit_bias)  # biases less penalties, by token id
+        self.seen = dict.fromkeys(request.prompt) if request.options.repetition_penalty != 1 else {}  # tokens to penalize, in order
         self._eos_ids = eos_ids
         self._filter = StopFilter(request.options.stop)
         self._detokenizer = _detokenizer_after(decode, [] if request.options.echo else list(request.prompt[-CONTEXT:]))
@@ -100,13 +102,18 @@ class Completion:
         return self.ids[-1] if self.ids else self.request.prompt[-1]
 
     @property
-    def tokens_held(self) -> int:
-        """The largest number of tokens its cache may have to hold."""
-        return len(self.request.prompt) + self.max_tokens
+    def length(self) -> int:
+        """Tokens of the prompt and the completion so far."""
+        return len(self.request.prompt) + len(self.ids)
+
+    def tokens_from(self, start: int) -> list[int]:
+        """Prompt and completion so far, from a position on."""
+        prompt = self.request.prompt
+        return [*prompt[start:], *self.ids[max(0, start - len(prompt)) :]]
 
     def next_uniform(self) -> float:
         """The next of its random numbers."""
-        self._uniforms = self._uniforms or Uniforms(self.request.options.seed, [self.index])
+        self._uniforms = self._uniforms or Uniforms(self.request.seed, [row_number(self.request.prompt, self.index)])
         return float(self._uniforms.next([0]))
 
     def start(self) -> Chunk:
@@ -131,6 +138,8 @@ class Completion:
         options = self.request.options
         self.ids.append(token)
         self.log_prob += log_prob
+        if options.repetition_penalty != 1:
+            self.seen[token] = None
         if options.presence_penalty or options.frequency_penalty:
             first = self.ids.index(token) == len(self.ids) - 1
             change = self.logit_changes.get(token, 0.0)

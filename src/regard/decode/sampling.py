@@ -1,11 +1,16 @@
 r"""Sampling: the options of a completion, and how the next token is drawn from the logits.
 
-Order of operations: temperature (logits / τ) → top-k → top-p → min-p → softmax → draw.
+Order of operations: repetition penalty → logit biases, presence and frequency penalties → temperature (logits / τ) → top-k → top-p → min-p →
+softmax → draw.
+
+The default temperature is 1 for every function, command and route: samples of the model's own distribution, as with OpenAI and transformers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +43,7 @@ class Sampling:
     """Sample from the fewest most likely tokens whose probabilities add up to p; 1 keeps all."""
     min_p: float = 0.0
     """Sample from tokens at least this fraction as likely as the most likely one; 0 keeps all."""
-    seed: int = 0
+    seed: int | None = 0
     """Seed for sampling; the same seed gives the same text."""
     max_tokens: int | RelativeLength | None = None
     """Maximum number of new tokens, the end token included; by default the source length + 50."""
@@ -62,12 +67,12 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions(Sampling):
-    """How a language model completes prompts. The default is greedy decoding of one completion per prompt."""
+    """How a language model completes prompts. The defaults draw one completion per prompt from the model's own distribution."""
 
-    temperature: float = 0.0
-    """Sampling temperature; 0 always takes the most likely token."""
+    seed: int | None = None
+    """Seed for sampling: the same seed gives the same completions of a prompt, and others of another one; by default a new one per prompt."""
     max_tokens: int | None = None
-    """Maximum number of new tokens per completion; by default 100, or fewer where the context length leaves less."""
+    """Maximum number of new tokens per completion; by default 100. Beyond the context length the oldest tokens are dropped."""
     n: int = 1
     """Number of completions per prompt."""
     best_of: int | None = None
@@ -78,6 +83,8 @@ class GenerationOptions(Sampling):
     """Subtracted from the logit of every token generated before."""
     frequency_penalty: float = 0.0
     """Subtracted from the logit of a token once for each time it was generated."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens in the prompt or generated before, and multiplies negative ones; 1 turns it off."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of tokens, by token id."""
     logprobs: int | None = None
@@ -94,6 +101,8 @@ class GenerationOptions(Sampling):
             raise self._bad("stop", f"a tuple of strings; write stop=({self.stop!r},)")
         if "" in self.stop:
             raise self._bad("stop", "no empty stop string, which would end every completion at once")
+        if not 0.01 <= self.repetition_penalty <= 100:  # beyond, logits could overflow
+            raise self._bad("repetition_penalty", "0.01 to 100; 1 turns it off")
         if self.logprobs is not None and self.logprobs < 0:
             raise self._bad("logprobs", "at least 0, or None for no log-probabilities")
 
@@ -106,6 +115,12 @@ class GenerationOptions(Sampling):
 def full_precision(logits_BN: Tensor) -> Tensor:
     """Logits in float32 or better: sums over a vocabulary lose too much in half precision."""
     return logits_BN if logits_BN.dtype == torch.float64 else logits_BN.float()
+
+
+def penalize_repetition(logits_N: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Tokens that were seen become less likely by a factor, whatever the sign of their logits (Keskar et al. 2019, arXiv:1909.05858)."""
+    found = logits_N[seen]
+    return logits_N.index_copy(0, seen, torch.where(found > 0, found / penalty, found * penalty))
 
 
 def top_k(logits_BN: Tensor, k: int) -> Tensor:
@@ -164,7 +179,8 @@ class Uniforms:
     They are drawn on the CPU, so a seed gives the same text on every device.
     """
 
-    def __init__(self, seed: int, numbers: Sequence[int]):
+    def __init__(self, seed: int | None, numbers: Sequence[int]):
+        seed = new_seed() if seed is None else seed
         self._generators = [torch.Generator().manual_seed(_row_seed(seed, number)) for number in numbers]
         self._buffer_BC = torch.empty(len(numbers), 0, dtype=torch.float64)
         self._used = 0
@@ -176,6 +192,15 @@ class Uniforms:
             self._buffer_BC, self._used = torch.stack(drawn), 0
         self._used += 1
         return self._buffer_BC[rows, self._used - 1]
+
+
+def new_seed() -> int:
+    return secrets.randbits(63)
+
+
+def row_number(prompt: Sequence[int], index: int) -> int:
+    """The row number of the index-th completion of a prompt: with one seed, different prompts get different random numbers, in any batch."""
+    return int.from_bytes(hashlib.blake2b(array("q", [index, *prompt]).tobytes(), digest_size=8).digest(), "big")
 
 
 def _row_seed(seed: int, number: int) -> int:

@@ -11,6 +11,8 @@ document number of every token, documents packed into one row do not attend to e
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -55,6 +57,14 @@ class LanguageModel(Model):
     def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
         """One token per row; the state advances. There is no source to have weights over; `regard.capture` shows the weights of all layers."""
         return Step(self.logits(self.features(token_B[:, None], state=state)[:, 0]), None)
+
+    def generate(
+        self, ids: Tensor | Sequence[int] | Sequence[Sequence[int]], *, eos_ids: Collection[int] = (), **options: Any
+    ) -> list[list[int]]:
+        """The new token ids of each row of ids; the options are those of `decode.GenerationOptions`, such as `max_tokens=100, temperature=0.8`."""
+        decode = importlib.import_module("..decode", __package__)  # it builds on models: found when called, not imported
+        found: list[list[int]] = decode.generate_ids(self, ids, decode.GenerationOptions(**options), eos_ids=eos_ids)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,13 @@
 | route | what it does |
 |---|---|
 | `POST /v1/completions` | completes prompts, in one response or as server-sent events |
+| `POST /v1/chat/completions` | continues a conversation, by the tokenizer's chat template |
+| `POST /v1/embeddings` | texts as vectors; of encoders, too |
 | `POST /v1/attention` | completes one prompt, and returns the attention weights of its layers |
 | `GET /v1/models` | the model served |
 | `GET /metrics` | metrics in Prometheus' text format |
 | `GET /health` | whether the server is alive; needs no API key |
+| `GET /` | a page that says so; needs no API key |
 
 Routes validate, submit and stream; one thread owns the model and decodes all completions together (`decode.Engine`).
 """
@@ -15,17 +18,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..data import Tokenizer
 from ..decode import EngineOptions, PromptEncoder, build_engine, quantize
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
-from ..models import LanguageModel
+from ..models import LanguageModel, TextEncoder
 
 
 def serve(
-    load: Callable[[], tuple[LanguageModel, Tokenizer]],
+    load: Callable[[], tuple[LanguageModel | TextEncoder, Tokenizer]],
     name: str,
     *,
     host: str = "127.0.0.1",
@@ -33,29 +36,47 @@ def serve(
     key: str | None = None,
     dtype: ParameterDtype = "float32",
     engine_options: EngineOptions | None = None,
+    cors: Sequence[str] = (),
+    access_log: bool = False,
+    request_seconds: float = 600.0,
 ) -> None:
     """Serve the model that `load` returns until SIGTERM or Ctrl-C; running completions are finished first.
 
-    `key` is the API key that clients must send; without one the server accepts requests from this machine only.
+    `key` is the API key that clients must send; without one the server accepts requests from this machine only. Web pages may use it if
+    their origin is one of `cors`. `access_log` prints a line per request to standard error.
     """
     try:
+        import jinja2
         import prometheus_client
         import starlette
         import uvicorn
     except ImportError as missing:
         raise NotSupported(f"serving needs {missing.name}, which is not installed: pip install 'regard[serve]'") from missing
+    from .access import check_origins
     from .app import Service
+    from .connections import Timeouts
     from .server import bind, build_server, check_address
+    from .service import ModelService
 
     check_address(host, key)
+    check_origins(cors, key)
+    if not request_seconds > 0:
+        raise NotSupported(f"a time limit of {request_seconds} seconds per request; expected more than 0")
     model, tokenizer = load()
-    encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-    service = Service(build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions()), encoder, name)
+    timeouts = Timeouts(request=request_seconds)
+    service: ModelService
+    if isinstance(model, LanguageModel):
+        encoder = PromptEncoder(tokenizer, model.config.vocab_size)
+        service = Service(build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions()), encoder, name, timeouts)
+    elif dtype != "float32":
+        raise NotSupported(f"dtype {dtype} of an encoder; expected float32")
+    else:
+        service = ModelService(model.eval(), tokenizer, name, timeouts=timeouts)
     bound = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
     access = "with an API key" if key else "no API key, this machine only"
-    print(f"{name} at {url}/v1/completions; context of {service.limits.context_length} tokens, {access}", flush=True)
+    print(f"{name} at {url}/v1; context of {service.limits.context_length} tokens, {access}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn has handled it by then; the process exits with 0
     with contextlib.suppress(KeyboardInterrupt):
-        build_server(service, key).run([bound])
+        build_server(service, key, cors=cors, access_log=access_log).run([bound])
     print("stopped", flush=True)

@@ -13,7 +13,14 @@ from ..data import Tokenizer
 from ..decode import Request, TokenLogprob
 from ..decode.requests import BROKEN
 
-TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+    504: "server_error",
+}
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
@@ -38,6 +45,10 @@ class CompletionResponse:
         logprobs = self._logprobs_object(tokens, before) if self._logprobs else None
         return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish_reason}
 
+    def chunk(self, index: int, text: str, tokens: Sequence[TokenLogprob], finish_reason: str | None, before: int) -> dict[str, Any]:
+        """A choice of an event: what was added."""
+        return self.choice(index, text, tokens, finish_reason, before)
+
     def body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self._head, "choices": choices, **more}
 
@@ -61,6 +72,34 @@ class CompletionResponse:
             "top_logprobs": [top(one) for one in tokens],
             "text_offset": [before + one.offset for one in tokens],
         }
+
+
+class ChatResponse(CompletionResponse):
+    """The same for a chat: messages instead of texts, and log-probabilities as objects per token."""
+
+    def __init__(self, model: str, tokenizer: Tokenizer, texts: dict[int, str], logprobs: bool, stream: bool):
+        super().__init__(model, tokenizer, texts, logprobs)
+        kind = "chat.completion.chunk" if stream else "chat.completion"
+        self._head |= {"id": f"chatcmpl-{secrets.token_hex(12)}", "object": kind}
+        self._begun: set[int] = set()  # choices whose role was sent
+
+    def choice(self, index: int, text: str, tokens: Sequence[TokenLogprob], finish_reason: str | None, before: int) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": self._content(tokens), "finish_reason": finish_reason}
+
+    def chunk(self, index: int, text: str, tokens: Sequence[TokenLogprob], finish_reason: str | None, before: int) -> dict[str, Any]:
+        delta = {"content": text} if index in self._begun else {"role": "assistant", "content": text}
+        self._begun.add(index)
+        return {"index": index, "delta": delta, "logprobs": self._content(tokens), "finish_reason": finish_reason}
+
+    def _content(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        def one(token: int, log_prob: float | None) -> dict[str, Any]:
+            text = self._text(token)
+            return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
+
+        if not self._logprobs:
+            return None
+        return {"content": [{**one(t.id, t.log_prob), "top_logprobs": [one(*other) for other in t.top]} for t in tokens], "refusal": None}
 
 
 def usage(requests: Sequence[Request]) -> dict[str, int]:

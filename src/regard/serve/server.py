@@ -1,4 +1,11 @@
-"""The HTTP server: its address, the API key that a public address needs, timeouts for slow clients, and shutdown."""
+"""The HTTP server: its address, the API key that a public address needs, limits for slow clients, and shutdown.
+
+It is uvicorn with h11, in this process, because the model is in this process: granian and hypercorn start workers of their own, and of the
+three none limits connections per address, gives new clients precedence over silent ones, or limits the time for headers, a body and a whole
+request together. h11 parses, with its limit for headers that never end; uvicorn's settings bound the kernel's queue, idle connections and
+shutdown; what neither can do is `GuardedProtocol` (timers) and `Connections` (who gives way). What a request may contain is checked in
+`access`, and how much may arrive in `bodies`.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +14,45 @@ import ipaddress
 import json
 import logging
 import socket
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import NotSupported
-from .app import Service
+from .connections import Capacity, Connections, Listener, Timeouts, find_capacity
 from .responses import ApiError
 
-MAX_CONNECTIONS = 1000
+GRACE = 30.0  # seconds after the time limit of a request, in which its client can be told
+MAX_HEADERS_SIZE = 16_384  # bytes
+log = logging.getLogger("regard.serve")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timeouts:
-    """Timeouts of connections, in seconds."""
+class Application(Protocol):
+    """What is served."""
 
-    headers: float = 10.0  # for the next request to begin, and for its headers to arrive
-    write: float = 20.0  # that a client may not read what was sent
-    shutdown: int = 60  # for running completions to end
+    timeouts: Timeouts
+
+    def app(self, key: str | None = None, *, cors: Sequence[str] = (), access_log: bool = False) -> ASGIApp: ...
 
 
-def build_server(service: Service, key: str | None, timeouts: Timeouts = Timeouts()) -> uvicorn.Server:  # noqa: B008  frozen
+def build_server(
+    service: Application, key: str | None, *, cors: Sequence[str] = (), access_log: bool = False, capacity: Capacity | None = None
+) -> uvicorn.Server:
     """The server of a service, not yet running."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    protocol: Any = partial(TimeoutProtocol, timeouts=timeouts)
-    return uvicorn.Server(
+    capacity, timeouts = capacity or find_capacity(), service.timeouts
+    protocol: Any = partial(GuardedProtocol, timeouts=timeouts, open_connections=Connections(capacity.connections))
+    return GuardedServer(
         uvicorn.Config(
-            service.app(key), http=protocol, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
-            h11_max_incomplete_event_size=16_384, timeout_graceful_shutdown=timeouts.shutdown, proxy_headers=False,
+            service.app(key, cors=cors, access_log=access_log), http=protocol, ws="none", lifespan="on", log_config=None, access_log=False,
+            server_header=False, h11_max_incomplete_event_size=MAX_HEADERS_SIZE, timeout_graceful_shutdown=timeouts.shutdown,
+            timeout_keep_alive=max(1, int(timeouts.headers)), proxy_headers=False, backlog=capacity.backlog,
         )
     )  # fmt: skip
 
@@ -71,57 +85,88 @@ def _is_local(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket."""
+    """A bound socket; uvicorn makes it listen, with its backlog."""
     if not 0 <= port < 65536:
         raise NotSupported(f"port {port}; expected 0 to 65535")
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=256)
+        bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise NotSupported(f"cannot listen at {host}:{port}: {error.strerror}; choose another --port or --host") from error
+    return Listener(bound.family, bound.type, bound.proto, fileno=bound.detach())
 
 
-class TimeoutProtocol(H11Protocol):
-    """HTTP with timeouts: requests must begin and headers arrive in time, and responses must be read."""
+class GuardedServer(uvicorn.Server):
+    """A server that reports a lack of file descriptors in one line; asyncio tries again after a second."""
 
-    def __init__(self, *args: Any, timeouts: Timeouts, **options: Any):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_report)
+        await super().startup(sockets)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if isinstance(context.get("exception"), OSError) and "accept" in str(context.get("message")):
+        log.warning("no new connections for a second: %s", context["exception"])
+    else:
+        loop.default_exception_handler(context)
+
+
+class GuardedProtocol(H11Protocol):
+    """HTTP with timeouts: requests must begin and headers arrive in time, responses must be read, and all of it must end in time."""
+
+    def __init__(self, *args: Any, timeouts: Timeouts, open_connections: Connections, **options: Any):
         super().__init__(*args, **options)
-        self._timeouts = timeouts
-        self._reading: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
+        self.address = ""
+        self._timeouts, self._open = timeouts, open_connections
+        self._began = time.monotonic()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when the client has owed a complete request."""
+        cycle = self.cycle
+        return self._began if cycle is None or cycle.response_complete or cycle.more_body else None
+
+    def abort(self) -> None:
+        self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        self.address = self.client[0] if self.client else ""
+        if self._open.add(self):
+            self._start("headers", self._timeouts.headers)
+        else:
             transport.abort()
-        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        self.resume_writing()
+        self._open.discard(self)
+        for name in list(self._timers):
+            self._stop(name)
+        super().resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         try:
             super().data_received(data)
         except (UnicodeDecodeError, h11.ProtocolError):  # a path that is not ASCII, an error after an error
-            self.transport.abort()
+            self.abort()
             return
-        self._stop_timer_while_responding()
+        self._on_request()
 
     def on_response_complete(self) -> None:
-        self._start_timer()
+        self._began = time.monotonic()
+        self._stop("request")
+        self._start("headers", self._timeouts.headers)
         super().on_response_complete()
-        self._stop_timer_while_responding()  # a pipelined request has begun
+        self._on_request()  # a pipelined one
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._writing = self._writing or self.loop.call_later(self._timeouts.write, self.transport.abort)
+        if "write" not in self._timers:
+            self._start("write", self._timeouts.write)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
+        self._stop("write")
 
     def send_400_response(self, msg: str) -> None:
         body = json.dumps(ApiError("this is not HTTP", code="bad_request").body()).encode()
@@ -133,16 +178,19 @@ class TimeoutProtocol(H11Protocol):
             pass  # a response has been started already
         self.transport.close()
 
-    def _stop_timer_while_responding(self) -> None:
+    def _on_request(self) -> None:
+        """While a request is being answered, its own timer runs instead of the one for headers."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_timer()
+            self._stop("headers")
             self._unset_keepalive_if_required()
+            if "request" not in self._timers:
+                self._start("request", self._timeouts.request + GRACE)
 
-    def _start_timer(self) -> None:
-        self._stop_timer()
-        self._reading = self.loop.call_later(self._timeouts.headers, self.transport.abort)
+    def _start(self, name: str, seconds: float) -> None:
+        self._stop(name)
+        self._timers[name] = self.loop.call_later(seconds, self.abort)
 
-    def _stop_timer(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+    def _stop(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()

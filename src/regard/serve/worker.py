@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 
-from ..decode import Chunk, Completion, Engine, Request
+from ..decode import Chunk, Completion, Engine, EngineOptions, Request
 from ..errors import NotSupported, QueueFull
 from .responses import MODEL_FAILED, ApiError, queue_full
 
@@ -62,6 +62,7 @@ class Job:
         self._news = asyncio.Event()
         self._error: ApiError | None = None
         self._closed = False
+        self._deadline: asyncio.TimerHandle | None = None
         self._started, self._first = time.perf_counter(), True
 
     @property
@@ -85,10 +86,16 @@ class Job:
         self._error = error
         self._news.set()
 
+    def fail_after(self, seconds: float) -> None:
+        error = ApiError(f"the request took longer than {seconds:g} seconds; lower max_tokens or n", status=504, code="timeout")
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.fail, error)
+
     def close(self) -> None:
         """Nobody reads any further: unfinished completions are cancelled."""
         if not self._closed:
             self._closed = True
+            if self._deadline is not None:
+                self._deadline.cancel()
             self._worker.release(self)
             self._news.set()
 
@@ -105,13 +112,32 @@ class Job:
                 yield chunk
 
 
+class NoEngine:
+    """In place of an engine, for models that generate no text: nothing is ever running."""
+
+    busy, running, queued = False, 0, 0
+
+    def __init__(self, options: EngineOptions):
+        self.options = options
+
+    def submit(self, request: Request) -> list[Completion]:
+        raise NotSupported("this model generates no text")
+
+    def cancel(self, completion: Completion) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def step(self) -> list[Chunk]:
+        return []
+
+
 class Worker:
     """The thread, and the number of prompts it has accepted."""
 
-    def __init__(self, engine: Engine, metrics: Metrics):
+    def __init__(self, engine: Engine | NoEngine, metrics: Metrics):
         self.engine, self.metrics = engine, metrics
         self.open = 0  # prompts and other tasks accepted and not finished
-        self.arriving = 0  # requests whose bodies are being received or tokenized
+        self.preparing = 0  # requests that are being tokenized
         self.max_open = engine.options.max_queue + engine.options.max_batch
         self._inbox: deque[Callable[[], None]] = deque()
         self._awake = threading.Condition()
@@ -141,19 +167,20 @@ class Worker:
         return not (self.open or self.engine.busy or self._jobs)
 
     @contextmanager
-    def receiving(self) -> Iterator[None]:
-        """While a request is received: these count towards the maximum too."""
-        if self.open + self.arriving >= self.max_open:
-            raise queue_full(f"the queue is full: {self.open} prompts are open and {self.arriving} requests are arriving; try again later")
-        self.arriving += 1
+    def prepare(self) -> Iterator[None]:
+        """While a request is tokenized: these count towards the maximum too. A body that is still arriving is no work, and does not count."""
+        if self.open + self.preparing >= self.max_open:
+            raise queue_full(f"the queue is full: {self.open} prompts are open and {self.preparing} are being read; try again later")
+        self.preparing += 1
         try:
             yield
         finally:
-            self.arriving -= 1
+            self.preparing -= 1
 
-    async def submit(self, requests: Sequence[Request]) -> Job:
-        """A job for the completions of all of these requests, or an ApiError."""
+    async def submit(self, requests: Sequence[Request], seconds: float) -> Job:
+        """A job for the completions of all of these requests, which fails after so many seconds; or an ApiError."""
         job = Job(self, requests)
+        job.fail_after(seconds)
         self._reserve(len(requests))
 
         def submit() -> None:

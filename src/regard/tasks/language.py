@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,7 +109,8 @@ class Language(TextTask[LanguageOptions]):
         return Report(metrics=found.metrics(), notes=notes, details=counts)
 
     def predict(self, run: Run[LanguageModel], inputs: Sequence[str], options: GenerationOptions) -> list[Prediction]:
-        """Completions, a line each; `regard complete` prints them as they come."""
+        """Completions, a line each; `regard complete` prints them as they come. Without a seed it is 0: predictions can be repeated."""
+        options = replace(options, seed=0) if options.seed is None else options
         answers = []
         for completions in generate(run.model, run.processor.tokenizer, list(inputs), options):
             texts = [completion.text for completion in completions]
