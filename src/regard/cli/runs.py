@@ -5,12 +5,14 @@ from __future__ import annotations
 import json as json_
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tyro.conf import Positional
 
+from ..look import keep_inputs
 from ..runs import Run, read_config, read_json
 from ..tasks import NoOptions, Task, attention_maps, evaluate, find_task, predict
 from ._command import Command, check_writable, parse
@@ -117,31 +119,48 @@ class Predict(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Look(RunCommand[TaskOptions]):
-    """Attention maps of a run while it reads a text, and of a translator while it writes: a heat map here, and a PNG file if asked.
+    """Attention maps of a run while it reads a text, and of a translator while it writes: in the browser, or here as a heat map.
 
-    As in:  regard look runs/numbers "twenty-one" --png map.png
-            regard look runs/book "Once upon a time" --layer 0 --head 2
+    As in:  regard look runs/numbers
+            regard look runs/numbers "twenty-one" --html map.html
+            regard look runs/book "Once upon a time" --layer 0 --head 2 --png map.png
     """
 
-    text: Positional[str]
-    """What to read or to translate (a tab between the two texts of a pair)."""
+    text: Positional[str | None] = None
+    """What to read or to translate (a tab between the two texts of a pair); the explorer opens in the browser if not given."""
     layer: str | None = None
     """Number or name, * for any part of it; if not given, the alignment of a translator, else the last layer here and all in the picture."""
     head: int | None = None
     """Number; if not given, the mean of all heads here, and all of them in the picture."""
     png: Path | None = None
     """Also write the picture to this file."""
+    html: Path | None = None
+    """Write the explorer to this file, which opens without a server or a network; all layers unless --layer is given."""
+    port: int = 0
+    """Port of the explorer without a text; 0: a free one."""
+    no_browser: bool = False
+    """Print the address of the explorer and do not open a browser."""
 
     @classmethod
     def options_of(cls, task: type[Task[Any]]) -> type[Any]:
         return task.LookOptions
 
     def use(self, run: Run[Any]) -> None:
+        if self.text is None:
+            from ..serve import explore
+
+            return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)
         check_writable(self.png, "--png", ".png")
+        check_writable(self.html, "--html", ".html")
         layers = int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer
-        text, maps = attention_maps(run, self.text, "*" if layers is None and self.head is not None else layers, None, self.task)
+        everything = layers is None and (self.head is not None or self.html is not None)
+        with keep_inputs() if self.html is not None else nullcontext():
+            text, maps = attention_maps(run, self.text, "*" if everything else layers, None, self.task)
         if text:
             print(text)
+        if self.html is not None:
+            print(f"wrote {maps.save_html(self.html, title=self.folder.resolve().name, text=self.text)}")
+            return
         for name in maps.layers if self.layer is not None else maps.layers[-1:]:
             maps.show(name, self.head)
         if self.png is not None:

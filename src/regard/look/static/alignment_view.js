@@ -1,6 +1,6 @@
 // Source above, target below, and links between them: for translation, and for any two texts of which one attends to the other.
 
-import { element, formatWeight, readable, svgElement } from "./dom.js";
+import { element, formatWeight, svgElement, tokenText } from "./dom.js";
 import { tokenLine } from "./text_view.js";
 
 const MOST = 400; // tokens per side
@@ -78,7 +78,7 @@ function best(table, reader, values) {
   const rows = reader.queryLabels.map((label, i) => {
     const row = values.subarray(i * reader.columns, (i + 1) * reader.columns);
     const at = row.indexOf(Math.max(...row));
-    return element("tr", {}, element("th", { scope: "row", dir: "auto" }, readable(label)), element("td", { dir: "auto" }, readable(reader.keyLabels[at])), element("td", { class: "rx-number" }, formatWeight(Number(row[at].toFixed(4)))));
+    return element("tr", {}, element("th", { scope: "row", dir: "auto" }, tokenText(label)), element("td", { dir: "auto" }, tokenText(reader.keyLabels[at])), element("td", { class: "rx-number" }, formatWeight(Number(row[at].toFixed(4)))));
   });
   const head = ["Target", "Attends most to", "Weight"].map((name) => element("th", { scope: "col" }, name));
   table.replaceChildren(element("caption", {}, "Strongest link of each target token"), element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));

@@ -3,7 +3,7 @@
 
 const STOPS = {
   light: {
-    sequential: ["#ffffff", "#dceaf6", "#abcde8", "#62a3d0", "#2470ae", "#0b3a74", "#06214a"],
+    sequential: ["#ffffff", "#d3e5f5", "#a3c8e6", "#5b9fce", "#2470ae", "#0b3f7c", "#04132e"],
     diverging: ["#7a3502", "#c4690f", "#f2b76c", "#fbfbfb", "#8cbede", "#2f78b7", "#073a6d"],
   },
   dark: {

@@ -41,6 +41,11 @@ export function readable(label, longest = 24) {
   return points.length <= longest ? text : points.slice(0, longest - 1).join("") + "…";
 }
 
+export function tokenText(label, longest = 40) {
+  // A token among others: the space that many tokenizers begin a word with is left out, as tokens stand apart anyway.
+  return readable(label.replace(/^[ \u2581\u0120](?=\S)/, ""), longest);
+}
+
 export function formatWeight(value) {
   // As many digits as a float32 has, without needless zeros.
   if (!Number.isFinite(value)) return "–";

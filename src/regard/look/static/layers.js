@@ -66,7 +66,7 @@ export class AllowedLayer extends Layer {
   }
 
   async range() {
-    return { top: 1.6, signed: false }; // allowed pairs in the middle of the palette, not as loud as a weight of one
+    return { top: 2.4, signed: false }; // allowed pairs in the middle of the palette, not as loud as a weight of one
   }
 
   async paint(level, i, j, painter) {

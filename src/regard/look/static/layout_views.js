@@ -1,6 +1,6 @@
 // Keys that are no sequence: patches of an image, nodes of a graph.
 
-import { element, formatWeight, readable, svgElement } from "./dom.js";
+import { element, formatWeight, svgElement, tokenText } from "./dom.js";
 import { cssColour } from "./colour.js";
 
 export const imageView = {
@@ -58,7 +58,7 @@ export const imageView = {
         context.strokeRect((own % columns) * size + 1, Math.floor(own / columns) * size + 1, size - 2, size - 2);
       }
       const prefix = before ? `; ${formatWeight(Number(values.subarray(0, before).reduce((a, b) => a + b, 0).toFixed(3)))} on the ${before} token${before > 1 ? "s" : ""} before the grid` : "";
-      name.textContent = `Query ${readable(reader.queryLabels[query], 40)}: largest weight ${range.top.toFixed(4)}${prefix}`;
+      name.textContent = `Query ${tokenText(reader.queryLabels[query], 40)}: largest weight ${range.top.toFixed(4)}${prefix}`;
     }
     const redraw = () => draw().catch(app.report);
     redraw();
@@ -91,7 +91,7 @@ export const graphView = {
       const weight = ([i, j]) => values[i * reader.columns + j] ?? 0;
       const top = edges.reduce((most, edge) => Math.max(most, Math.abs(weight(edge))), 0) || 1;
       const lines = edges.filter(([i, j]) => i !== j && (query === null || i === query)).map(([i, j]) => edgeLine(points[i], points[j], Math.abs(weight([i, j])) / top, query === i, `${reader.queryLabels[i]} → ${reader.keyLabels[j]}: ${formatWeight(weight([i, j]))}`));
-      const nodes = points.map(([x, y], n) => node(x, y, n, readable(reader.keyLabels[n] ?? String(n), 12), query === n, () => app.set({ query: query === n ? null : n, direction: "out" })));
+      const nodes = points.map(([x, y], n) => node(x, y, n, tokenText(reader.keyLabels[n] ?? String(n), 12), query === n, () => app.set({ query: query === n ? null : n, direction: "out" })));
       const focused = [...drawing.querySelectorAll(".rx-node")].indexOf(document.activeElement);
       drawing.replaceChildren(...lines, ...nodes);
       if (focused >= 0) drawing.querySelectorAll(".rx-node")[focused]?.focus();

@@ -1,6 +1,6 @@
 // Lines from queries to keys, as thick as their weight.
 
-import { element, readable, svgElement } from "./dom.js";
+import { element, svgElement, tokenText } from "./dom.js";
 
 const MOST_TOKENS = 256;
 const MOST_LINES = 1500;
@@ -26,7 +26,7 @@ export const linesView = {
           "div",
           { class: `rx-column rx-${kind}` },
           labels.map((text, n) =>
-            element("button", { type: "button", dir: "auto", data: { n }, onclick: () => app.set(kind === "queries" ? { query: app.state.query === n ? null : n } : { key: n }), onkeydown: walk }, readable(text, 26)),
+            element("button", { type: "button", dir: "auto", data: { n }, onclick: () => app.set(kind === "queries" ? { query: app.state.query === n ? null : n } : { key: n }), onkeydown: walk }, tokenText(text)),
           ),
         );
       const drawing = svgElement("svg", { class: "rx-lines", "aria-hidden": "true", preserveAspectRatio: "none" });

@@ -74,6 +74,15 @@ async function describe(app, facts) {
   facts.textContent = `${reader.map.pattern}: ${allowed.toLocaleString("en")} of ${pairs.toLocaleString("en")} pairs are allowed (${percent(allowed / pairs)}); ${percent(used / Math.max(allowed, 1))} of them hold 90 % of the weight.`;
 }
 
+function another(app) {
+  // Something worth comparing with: the same map of another capture, else another head, else another layer.
+  const { capture, map, head } = app.state;
+  if (app.captures.length > 1) return { capture: capture ? capture - 1 : 1, map, head };
+  const { maps } = app.capture();
+  if (maps[map].heads.length > 1) return { capture, map, head: head ? head - 1 : 1 };
+  return { capture, map: map ? map - 1 : Math.min(1, maps.length - 1), head };
+}
+
 export const compareView = {
   id: "compare",
   title: "Compare",
@@ -86,7 +95,7 @@ export const compareView = {
     const holder = element("div", { class: "rx-hold" });
     stage.append(bar, facts, holder);
     function other() {
-      const { capture, map, head } = { ...app.state, ...app.state.other };
+      const { capture, map, head } = { ...another(app), ...app.state.other };
       const chosen = app.captures[capture] ? capture : app.state.capture;
       const number = Math.min(map, app.captures[chosen].maps.length - 1);
       return { capture: chosen, map: number, head: Math.min(head, app.captures[chosen].maps[number].heads.length - 1) };

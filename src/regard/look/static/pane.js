@@ -1,6 +1,6 @@
 // A matrix on a canvas: pan, zoom, labels, a cursor for pointer and keyboard. It draws layers (layers.js) and knows nothing of attention.
 
-import { element, formatWeight, readable } from "./dom.js";
+import { element, formatWeight, tokenText } from "./dom.js";
 import { isDark, paintTile } from "./colour.js";
 
 const FONT = "12px system-ui, sans-serif";
@@ -79,16 +79,27 @@ export class MatrixPane {
     const context = this.canvas.getContext("2d");
     context.font = FONT;
     const most = this.width < 500 ? 76 : 128;
-    const wide = (labels) => labels.slice(0, 400).reduce((found, label) => Math.max(found, context.measureText(readable(label, 18)).width), 0);
-    this.left = Math.min(most, Math.ceil(wide(this.layer.queryLabels)) + 14);
-    this.top = Math.min(most, Math.ceil(wide(this.layer.keyLabels)) + 14);
+    const wide = (labels) => labels.slice(0, 400).reduce((found, label) => Math.max(found, context.measureText(tokenText(label, 18)).width), 0);
+    this.margin = [Math.min(most, Math.ceil(wide(this.layer.queryLabels)) + 14), Math.min(most, Math.ceil(wide(this.layer.keyLabels)) + 14)];
+    [this.left, this.top] = this.margin;
+  }
+
+  #shorten(context, label, room) {
+    // The label, cut off where the gutter ends.
+    let text = tokenText(label, 18);
+    const points = [...text];
+    while (points.length > 1 && context.measureText(text).width > room) text = `${points.slice(0, -1).join("")}…`, points.pop();
+    return text;
   }
 
   fit() {
     if (!this.width) return;
-    const room = [(this.width - this.left - 4) / this.layer.columns, (this.height - this.top - 4) / this.layer.rows];
-    let cell = Math.min(...room, LARGEST_CELL);
+    [this.left, this.top] = this.margin;
+    const [across, down] = [this.width - this.left - 4, this.height - this.top - 4];
+    let cell = Math.min(across / this.layer.columns, down / this.layer.rows, LARGEST_CELL);
     if (cell > 4) cell = Math.floor(cell * this.ratio) / this.ratio;
+    this.left += Math.floor(Math.max(0, across - cell * this.layer.columns) / 2); // in the middle, as long as all of it fits
+    this.top += Math.floor(Math.max(0, down - cell * this.layer.rows) / 3);
     this.view = { cell, x: 0, y: 0 };
     this.fitted = true;
     this.smallest = Math.min(cell, 1);
@@ -102,10 +113,15 @@ export class MatrixPane {
   }
 
   #place(view, tell = true) {
-    const across = (this.width - this.left) / view.cell;
-    const down = (this.height - this.top) / view.cell;
-    view.x = Math.max(0, Math.min(view.x, this.layer.columns - across));
-    view.y = Math.max(0, Math.min(view.y, this.layer.rows - down));
+    if (this.fitted) {
+      // From the middle of the stage to its corner, without a jump.
+      view.x -= (this.left - this.margin[0]) / view.cell;
+      view.y -= (this.top - this.margin[1]) / view.cell;
+      [this.left, this.top] = this.margin;
+    }
+    const keep = (from, all, room) => Math.max(Math.min(0, (all - room) / 2), Math.min(from, Math.max(0, all - room)));
+    view.x = keep(view.x, this.layer.columns, (this.width - this.margin[0]) / view.cell);
+    view.y = keep(view.y, this.layer.rows, (this.height - this.margin[1]) / view.cell);
     this.view = view;
     this.fitted = false;
     this.draw();
@@ -117,10 +133,10 @@ export class MatrixPane {
   }
 
   cellAt(x, y) {
-    if (x < this.left || y < this.top) return null;
     const j = Math.floor(this.view.x + (x - this.left) / this.view.cell);
     const i = Math.floor(this.view.y + (y - this.top) / this.view.cell);
-    return i < this.layer.rows && j < this.layer.columns ? [i, j] : null;
+    const inside = i >= 0 && j >= 0 && i < this.layer.rows && j < this.layer.columns;
+    return inside && x >= this.margin[0] && y >= this.margin[1] ? [i, j] : null;
   }
 
   centreOf(i, j) {
@@ -152,8 +168,8 @@ export class MatrixPane {
     const block = 2 ** level;
     const side = this.layer.tileSize * block;
     const last = [y + (this.height - this.top) / cell, x + (this.width - this.left) / cell];
-    for (let i = Math.floor(y / side); i * side < Math.min(this.layer.rows, last[0]); i++) {
-      for (let j = Math.floor(x / side); j * side < Math.min(this.layer.columns, last[1]); j++) {
+    for (let i = Math.max(0, Math.floor(y / side)); i * side < Math.min(this.layer.rows, last[0]); i++) {
+      for (let j = Math.max(0, Math.floor(x / side)); j * side < Math.min(this.layer.columns, last[1]); j++) {
         this.#paintTile(context, level, i, j, side, block);
       }
     }
@@ -195,7 +211,7 @@ export class MatrixPane {
   #visible() {
     const { cell, x, y } = this.view;
     const upto = (from, room, all) => Math.min(all - 1, Math.ceil(from + room / cell));
-    return [Math.floor(y), upto(y, this.height - this.top, this.layer.rows), Math.floor(x), upto(x, this.width - this.left, this.layer.columns)];
+    return [Math.max(0, Math.floor(y)), upto(y, this.height - this.top, this.layer.rows), Math.max(0, Math.floor(x)), upto(x, this.width - this.left, this.layer.columns)];
   }
 
   #grid(context, colours) {
@@ -205,12 +221,12 @@ export class MatrixPane {
     context.beginPath();
     for (let i = top; i <= bottom + 1; i++) {
       const at = Math.round(this.centreOf(i, 0)[1] - this.view.cell / 2) + 0.5;
-      context.moveTo(this.left, at);
+      context.moveTo(this.#edge()[0], at);
       context.lineTo(this.left + (this.layer.columns - this.view.x) * this.view.cell, at);
     }
     for (let j = left; j <= right + 1; j++) {
       const at = Math.round(this.centreOf(0, j)[0] - this.view.cell / 2) + 0.5;
-      context.moveTo(at, this.top);
+      context.moveTo(at, this.#edge()[1]);
       context.lineTo(at, this.top + (this.layer.rows - this.view.y) * this.view.cell);
     }
     context.stroke();
@@ -242,9 +258,9 @@ export class MatrixPane {
     context.lineWidth = width;
     if (width > 1) {
       context.strokeStyle = rowColour;
-      context.strokeRect(this.left - 4, py - size / 2, this.layer.columns * cell + 8, size);
+      context.strokeRect(this.centreOf(0, 0)[0] - cell / 2 - 1, py - size / 2, this.layer.columns * cell + 2, size);
       context.strokeStyle = columnColour;
-      context.strokeRect(px - size / 2, this.top - 4, size, this.layer.rows * cell + 8);
+      context.strokeRect(px - size / 2, this.centreOf(0, 0)[1] - cell / 2 - 1, size, this.layer.rows * cell + 2);
     } else {
       context.strokeStyle = rowColour;
       context.strokeRect(px - size / 2, py - size / 2, size, size);
@@ -260,7 +276,7 @@ export class MatrixPane {
     const marked = this.hover ?? this.cursor;
     context.save();
     context.beginPath();
-    context.rect(0, this.top, this.left, this.height);
+    context.rect(0, this.top, this.#edge()[0], this.height);
     context.clip();
     context.textAlign = "right";
     for (let i = Math.ceil(top / step) * step; i <= bottom; i += step) this.#queryLabel(context, colours, i, marked);
@@ -268,7 +284,7 @@ export class MatrixPane {
     context.restore();
     context.save();
     context.beginPath();
-    context.rect(this.left, 0, this.width, this.top);
+    context.rect(this.left, 0, this.width, this.#edge()[1]);
     context.clip();
     for (let j = Math.ceil(left / step) * step; j <= right; j += step) this.#keyLabel(context, colours, j, marked);
     if (marked && marked[1] % step) this.#keyLabel(context, colours, marked[1], marked);
@@ -276,23 +292,28 @@ export class MatrixPane {
     context.textAlign = "start";
   }
 
+  #edge() {
+    // The upper left corner of the cells that are shown.
+    return [this.left - Math.min(0, this.view.x) * this.view.cell, this.top - Math.min(0, this.view.y) * this.view.cell];
+  }
+
   #queryLabel(context, colours, i, marked) {
     const at = this.centreOf(i, 0)[1];
     const chosen = marked?.[0] === i;
-    if (chosen) this.#plate(context, colours.stage, 0, at - 8, this.left, 16);
+    if (chosen) this.#plate(context, colours.stage, this.#edge()[0] - this.margin[0], at - 8, this.margin[0], 16);
     context.fillStyle = chosen ? colours.query : colours.soft;
-    context.fillText(readable(this.layer.queryLabels[i], 18), this.left - 7, at, this.left - 9);
+    context.fillText(this.#shorten(context, this.layer.queryLabels[i], this.margin[0] - 10), this.#edge()[0] - 7, at);
   }
 
   #keyLabel(context, colours, j, marked) {
     const at = this.centreOf(0, j)[0];
     const chosen = marked?.[1] === j;
     context.save();
-    context.translate(at, this.top - 6);
+    context.translate(at, this.#edge()[1] - 6);
     context.rotate(-Math.PI / 2);
-    if (chosen) this.#plate(context, colours.stage, 0, -8, this.top, 16);
+    if (chosen) this.#plate(context, colours.stage, 0, -8, this.margin[1], 16);
     context.fillStyle = chosen ? colours.key : colours.soft;
-    context.fillText(readable(this.layer.keyLabels[j], 18), 0, 0, this.top - 10);
+    context.fillText(this.#shorten(context, this.layer.keyLabels[j], this.margin[1] - 10), 0, 0);
     context.restore();
   }
 
@@ -348,7 +369,7 @@ export class MatrixPane {
       const sign = found.exact ? "" : "≈ ";
       this.tip.replaceChildren(
         element("strong", {}, sign + formatWeight(found.value)),
-        element("span", {}, ` ${readable(this.layer.queryLabels[at[0]], 30)} → ${readable(this.layer.keyLabels[at[1]], 30)}`),
+        element("span", {}, ` ${tokenText(this.layer.queryLabels[at[0]], 30)} → ${tokenText(this.layer.keyLabels[at[1]], 30)}`),
       );
       this.tip.dataset.value = found.value;
       this.tip.hidden = false;

@@ -1,6 +1,6 @@
 // Beside every view: the chosen pair and its exact weight, and the keys its query attends to most. It is also what a screen reader reads.
 
-import { element, formatWeight, percent, readable } from "./dom.js";
+import { element, formatWeight, percent, readable, tokenText } from "./dom.js";
 import { largest } from "./format.js";
 
 const SHOWN = 10;
@@ -38,7 +38,7 @@ export class Panel {
     const incoming = direction === "in";
     if (query === null || key === null) {
       const [text, kind] = incoming ? [reader.keyLabels[key], "key"] : [reader.queryLabels[query], "query"];
-      this.pair.replaceChildren(element("p", { class: "rx-route" }, element("b", { class: `rx-is-${kind}` }, readable(text, 40))));
+      this.pair.replaceChildren(element("p", { class: "rx-route" }, element("b", { class: `rx-is-${kind}` }, tokenText(text))));
       return;
     }
     const rank = values.reduce((count, value) => count + (Math.abs(value) > Math.abs(values[at])), 1);
@@ -46,9 +46,9 @@ export class Panel {
       element(
         "p",
         { class: "rx-route" },
-        element("b", { class: "rx-is-query", title: `query, position ${query}` }, readable(reader.queryLabels[query], 40)),
+        element("b", { class: "rx-is-query", title: `query, position ${query}` }, tokenText(reader.queryLabels[query])),
         element("span", { "aria-label": "attends to" }, " → "),
-        element("b", { class: "rx-is-key", title: `key, position ${key}` }, readable(reader.keyLabels[key], 40)),
+        element("b", { class: "rx-is-key", title: `key, position ${key}` }, tokenText(reader.keyLabels[key])),
       ),
       element("p", { class: "rx-weight" }, (exact ? "" : "≈ ") + formatWeight(values[at])),
       element("p", { class: "rx-quiet" }, `position ${query} to ${key} · ${ordinal(rank)} of ${values.length}`),
@@ -63,7 +63,7 @@ export class Panel {
     const rows = order.map((n) => {
       const bar = element("i", { class: values[n] < 0 ? "rx-bar rx-negative" : "rx-bar", style: { width: `${(100 * Math.abs(values[n])) / top}%` } });
       const select = () => this.app.set(incoming ? { query: n } : { key: n });
-      const name = element("span", { class: "rx-name", title: `position ${n}` }, readable(labels[n], 22));
+      const name = element("span", { class: "rx-name", title: `position ${n}` }, tokenText(labels[n], 22));
       return element("li", {}, element("button", { type: "button", onclick: select }, name, element("span", { class: "rx-track" }, bar), element("span", { class: "rx-number" }, values[n].toFixed(4))));
     });
     const title = incoming ? "Attended by" : "Attends to";

@@ -1,11 +1,11 @@
 // The text itself: click a token, and the others are shaded by their weight.
 
-import { element, formatWeight, readable } from "./dom.js";
+import { element, formatWeight, tokenText } from "./dom.js";
 import { cssColour, isDark } from "./colour.js";
 
 export function tokenLine(labels, kind, onpick, label) {
   // Tokens to click or to walk through with the arrow keys; only one of them is in the tab order.
-  const tokens = labels.map((text, n) => element("span", { class: "rx-token", dir: "auto", role: "option", tabIndex: n ? -1 : 0, data: { n }, "aria-selected": "false" }, readable(text, 40)));
+  const tokens = labels.map((text, n) => element("span", { class: "rx-token", dir: "auto", role: "option", tabIndex: n ? -1 : 0, data: { n }, "aria-selected": "false" }, tokenText(text)));
   const line = element("div", { class: `rx-line rx-${kind}`, role: "listbox", "aria-label": label, "aria-orientation": "horizontal" }, tokens);
   const pick = (n) => {
     if (n >= 0 && n < tokens.length) onpick(n);
@@ -85,7 +85,7 @@ export const textView = {
       const at = incoming ? key : query;
       const turn = (shade.turn = (shade.turn ?? 0) + 1);
       if (queries !== keys) queries.choose(query), keys.choose(key);
-      else keys.choose(at);
+      else keys.choose(at), keys.classList.toggle("rx-keys", incoming);
       if (at === null) return;
       const { values } = incoming ? await reader.column(head, at) : await reader.row(head, at);
       if (turn !== shade.turn) return;

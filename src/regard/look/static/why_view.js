@@ -1,6 +1,6 @@
 // Why a weight is what it is: the score of one pair by dimension, and how much of the value arrives.
 
-import { element, formatWeight, readable } from "./dom.js";
+import { element, formatWeight, tokenText } from "./dom.js";
 import { largest } from "./format.js";
 
 export const whyView = {
@@ -48,7 +48,7 @@ function score(reader, { query, key, parts, bias, weight, softmax }) {
     return element("span", { class: "rx-dimension", title: `dimension ${d}: ${part.toFixed(4)}` }, bar);
   });
   const strongest = largest(parts, 3).map((d) => `${d} (${parts[d].toFixed(2)})`);
-  const names = [readable(reader.queryLabels[query], 30), readable(reader.keyLabels[key], 30)];
+  const names = [tokenText(reader.queryLabels[query], 30), tokenText(reader.keyLabels[key], 30)];
   const terms = [["q · k by dimension" + (softmax ? ", scaled" : ""), sum]];
   if (bias !== undefined) terms.push(["bias (positions)", bias]);
   if (softmax && bias !== undefined) terms.push(["score", sum + bias]);
@@ -71,7 +71,7 @@ function moved(app, reader, weights, norms, chosen) {
     element(
       "tr",
       { class: j === chosen ? "rx-chosen-row" : "" },
-      element("th", { scope: "row", dir: "auto" }, element("button", { type: "button", class: "rx-link", onclick: () => app.set({ key: j }) }, readable(reader.keyLabels[j]))),
+      element("th", { scope: "row", dir: "auto" }, element("button", { type: "button", class: "rx-link", onclick: () => app.set({ key: j }) }, tokenText(reader.keyLabels[j]))),
       element("td", { class: "rx-number" }, weights[j].toFixed(4)),
       element("td", { class: "rx-number" }, norms[j].toFixed(3)),
       element("td", { class: "rx-number" }, `${((100 * arrives[j]) / all).toFixed(1)} %`),
