@@ -13,6 +13,7 @@ and what the task's processor needs to turn inputs into tensors: tokenizer.json,
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tomllib
@@ -259,3 +260,19 @@ def check_test_data(folder: Path, config: RunConfig, digest: str) -> None:
             f"the data of {folder} has changed since it was trained, and its test part may now hold examples that it was trained on; "
             "name data that it has not seen with --data"
         )
+
+
+def checkpoints(folder: Path | str) -> list[int]:
+    """The steps of which a run still has checkpoints, in order."""
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in Path(folder, "state").glob(f"step-*[0-9]/{PARAMETERS}"))
+
+
+def load_checkpoint(run: Run[Kind], step: int) -> Kind:
+    """A copy of the model with its parameters at this step."""
+    path = run.folder / "state" / f"step-{step:08d}" / PARAMETERS
+    model = copy.deepcopy(run.model)
+    try:
+        load_parameters(model, load_file(path), str(path))
+    except (OSError, SafetensorError) as wrong:
+        raise BadFile(f"{path}: not a safetensors file: {wrong}") from wrong
+    return model.eval()

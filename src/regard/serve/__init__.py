@@ -6,6 +6,7 @@
 | `POST /v1/attention` | completes one prompt, and returns the attention weights of its layers |
 | `GET /v1/models` | the model served |
 | `GET /metrics` | metrics in Prometheus' text format |
+| `GET /` | the explorer, as a playground of the model; `serve.explorer` has its routes |
 | `GET /health` | whether the server is alive; needs no API key |
 
 Routes validate, submit and stream; one thread owns the model and decodes all completions together (`decode.Engine`).
@@ -14,7 +15,7 @@ Routes validate, submit and stream; one thread owns the model and decodes all co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NotSupported
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..decode import EngineOptions
     from ..decode.quantization import ParameterDtype
     from ..models import LanguageModel
+    from ..runs import Run
 
 
 def serve(
@@ -39,12 +41,24 @@ def serve(
 
     `key` is the API key that clients must send; without one the server accepts requests from this machine only.
     """
+    _check_installed()
+    from .server import run_server
+
+    run_server(load, name, host, port, key, dtype, engine_options)
+
+
+def explore(run: Run[Any], name: str, *, port: int = 0, browser: bool = True) -> None:
+    """Serve the explorer of a run of any task on this machine, and open it in the browser, until Ctrl-C."""
+    _check_installed()
+    from .local import run_explorer
+
+    run_explorer(run, name, port, browser)
+
+
+def _check_installed() -> None:
     try:
         import prometheus_client
         import starlette
         import uvicorn
     except ImportError as missing:
         raise NotSupported(f"serving needs {missing.name}, which is not installed: pip install 'regard[serve]'") from missing
-    from .server import run_server
-
-    run_server(load, name, host, port, key, dtype, engine_options)

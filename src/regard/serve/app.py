@@ -27,7 +27,9 @@ from ..errors import RegardError
 from ..look import capture
 from . import schemas
 from .errors import MODEL_FAILED, ApiError
+from .explorer import Explorer
 from .metrics import CONTENT_TYPE, Metrics
+from .playground import Playground
 from .responses import CompletionResponse, token_text, usage
 from .schemas import AttentionRequest, CompletionRequest, GenerationRequest
 from .worker import Job, Worker
@@ -57,6 +59,8 @@ class Service:
         )
         self.created = int(time.time())
         self.body_timeout = body_timeout  # seconds for a body to arrive
+        playground = Playground.of_language_model(engine.model, encoder.tokenizer)
+        self.explorer = Explorer(playground, name, self.worker.call, self._body)
 
     def app(self, key: str | None = None) -> ASGIApp:
         """The ASGI application; with a `key` it accepts only requests that carry it."""
@@ -67,6 +71,7 @@ class Service:
             Route("/v1/models/{name:path}", self.models),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/attention", self.attention, methods=["POST"]),
+            *self.explorer.routes(),
         ]
 
         @asynccontextmanager
@@ -75,9 +80,7 @@ class Service:
             yield
             await self.worker.stop()
 
-        handlers: Any = {ApiError: _api_error, HTTPException: _http_error, Exception: _unexpected_error}
-        app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-        return AccessMiddleware(app, key, self.metrics, {route.path for route in routes})
+        return build_app(routes, lifespan, key, self.metrics)
 
     # -- routes --------------------------------------------------------------------------------------------------------
 
@@ -224,23 +227,34 @@ class Service:
         return {"tokens": tokens, "prompt_tokens": len(completion.request.prompt), "layers": found}
 
     async def _body(self, request: HttpRequest) -> bytes:
-        """The body, within the limits of size and time."""
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise ApiError("the body must be JSON, with Content-Type: application/json", status=415, code="unsupported_media_type")
-        too_large = ApiError(f"the body is larger than {schemas.MAX_BODY} bytes", status=413, code="too_large")
-        length = request.headers.get("content-length", "0")
-        if length.isdecimal() and int(length[:20]) > schemas.MAX_BODY:
-            raise too_large
-        raw = bytearray()
-        try:
-            async with asyncio.timeout(self.body_timeout):
-                async for piece in request.stream():
-                    raw += piece
-                    if len(raw) > schemas.MAX_BODY:
-                        raise too_large
-        except TimeoutError:
-            raise ApiError(f"the body did not arrive within {self.body_timeout:g} seconds", status=408, code="timeout") from None
-        return bytes(raw)
+        return await read_body(request, self.body_timeout)
+
+
+async def read_body(request: HttpRequest, seconds: float) -> bytes:
+    """The body, within the limits of size and time."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError("the body must be JSON, with Content-Type: application/json", status=415, code="unsupported_media_type")
+    too_large = ApiError(f"the body is larger than {schemas.MAX_BODY} bytes", status=413, code="too_large")
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length[:20]) > schemas.MAX_BODY:
+        raise too_large
+    raw = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                raw += piece
+                if len(raw) > schemas.MAX_BODY:
+                    raise too_large
+    except TimeoutError:
+        raise ApiError(f"the body did not arrive within {seconds:g} seconds", status=408, code="timeout") from None
+    return bytes(raw)
+
+
+def build_app(routes: list[Route], lifespan: Any, key: str | None, metrics: Metrics) -> ASGIApp:
+    """The application of some routes, with errors in one form and access checked."""
+    handlers: Any = {ApiError: _api_error, HTTPException: _http_error, Exception: _unexpected_error}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    return AccessMiddleware(app, key, metrics, {route.path for route in routes})
 
 
 class EventStream(Response):
@@ -300,11 +314,14 @@ class AccessMiddleware:
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
+        origin = headers.get(b"origin")
+        if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
+            raise ApiError("requests from pages of another origin are not answered", status=403, code="wrong_origin")
         if self._key is None:
             if not _is_local(headers.get(b"host", b"").decode("latin-1")):
                 # DNS rebinding: a web page may have made its own name point to this machine
                 raise ApiError("without an API key only requests to localhost are answered", status=403, code="wrong_host")
-        elif scope["path"] != "/health" and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
+        elif scope["path"] not in ("/health", "/") and not scope["path"].startswith("/static/") and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
             raise ApiError(
                 "missing or wrong API key; expected the header Authorization: Bearer KEY",
                 status=401,

@@ -12,10 +12,11 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..data import Tokenizer
@@ -38,6 +39,12 @@ class Timeouts:
     shutdown: int = 60  # for running completions to end
 
 
+class Application(Protocol):
+    """What is served."""
+
+    def app(self, key: str | None = None) -> ASGIApp: ...
+
+
 def run_server(
     load: Callable[[], tuple[LanguageModel, Tokenizer]],
     name: str,
@@ -55,14 +62,14 @@ def run_server(
     bound = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
     access = "with an API key" if key else "no API key, this machine only"
-    print(f"{name} at {url}/v1/completions; context of {service.limits.context_length} tokens, {access}", flush=True)
+    print(f"{name} at {url}/v1/completions, playground at {url}/; context of {service.limits.context_length} tokens, {access}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn has handled it by then; the process exits with 0
     with contextlib.suppress(KeyboardInterrupt):
         build_server(service, key).run([bound])
     print("stopped", flush=True)
 
 
-def build_server(service: Service, key: str | None, timeouts: Timeouts = Timeouts()) -> uvicorn.Server:  # noqa: B008  frozen
+def build_server(service: Application, key: str | None, timeouts: Timeouts = Timeouts()) -> uvicorn.Server:  # noqa: B008  frozen
     """The server of a service, not yet running."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     protocol: Any = partial(TimeoutProtocol, timeouts=timeouts)

@@ -69,6 +69,7 @@ export class Explorer {
     if (changed.has("view")) this.openView();
     else this.opened?.update(changed);
     this.panel.update().catch(this.report);
+    this.onchange?.(changed);
     this.remember();
   }
 
