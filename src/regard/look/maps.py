@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Observation
-from ..errors import CaptureNotSupported, ShapeError, UnknownName
+from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from ..layers.rng import RngSnapshot
 from .layouts import Layout, Sequence
 from .token_labels import Labels, Words, batch_labels, join_pieces, lines
@@ -393,6 +393,22 @@ class Maps(Mapping[str, list[Map]]):
         from .terminal import to_text
 
         print(to_text(self.view(layer, call).head(head), batch), file=sys.stdout if file is None else file)
+
+    def widget(self, title: str = "", batch: int = 0) -> Any:
+        """The explorer as a notebook widget (extra `[notebook]`). Where it is installed, maps display themselves as one."""
+        from .widget import widget
+
+        return widget(self, title, batch)
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]] | dict[str, Any]:
+        """What a notebook shows: the widget if it can be made, always with the static picture as fall-back."""
+        fallback: dict[str, Any] = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        try:
+            shown = self.widget()._repr_mimebundle_(**options)
+        except RegardError:  # not installed, nothing captured, or too large for a page
+            return fallback
+        data, metadata = shown if isinstance(shown, tuple) else (shown or {}, {})
+        return {**fallback, **{kind: value for kind, value in data.items() if kind != "text/plain"}}, metadata
 
     def _repr_png_(self) -> bytes | None:
         from .pictures import figure_of, png

@@ -21,7 +21,7 @@ export const alignmentView = {
       const links = svgElement("svg", { class: "rx-links", "aria-hidden": "true" });
       const table = element("table", { class: "rx-table" });
       parts = { keys, queries, links, table };
-      const output = app.capture().output ? element("p", { class: "rx-output" }, app.capture().output) : null;
+      const output = app.capture().output && !app.source.live ? element("p", { class: "rx-output" }, app.capture().output) : null;
       stage.replaceChildren(element("div", { class: "rx-align" }, links, element("h2", {}, "Source"), keys, element("h2", { class: "rx-apart" }, "Target"), queries), ...(output ? [output] : []), table);
     }
     async function draw() {

@@ -1,6 +1,6 @@
 // Runs the model: a text to read, to translate or to continue; heads to ablate; another mechanism; an earlier checkpoint.
 
-import { choose, element, readable } from "./dom.js";
+import { choose, element, percent, readable, tokenText } from "./dom.js";
 import { Explorer } from "./app.js";
 import { tokenLine } from "./text_view.js";
 
@@ -127,7 +127,7 @@ export class LiveBar {
       parts.push(element("span", {}, "Loss ", element("b", {}, loss.toFixed(3)), " nats per token"));
       if (baseline?.loss) parts.push(change(loss - baseline.loss));
     }
-    if (next) parts.push(element("span", {}, "Next: ", ...next.flatMap(([token, share]) => [element("b", { dir: "auto" }, readable(token, 20)), ` ${(100 * share).toFixed(0)} %  `])));
+    if (next) parts.push(element("span", {}, "Next: ", ...next.flatMap(([token, share], n) => [n ? " · " : "", element("b", { dir: "auto" }, tokenText(token, 20)), ` ${percent(share)}`])));
     if (output) parts.push(element("span", {}, "Output: ", element("b", { dir: "auto" }, readable(output, 300))));
     if (baseline?.output && baseline.output !== output) parts.push(element("span", { class: "rx-worse" }, "unchanged model: ", element("b", { dir: "auto" }, readable(baseline.output, 300))));
     if (baseline?.output && baseline.output === output) parts.push(element("span", {}, "the same as without the change"));
