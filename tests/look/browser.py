@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
-KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
+KEYS = {
+    "Enter": 13,
+    "Tab": 9,
+    "Escape": 27,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    " ": 32,
+}
 
 
 class Browser:
@@ -35,8 +46,20 @@ class Browser:
             os.dup2(ends[0], 3)
             os.dup2(ends[1], 4)
 
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run"]
-        options += ["--disable-background-networking", "--disable-component-update", "--hide-scrollbars", f"--user-data-dir={self._profile.name}"]
+        options = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+            "--no-first-run",
+        ]
+        options += [
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--hide-scrollbars",
+            f"--user-data-dir={self._profile.name}",
+        ]
         self._process = subprocess.Popen(
             [CHROMIUM, *options, "about:blank"], preexec_fn=connect, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -67,7 +67,18 @@ def test_exact_pieces_and_statistics(model, x):
 
 def test_unknown_pieces_are_one_clear_error():
     recording = Recording(Maps([make_map(THREE)]))
-    for key in ("tile/0/0/0/0/9", "tile/0/0/9/0/0", "tile/9/0/0/0/0", "tile/0/0", "values/0/0/2/1", "values/0/5/0/1", "../etc", "tile/0/-1/0/0/0", "x", ""):
+    for key in (
+        "tile/0/0/0/0/9",
+        "tile/0/0/9/0/0",
+        "tile/9/0/0/0/0",
+        "tile/0/0",
+        "values/0/0/2/1",
+        "values/0/5/0/1",
+        "../etc",
+        "tile/0/-1/0/0/0",
+        "x",
+        "",
+    ):
         with pytest.raises(RegardError):
             recording.piece(key)
     with pytest.raises(CaptureNotSupported, match="nothing was captured"):
@@ -121,7 +132,7 @@ def test_rollouts_are_maps_of_their_own(model, x):
 
 def test_a_packed_file_has_every_piece_the_page_may_ask_for():
     graph = make_map(THREE, layout=Graph([(0, 1), (2, 2)]))
-    header_size, = struct.unpack("<I", (raw := zlib.decompress(pack(record(Maps([graph]), "one", others={"two": Maps([graph])}))))[:4])
+    (header_size,) = struct.unpack("<I", (raw := zlib.decompress(pack(record(Maps([graph]), "one", others={"two": Maps([graph])}))))[:4])
     header = json.loads(raw[4 : 4 + header_size])
     assert (header["format"], header["format_version"], header["exact"]) == ("regard.explorer", 1, True)
     assert [c["title"] for c in header["captures"]] == ["one", "two"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-
 import pytest
 import torch
-
 from tests.look.browser import CHROMIUM, Browser
 from tests.look.conftest import make_map
 
@@ -13,7 +11,20 @@ from regard.look import Graph, Grid, Maps, Tree, capture, keep_inputs
 from regard.models import build
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
-HOSTILE = ["<img src=x onerror=alert(1)>", "</script><b>", "\u202eright to left", "שלום", "👩‍👩‍👧‍👦", "x" * 10_000, "", " ", "\n", "&amp;", "${1}", "'\""]
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "</script><b>",
+    "\u202eright to left",
+    "שלום",
+    "👩‍👩‍👧‍👦",
+    "x" * 10_000,
+    "",
+    " ",
+    "\n",
+    "&amp;",
+    "${1}",
+    "'\"",
+]
 EXPLORER = "document.querySelector('.rx').explorer"
 
 
@@ -96,7 +107,9 @@ def test_hover_and_panel_show_the_exact_weight(browser, page, captured):
         x, y = browser.run(f"{EXPLORER}.opened.pane.centreOf({i}, {j})")
         browser.mouse(box[0] + x, box[1] + y, click=True)
         browser.wait(f"{EXPLORER}.state.query === {i} && document.querySelector('.rx-weight')")
-        browser.wait(f"Math.abs(Number(document.querySelector('.rx-tip strong').textContent) - {float(weights[i, j])}) < 1e-9 + 2e-7 * {float(weights[i, j])}")
+        browser.wait(
+            f"Math.abs(Number(document.querySelector('.rx-tip strong').textContent) - {float(weights[i, j])}) < 1e-9 + 2e-7 * {float(weights[i, j])}"
+        )
         assert float(browser.run("document.querySelector('.rx-weight').textContent")) == pytest.approx(float(weights[i, j]), rel=1e-6)
     assert browser.errors == []
 

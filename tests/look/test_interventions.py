@@ -33,7 +33,7 @@ def test_zero_and_uniform_change_one_head_only(model, x):
 
 
 def test_what_is_not_there_is_refused(model, x):
-    with pytest.raises(UnknownName, match="blocks.9"), ablate(model, [Ablation("blocks.9.attention", 0)]):
+    with pytest.raises(UnknownName, match=r"blocks\.9"), ablate(model, [Ablation("blocks.9.attention", 0)]):
         pass
     with pytest.raises(UnknownName, match="head"), ablate(model, [Ablation("blocks.0.attention", 9)]):
         model(x)

@@ -32,7 +32,9 @@ def raw(server, path, body=None):
     """The bytes of a response."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
-        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(
+            "GET" if body is None else "POST", path, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
+        )
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         return answer.read()
@@ -63,7 +65,12 @@ def test_host_and_origin_are_checked(open_served):
 
 def test_everything_but_the_page_needs_the_key(served):
     assert served.ask("GET", "/")[0] == 200 and served.ask("GET", "/static/page.js")[0] == 200
-    for method, path in (("GET", "/explorer/model"), ("POST", "/explorer/captures"), ("POST", "/explorer/generate"), ("GET", "/explorer/captures/1/tile/0/0/0/0/0")):
+    for method, path in (
+        ("GET", "/explorer/model"),
+        ("POST", "/explorer/captures"),
+        ("POST", "/explorer/generate"),
+        ("GET", "/explorer/captures/1/tile/0/0/0/0/0"),
+    ):
         assert served.ask(method, path, headers={"Authorization": "Bearer wrong-key"})[0] == 401
     assert served.ask("GET", "/explorer/model", headers={"Authorization": f"Bearer {KEY}"})[0] == 200
 

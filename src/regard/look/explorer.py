@@ -107,7 +107,10 @@ class Recording:
             return None
         last, n = reader.rows - 1, reader.columns
         row_M = reader.values(0, last, last + 1)[0].double()
-        read = [torch.frombuffer(bytearray(self.piece(f"{kind}/{self.readers.index(reader)}/0")), dtype=torch.float32) for kind in ("queries", "keys")]
+        read = [
+            torch.frombuffer(bytearray(self.piece(f"{kind}/{self.readers.index(reader)}/0")), dtype=torch.float32)
+            for kind in ("queries", "keys")
+        ]
         q_K, k_MK = read[0].unflatten(0, (reader.rows, -1))[last].double(), read[1].unflatten(0, (n, -1)).double()
         log_M = row_M.log() - self._row_bias(reader, 0, last).double()
         used = (row_M > 1e-9).nonzero()[:, 0]
@@ -135,10 +138,10 @@ class Recording:
         return json.dumps(reader.statistics()).encode()
 
     def _tile(self, reader: TileReader, *at: int) -> bytes:
-        return reader.tile(*at)  # type: ignore[call-arg]
+        return reader.tile(*at)
 
     def _allowed(self, reader: TileReader, *at: int) -> bytes:
-        return reader.allowed(*at)  # type: ignore[call-arg]
+        return reader.allowed(*at)
 
     def _values(self, reader: TileReader, head: int, first: int, last: int) -> bytes:
         if not first < last <= reader.rows or (last - first > 1 and (last - first) * reader.columns > MAX_VALUES):

@@ -88,7 +88,11 @@ def _add_head(add: Any, recording: Recording, reader: TileReader, number: int, h
                 if reader.pattern() is not None:
                     add(recording, f"allowed/{number}/{head}/{level}/{i}/{j}")
     if exact:
-        add(recording, f"values/{number}/{head}", b"".join(recording.piece(f"values/{number}/{head}/{i}/{i + 1}") for i in range(reader.rows)))
+        add(
+            recording,
+            f"values/{number}/{head}",
+            b"".join(recording.piece(f"values/{number}/{head}/{i}/{i + 1}") for i in range(reader.rows)),
+        )
         if reader.map.inputs is not None and head < len(reader.map.heads):
             for kind in ("queries", "keys", "norms"):
                 add(recording, f"{kind}/{number}/{head}")

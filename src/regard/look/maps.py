@@ -111,7 +111,11 @@ class Map:
     def head(self, head: int | None = None) -> Map:
         """One head; the mean of all for None."""
         if head is None:
-            return self if len(self.heads) == 1 else replace(self, heads=(MEAN,), weights_BHLM=self.weights_BHLM.mean(1, keepdim=True), inputs=None)
+            return (
+                self
+                if len(self.heads) == 1
+                else replace(self, heads=(MEAN,), weights_BHLM=self.weights_BHLM.mean(1, keepdim=True), inputs=None)
+            )
         if head not in self.heads:
             raise UnknownName("head of " + self.layer, str(head), map(str, self.heads))
         at = self.heads.index(head)
@@ -376,7 +380,9 @@ class Maps(Mapping[str, list[Map]]):
         Path(path).write_bytes(png(figure_of([m if head is None else m.head(head) for m in chosen], batch, query, image)))
         return Path(path)
 
-    def save_html(self, path: str | Path, title: str = "", text: str = "", batch: int = 0, others: Mapping[str, Maps] | None = None) -> Path:
+    def save_html(
+        self, path: str | Path, title: str = "", text: str = "", batch: int = 0, others: Mapping[str, Maps] | None = None
+    ) -> Path:
         """Write the explorer with these maps as one HTML file that opens without a server or a network.
 
         `others`, by name, can be compared with them; named after numbers of steps, they become a slider over training.

@@ -23,7 +23,7 @@ from ..patterns import Pattern, parse
 from .maps import Map
 
 TILE = 256  # cells per side
-CHUNK = 2**22  # weights that are computed at once, all heads together
+CHUNK = 2**21  # weights that are computed at once, all heads together
 KEPT = 64 * 2**20  # bytes of tiles that are kept per map
 
 

@@ -321,7 +321,11 @@ class AccessMiddleware:
             if not _is_local(headers.get(b"host", b"").decode("latin-1")):
                 # DNS rebinding: a web page may have made its own name point to this machine
                 raise ApiError("without an API key only requests to localhost are answered", status=403, code="wrong_host")
-        elif scope["path"] not in ("/health", "/") and not scope["path"].startswith("/static/") and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
+        elif (
+            scope["path"] not in ("/health", "/")
+            and not scope["path"].startswith("/static/")
+            and not hmac.compare_digest(headers.get(b"authorization", b""), self._key)
+        ):
             raise ApiError(
                 "missing or wrong API key; expected the header Authorization: Bearer KEY",
                 status=401,

@@ -100,7 +100,9 @@ class Explorer:
 
     async def model(self, request: HttpRequest) -> Response:
         described = await self._call(self.playground.describe)
-        return JSONResponse({"format": FORMAT, "format_version": VERSION, "title": self.name, "captures": [], **described}, headers=SECURITY)
+        return JSONResponse(
+            {"format": FORMAT, "format_version": VERSION, "title": self.name, "captures": [], **described}, headers=SECURITY
+        )
 
     async def capture(self, request: HttpRequest) -> Response:
         asked = _decode(await self._body(request), CaptureRequest)
@@ -158,4 +160,3 @@ def _decode(body: bytes, kind: type[Any]) -> Any:
 
 def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ..attention import MECHANISMS
 from ..data import Tokenizer
 from ..decode import PromptEncoder, eval_mode
 from ..errors import NotSupported, RegardError, UnknownName
+from ..kernels import smoothed_cross_entropy
 from ..look import Maps, capture, keep_inputs
 from ..look.explorer import Recording
 from ..look.interventions import Ablation, ablate
@@ -28,17 +29,20 @@ Answer = Callable[[Model, str], str]
 
 
 class Playground:
-    """A model and how it reads a text. All methods are called by the thread that owns the model."""
+    """A language model with its tokenizer, or another model with functions that read and answer a text.
+
+    All methods are called by the thread that owns the model.
+    """
 
     def __init__(
         self,
         model: Model,
-        read: Read,
+        read: Read | None = None,
         answer: Answer | None = None,
         tokenizer: Tokenizer | None = None,
         steps: Mapping[int, Callable[[], Model]] | None = None,
     ):
-        self.model, self._read, self._answer, self.tokenizer = model, read, answer, tokenizer
+        self.model, self._read_other, self._answer, self.tokenizer = model, read, answer, tokenizer
         self._steps = dict(steps or {})
         self._variant: tuple[tuple[str | None, int | None], Model] = ((None, None), model)  # the last one used
         self._count = 0
@@ -46,28 +50,20 @@ class Playground:
     @classmethod
     def of_run(cls, run: Run[Any]) -> Playground:
         """Any run: its task knows how to read a text and how to answer it."""
-        generates = isinstance(run.model, LanguageModel)
+        steps: dict[int, Callable[[], Model]] = {step: partial(load_checkpoint, run, step) for step in checkpoints(run.folder)}
+        if isinstance(run.model, LanguageModel):
+            return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps)
         return cls(
             run.model,
             lambda model, text: attention_maps(run.with_model(model), text, "*"),
-            None if generates else lambda model, text: predict(run.with_model(model), [text])[0].text,
-            run.processor.tokenizer if generates else None,
-            {step: lambda step=step: load_checkpoint(run, step) for step in checkpoints(run.folder)},  # type: ignore[misc]
+            lambda model, text: predict(run.with_model(model), [text])[0].text,
+            steps=steps,
         )
 
     @classmethod
     def of_language_model(cls, model: LanguageModel, tokenizer: Tokenizer) -> Playground:
         """A language model that is served."""
-        encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-
-        def read(model: Model, text: str) -> tuple[str, Maps]:
-            assert isinstance(model, LanguageModel)
-            ids = _check_length(model, encoder.encode(text)[0])
-            with capture(model, tokens=[token_text(tokenizer, token) for token in ids]) as maps:
-                model.features(torch.tensor([ids]))
-            return "", maps
-
-        return cls(model, read, None, tokenizer)
+        return cls(model, tokenizer=tokenizer)
 
     # -- what the page asks for ------------------------------------------------------------------------------------------
 
@@ -84,9 +80,7 @@ class Playground:
     def record(self, text: str, ablations: list[Ablation], mechanism: str | None = None, step: int | None = None) -> Recording:
         """Capture a text. Beside the maps, the loss and the output; under an ablation or another mechanism, also those of the model itself."""
         model = self._model(mechanism, step)
-        with eval_mode(model), ablate(model, ablations), keep_inputs():
-            output, maps = self._read(model, text)
-            facts = self._facts(model, text, output)
+        maps, facts = self._read(model, text, ablations)
         if not maps.all:
             raise NotSupported("this model has no attention layer, so there is nothing to show")
         changes = [f"{one.layer} head {one.head} {one.how}" for one in ablations] + ([mechanism] if mechanism else [])
@@ -94,13 +88,21 @@ class Playground:
             facts["step"] = step
         if changes:
             with eval_mode(self.model):
-                facts["baseline"] = self._facts(self.model, text, "")
+                facts["baseline"] = self._scores(self.model, text) if self.tokenizer else self._output(self.model, text)
         self._count += 1
         return Recording(maps, id=str(self._count), title=", ".join(changes), text=text, **facts)
 
     @torch.no_grad()
     def generate(
-        self, text: str, max_tokens: int, temperature: float, seed: int, ablations: list[Ablation], mechanism: str | None, layer: int, head: int
+        self,
+        text: str,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        ablations: list[Ablation],
+        mechanism: str | None,
+        layer: int,
+        head: int,
     ) -> Iterator[dict[str, Any]]:
         """The tokens of the prompt, then each new token with the attention weights of the query that chose it.
 
@@ -110,7 +112,7 @@ class Playground:
         if tokenizer is None or not isinstance(model, LanguageModel):
             raise NotSupported("this model does not generate text token by token")
         encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-        ids = _check_length(model, encoder.encode(text)[0])
+        ids = self._encode(model, text)
         generator = torch.Generator().manual_seed(seed)
         yield {"tokens": [token_text(tokenizer, token) for token in ids]}
         for _ in range(min(max_tokens, model.max_length - len(ids))):
@@ -143,25 +145,42 @@ class Playground:
             self._variant = (key, model if mechanism is None else model.with_attention(mechanism).eval())
         return self._variant[1]
 
-    def _facts(self, model: Model, text: str, output: str) -> dict[str, Any]:
-        """What can be measured: the loss of the text and the next tokens, or the answer."""
-        if self.tokenizer is None or not isinstance(model, LanguageModel):
-            try:
-                return {"output": output or (self._answer(model, text) if self._answer else "")}
-            except NotSupported as reason:
-                return {"output": "", "note": str(reason)}
-        encoder = PromptEncoder(self.tokenizer, model.config.vocab_size)
-        ids = torch.tensor(encoder.encode(text)[0])
-        log_LN = _log_probabilities(model, ids)
-        losses = -log_LN[:-1].gather(1, ids[1:, None])[:, 0]
-        best = log_LN[-1].exp().topk(min(NEXT_TOKENS, log_LN.shape[1]))
+    def _read(self, model: Model, text: str, ablations: list[Ablation]) -> tuple[Maps, dict[str, Any]]:
+        """The maps of a text, and what else can be measured: the loss and the next tokens, or the answer."""
+        with eval_mode(model), ablate(model, ablations), keep_inputs():
+            if self.tokenizer is not None and isinstance(model, LanguageModel):
+                tokens = [token_text(self.tokenizer, token) for token in self._encode(model, text)]
+                with capture(model, tokens=tokens) as maps:
+                    return maps, self._scores(model, text)
+            assert self._read_other is not None
+            output, maps = self._read_other(model, text)
+            return maps, {"output": output} if output else self._output(model, text)
+
+    def _encode(self, model: LanguageModel, text: str) -> list[int]:
+        assert self.tokenizer is not None
+        ids = PromptEncoder(self.tokenizer, model.config.vocab_size).encode(text)[0]
+        if not 1 <= len(ids) <= model.max_length:
+            raise NotSupported(f"a text of {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
+        return ids
+
+    def _scores(self, model: Model, text: str) -> dict[str, Any]:
+        """The loss of a text in nats per token, and the most likely next tokens."""
+        assert self.tokenizer is not None and isinstance(model, LanguageModel)
+        ids = torch.tensor(self._encode(model, text))
+        x_LD = model.features(ids[None])[0]
+        total = float(smoothed_cross_entropy(x_LD[:-1], *model.head(), ids[1:], 0.0)[0]) if len(ids) > 1 else 0.0
+        best = model.logits(x_LD[-1:])[0].float().softmax(-1).topk(min(NEXT_TOKENS, len(self.tokenizer)))
         chosen = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        loss = float(losses.mean()) if len(losses) else math.nan
         return {
-            "loss": None if math.isnan(loss) else round(loss, 5),
-            "losses": [None, *(round(one, 4) for one in losses.tolist())] if len(losses) < 5000 else None,
+            "loss": round(total / (len(ids) - 1), 5) if len(ids) > 1 else None,
             "next": [[token_text(self.tokenizer, token), round(share, 4)] for token, share in chosen],
         }
+
+    def _output(self, model: Model, text: str) -> dict[str, Any]:
+        try:
+            return {"output": self._answer(model, text) if self._answer else ""}
+        except NotSupported as reason:
+            return {"output": "", "note": str(reason)}
 
     def _mechanisms(self) -> list[str]:
         """Mechanisms that this model can run with untrained: they have no parameters and no gates of their own."""
@@ -174,22 +193,12 @@ class Playground:
         heads, found = layers[0].heads, []
         for mechanism in MECHANISMS:
             try:
-                made = mechanism.sized(heads=heads, head_dim=layers[0].sizes[0] // heads, length=self.model.max_length)
+                made = mechanism.sized(heads=heads, head_dim=layers[0].sizes[0] // heads, length=min(self.model.max_length, 64))  # some are as large as length²
             except RegardError:
                 continue
             if not made.gates and not any(True for _ in made.parameters()) and (not self.tokenizer or made.facts.causal != "none"):
                 found.append(made.facts.name)
         return sorted(found)
-
-
-def _check_length(model: LanguageModel, ids: list[int]) -> list[int]:
-    if not 1 <= len(ids) <= model.max_length:
-        raise NotSupported(f"a text of {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
-    return ids
-
-
-def _log_probabilities(model: LanguageModel, ids: Tensor) -> Tensor:
-    return model.logits(model.features(ids[None])[0]).float().log_softmax(-1)
 
 
 def _sample(logits_N: Tensor, banned: tuple[int, ...], temperature: float, generator: torch.Generator) -> int:
