@@ -43,6 +43,7 @@ export class Explorer {
     for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
       if (SAVED.includes(name)) state[name] = /^\d+$/.test(value) ? Number(value) : value;
     }
+    if (!location.hash.includes("scale=") && maps[state.map]?.columns > 400) state.scale = "log"; // most weights of a long text are tiny
     return this.settle({ ...state, capture: 0 });
   }
 
@@ -239,9 +240,12 @@ export class Explorer {
   async renderStrip() {
     const { head, scale } = this.state;
     const reader = this.reader();
-    const range = reader.map.deferred ? { top: 1, signed: false } : await new WeightsLayer(reader, head, scale).range();
+    const layer = new WeightsLayer(reader, head, scale);
+    const range = reader.map.deferred ? { top: 1, signed: false, decades: layer.decades } : await layer.range();
     const top = scale === "row" ? "row max" : reader.map.deferred ? "max" : range.top.toPrecision(3);
-    this.scaleStrip.replaceChildren(range.signed ? `−${top}` : "0", legend(range, scale === "row" ? "linear" : scale, this.theme()), String(top));
+    const least = reader.map.deferred ? `max / 10^${range.decades.toFixed(1)}` : (range.top / 10 ** range.decades).toPrecision(1);
+    const bottom = range.signed ? `−${top}` : scale === "log" ? least : "0";
+    this.scaleStrip.replaceChildren(bottom, legend(range.signed, this.theme()), String(top));
   }
 
   slider() {

@@ -34,10 +34,10 @@ export function palette(theme, signed) {
   return palettes.get(key);
 }
 
-// Where a weight is on the palette, 0 to 255. `range`: {top, signed}; scales: linear, or log, which spreads small weights.
+// Where a weight is on the palette, 0 to 255. `range`: {top, signed, decades}; scales: linear, or log over so many powers of ten below the top.
 export function colourIndex(value, range, scale) {
   let share = range.top > 0 ? Math.min(Math.abs(value) / range.top, 1) : 0;
-  if (scale === "log") share = Math.log1p(254 * share) / Math.log(255);
+  if (scale === "log" && share > 0) share = Math.max(0, 1 + Math.log10(share) / (range.decades ?? 2.5));
   if (!range.signed) return Math.round(255 * share);
   return Math.round(127.5 + (value < 0 ? -127.5 : 127.5) * share);
 }
@@ -83,15 +83,15 @@ export function paintTile(tile, range, scale, theme, maxima) {
   return canvas;
 }
 
-export function legend(range, scale, theme) {
+export function legend(signed, theme) {
   // The palette as a strip.
   const canvas = document.createElement("canvas");
-  canvas.width = 128;
+  canvas.width = 256;
   canvas.height = 1;
   const context = canvas.getContext("2d");
-  for (let n = 0; n < 128; n++) {
-    const share = n / 127;
-    context.fillStyle = cssColour(range.signed ? (2 * share - 1) * range.top : share * range.top, range, scale, theme);
+  const table = palette(theme, signed);
+  for (let n = 0; n < 256; n++) {
+    context.fillStyle = `rgb(${table[3 * n]} ${table[3 * n + 1]} ${table[3 * n + 2]})`;
     context.fillRect(n, 0, 1, 1);
   }
   return canvas;

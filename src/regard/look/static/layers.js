@@ -12,6 +12,7 @@ export class WeightsLayer extends Layer {
   constructor(reader, head, scale) {
     super(reader);
     Object.assign(this, { head, scale, known: new Map() });
+    this.decades = Math.max(2, Math.log10(reader.columns) + 0.7); // equal weights of all keys can still be seen
   }
 
   async range() {
@@ -19,13 +20,13 @@ export class WeightsLayer extends Layer {
     // long: there it is the largest weight seen so far.
     if (this.reader.map.deferred) return this.seen ?? { top: 0, signed: false };
     const tile = await this.reader.tile("tile", this.head, this.levels - 1, 0, 0);
-    return { top: Math.max(tile.high, -tile.low), signed: tile.low < 0 };
+    return { top: Math.max(tile.high, -tile.low), signed: tile.low < 0, decades: this.decades };
   }
 
   #see(tile) {
     const top = Math.max(tile.high, -tile.low);
     if (this.seen && top <= this.seen.top) return;
-    this.seen = { top, signed: tile.low < 0 || Boolean(this.seen?.signed) };
+    this.seen = { top, signed: tile.low < 0 || Boolean(this.seen?.signed), decades: this.decades };
     this.onrange?.();
   }
 

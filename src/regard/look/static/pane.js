@@ -80,7 +80,8 @@ export class MatrixPane {
     context.font = FONT;
     const most = this.width < 500 ? 76 : 128;
     const wide = (labels) => labels.slice(0, 400).reduce((found, label) => Math.max(found, context.measureText(tokenText(label, 18)).width), 0);
-    this.margin = [Math.min(most, Math.ceil(wide(this.layer.queryLabels)) + 14), Math.min(most, Math.ceil(wide(this.layer.keyLabels)) + 14)];
+    const room = (labels) => Math.min(most, Math.max(46, Math.ceil(wide(labels)) + 14));
+    this.margin = [room(this.layer.queryLabels), room(this.layer.keyLabels)];
     [this.left, this.top] = this.margin;
   }
 
@@ -272,7 +273,7 @@ export class MatrixPane {
     context.textBaseline = "middle";
     const [top, bottom, left, right] = this.#visible();
     const { cell } = this.view;
-    const step = Math.max(1, Math.ceil(13 / cell));
+    const step = cell >= 9 ? Math.max(1, Math.ceil(13 / cell)) : [5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000].find((n) => n * cell >= 34) ?? 20000;
     const marked = this.hover ?? this.cursor;
     context.save();
     context.beginPath();
@@ -280,14 +281,14 @@ export class MatrixPane {
     context.clip();
     context.textAlign = "right";
     for (let i = Math.ceil(top / step) * step; i <= bottom; i += step) this.#queryLabel(context, colours, i, marked);
-    if (marked && marked[0] % step) this.#queryLabel(context, colours, marked[0], marked);
+    if (marked) this.#queryLabel(context, colours, marked[0], marked);
     context.restore();
     context.save();
     context.beginPath();
     context.rect(this.left, 0, this.width, this.#edge()[1]);
     context.clip();
     for (let j = Math.ceil(left / step) * step; j <= right; j += step) this.#keyLabel(context, colours, j, marked);
-    if (marked && marked[1] % step) this.#keyLabel(context, colours, marked[1], marked);
+    if (marked) this.#keyLabel(context, colours, marked[1], marked);
     context.restore();
     context.textAlign = "start";
   }
@@ -302,7 +303,7 @@ export class MatrixPane {
     const chosen = marked?.[0] === i;
     if (chosen) this.#plate(context, colours.stage, this.#edge()[0] - this.margin[0], at - 8, this.margin[0], 16);
     context.fillStyle = chosen ? colours.query : colours.soft;
-    context.fillText(this.#shorten(context, this.layer.queryLabels[i], this.margin[0] - 10), this.#edge()[0] - 7, at);
+    context.fillText(this.#shorten(context, this.#name(this.layer.queryLabels, i, chosen), this.margin[0] - 10), this.#edge()[0] - 7, at);
   }
 
   #keyLabel(context, colours, j, marked) {
@@ -313,8 +314,13 @@ export class MatrixPane {
     context.rotate(-Math.PI / 2);
     if (chosen) this.#plate(context, colours.stage, 0, -8, this.margin[1], 16);
     context.fillStyle = chosen ? colours.key : colours.soft;
-    context.fillText(this.#shorten(context, this.layer.keyLabels[j], this.margin[1] - 10), 0, 0);
+    context.fillText(this.#shorten(context, this.#name(this.layer.keyLabels, j, chosen), this.margin[1] - 10), 0, 0);
     context.restore();
+  }
+
+  #name(labels, n, chosen) {
+    // The token; where most tokens have no room, its position.
+    return this.view.cell >= 9 || chosen ? labels[n] : String(n);
   }
 
   #plate(context, colour, ...box) {
