@@ -67,7 +67,7 @@ export const linesView = {
         const n = Number(button.dataset.n);
         button.setAttribute("aria-pressed", String(n === key));
         const own = query === null ? 0 : Math.abs(values[query * reader.columns + n]) / top;
-        button.style.opacity = query === null ? 1 : 0.45 + 0.55 * Math.min(1, own * 3);
+        button.style.opacity = query === null ? 1 : 0.7 + 0.3 * Math.min(1, own * 3);
       }
     }
     const redraw = () => draw().catch(app.report);

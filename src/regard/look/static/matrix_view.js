@@ -12,7 +12,7 @@ export function zoomButtons(panes) {
     { class: "rx-zoom" },
     button("+", "Zoom in", (pane) => pane.zoom(1.5)),
     button("−", "Zoom out", (pane) => pane.zoom(1 / 1.5)),
-    button("Fit", "Show all", (pane) => pane.fit()),
+    button("Fit", "Fit: show all", (pane) => pane.fit()),
   );
 }
 
