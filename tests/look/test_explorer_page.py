@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 import torch
 from tests.look.browser import CHROMIUM, Browser
@@ -176,3 +178,22 @@ def test_layouts_have_views_of_their_own(browser, tmp_path):
     browser.run(f"{EXPLORER}.set({{view: 'text', map: 2, query: 1}})")
     browser.wait("document.querySelectorAll('.rx-sentence').length === 2")
     assert browser.errors == []
+
+
+def test_the_widget_mounts_from_its_module_alone(browser, captured, tmp_path):
+    pytest.importorskip("anywidget", reason="the widget is an extra: pip install 'regard[notebook]'")
+    widget = captured.widget("a notebook")
+    data = base64.b64encode(widget.data).decode()
+    script = f"""
+      const module = await import("data:text/javascript;base64,{base64.b64encode(str(widget._esm).encode()).decode()}");
+      const bytes = Uint8Array.from(atob("{data}"), (c) => c.charCodeAt(0));
+      await module.default.render({{ model: {{ get: () => new DataView(bytes.buffer) }}, el: document.body }});
+    """
+    (tmp_path / "page.html").write_text(f"<!doctype html><style>{widget._css}</style><body><script type=module>{script}</script>")
+    show(browser, (tmp_path / "page.html").as_uri())
+    browser.run("document.querySelector('[data-view=text]').click()")
+    browser.wait("document.querySelectorAll('.rx-token').length === 40")
+    assert browser.run("location.hash") in ("", "#")  # the address is the notebook's
+    assert browser.errors == []
+    bundle, _ = captured._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle and "data:image/png" in bundle["text/html"]

@@ -19,8 +19,8 @@ const VIEWS = [matrixView, headsView, textView, linesView, alignmentView, patter
 const SAVED = ["view", "map", "head", "query", "key", "scale", "direction"]; // in the address, so that a link shows the same
 
 export class Explorer {
-  constructor(root, source) {
-    Object.assign(this, { root, source, readers: new Map(), views: new Map() });
+  constructor(root, source, embedded = false) {
+    Object.assign(this, { root, source, embedded, readers: new Map() });
     this.captures = source.header.captures;
     this.report = (error) => this.tell(error.message ?? String(error), true);
     this.build();
@@ -40,10 +40,11 @@ export class Explorer {
     const last = maps.findLastIndex((map) => !map.derived);
     const map = Math.max(0, crossing >= 0 ? crossing : last);
     const state = { capture: this.captures.length - 1, map, head: 0, query: null, key: null, scale: "linear", direction: "out", view: "matrix", other: {}, theme: null };
-    for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+    const saved = new URLSearchParams(this.embedded ? "" : location.hash.slice(1));
+    for (const [name, value] of saved) {
       if (SAVED.includes(name)) state[name] = /^\d+$/.test(value) ? Number(value) : value;
     }
-    if (!location.hash.includes("scale=") && maps[state.map]?.columns > 400) state.scale = "log"; // most weights of a long text are tiny
+    if (!saved.has("scale") && maps[state.map]?.columns > 400) state.scale = "log"; // most weights of a long text are tiny
     return this.settle({ ...state, capture: 0 });
   }
 
@@ -75,6 +76,7 @@ export class Explorer {
   }
 
   remember() {
+    if (this.embedded) return; // the address is the notebook's
     const kept = SAVED.filter((name) => this.state[name] !== null).map((name) => [name, this.state[name]]);
     try {
       history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
