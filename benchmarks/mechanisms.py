@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from regard import attention as ours
 from regard.attention import MECHANISMS, Attention, RecurrentState
 from regard.compare import Child
-from regard.compare.child import out_of_memory
 from regard.compare.measure import Timing, free_memory, peak_memory, seconds_of, time_side_by_side
+from regard.compare.process import out_of_memory
 from regard.errors import ChildFailed
 from regard.layers import FourierMixer, MultiHead
 from regard.patterns import Pattern, causal, full

@@ -27,7 +27,9 @@ FAMILIES = (
         "Recurrent-era scores and windows",
         "One head between a decoder's state and an encoder's annotations: a score, a normaliser, an average. Published before 2017.",
     ),
-    Family("Exact", "Every pair that the pattern allows is compared.", names=("softmax", "differential", "sigmoid")),
+    Family(
+        "Exact", "Every pair that the pattern allows is compared.", names=("softmax", "differential", "entmax", "forgetting", "sigmoid")
+    ),
     Family("Sparse patterns", "Softmax attention within a pattern of its own.", PatternAttention, ("adaptive_span",)),
     Family(
         "Clustered, hashed and sorted",

@@ -9,8 +9,7 @@ import torch
 
 import regard
 from regard import MECHANISMS, catalogue
-from regard.cli import COMMANDS, main
-from regard.cli import _example_maps as show
+from regard.cli import COMMANDS, main, show
 from regard.cli._command import format_settings, parse_settings
 from regard.patterns import parse
 from regard.tasks import TASKS

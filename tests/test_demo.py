@@ -3,7 +3,7 @@
 import pytest
 
 from regard.cli import main
-from regard.cli._demo import run_demo
+from regard.cli.demo import run_demo
 from regard.train import read_metrics
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard import Attention, SoftmaxAttention, causal
-from regard.cli import _example_maps as show
+from regard.cli import show
 from regard.errors import NotSupported, PatternNotSupported, ShapeError
 
 

@@ -17,12 +17,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+
+from .errors import NotSupported
 
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "bf16")
 _TRIM_THRESHOLD = -1  # of malloc.h
@@ -224,3 +227,47 @@ def _write_cache(path: Path, known: dict[str, Any]) -> None:
         os.replace(draft, path)  # two processes may ask at the same time
     except OSError:
         return
+
+
+# -- mixed precision: bfloat16 matmuls in the forward pass; parameters, sums and steps stay in float32 -----------------
+
+
+def choose_precision(wanted: str, device: torch.device, before: str = "") -> tuple[str, str]:
+    """ "float32" or "bfloat16", and a message for the user or "".
+
+    A resumed run keeps what "auto" chose `before` if that is safe here: another precision would lead to other parameters.
+    """
+    if wanted == "float32" or (wanted == "auto" and before == "float32"):
+        return "float32", ""
+    found = _bf16_on(device)
+    safe = found.usable and not found.needs_cap
+    if wanted == "bfloat16":
+        if not safe:
+            remedy = "set that in the environment and start again, or " if found.needs_cap else ""
+            raise NotSupported(f"precision bfloat16 on this machine: {found.note}; {remedy}take precision float32, or auto")
+        return "bfloat16", ""
+    if safe and (found.faster or before == "bfloat16"):
+        return "bfloat16", f"precision: bfloat16 ({found.note})"
+    return "float32", f"precision: float32 (bfloat16 {found.note})"
+
+
+@contextlib.contextmanager
+def autocast(precision: str, device: torch.device) -> Iterator[None]:
+    """Autocast to this precision inside; float32 changes nothing."""
+    if precision != "bfloat16":
+        yield
+        return
+    try:
+        with torch.autocast(device.type, torch.bfloat16):
+            yield
+    except RuntimeError as error:
+        if "could not create a primitive" in str(error):  # an LSTM on a processor that only imitates bfloat16
+            raise NotSupported(f"a layer of this model has no bfloat16 form on this machine; take precision float32 ({error})") from error
+        raise
+
+
+def _bf16_on(device: torch.device) -> Bf16:
+    if device.type == "cpu":
+        return bf16()
+    yes = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return Bf16(yes, yes, False, "works" if yes else "is not in this device's instructions: not used")

@@ -25,7 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from .errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported, RunExists, UnknownName
+from .errors import BadConfig, BadFile, CannotSave, MissingFile, RunExists, UnknownName
 from .models import Model
 from .train.checkpoint import save_parameters
 from .train.parameters import load_parameters, parameters_of
@@ -207,10 +207,15 @@ def check_unused(folder: Path) -> None:
 
 def create(folder: Path, config: RunConfig, processor: Processor) -> None:
     """A run that is about to be trained. Of several processes the first one writes."""
-    if os.environ.get("RANK", "0") == "0":
+    if first_process():
         check_unused(folder)
         write_config(folder, config, new=True)
         processor.save(folder)
+
+
+def first_process() -> bool:
+    """Whether this process writes: of several that torchrun started only the first does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def save(run: Run[Any], folder: Path | str) -> Path:
@@ -239,27 +244,6 @@ def write_config(folder: Path, config: RunConfig, *, new: bool = False) -> None:
         raise RunExists(f"{folder} already holds a run; resume it with --resume, or choose another folder") from wrong
     except OSError as wrong:
         raise CannotSave(f"cannot write {path}: {wrong.strerror or wrong}; choose another folder") from wrong
-
-
-# -- the data of a run -------------------------------------------------------------------------------------------------
-
-
-def check_resumed_data(folder: Path, config: RunConfig, digest: str) -> None:
-    """Refuse to resume a run on other data than it began with."""
-    if config.digest is not None and config.digest != digest:
-        raise BadConfig(
-            f"the data are not those that {folder} began with, so the result would not be that of one training; restore them, "
-            f"or start another run with --init-from {folder}"
-        )
-
-
-def check_test_data(folder: Path, config: RunConfig, digest: str) -> None:
-    """Refuse the test part of data that have changed since training: it may hold what was trained on."""
-    if config.digest is not None and config.digest != digest:
-        raise NotSupported(
-            f"the data of {folder} has changed since it was trained, and its test part may now hold examples that it was trained on; "
-            "name data that it has not seen with --data"
-        )
 
 
 def checkpoints(folder: Path | str) -> list[int]:

@@ -157,7 +157,7 @@ def test_the_command(capsys, tmp_path):
 def test_nothing_is_left_behind(found):
     if sys.platform == "linux":
         mine = [pid for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == os.getpid()]
-        assert not [pid for pid in mine if b"regard.compare.child" in _command(pid)]
+        assert not [pid for pid in mine if b"regard.compare.process" in _command(pid)]
 
 
 def _parent(pid: str) -> int:

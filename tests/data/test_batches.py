@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import BOS, EOS, PAD, Batches, Corpus, Ragged, Tokenizers, collate, read_pairs
-from regard.data.corpus import _encoded
+from regard.data.batches import _encoded
 from regard.errors import NotSupported, ShapeError
 
 

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 import regard.data
-from regard.data import gettext, read_pairs
-from regard.data.gettext import messages
-from regard.data.numbers import _spell
+from regard.data import read_pairs
+from regard.data.sources import _spell, catalogues, messages
 from regard.errors import BadFile, MissingFile, NotSupported, UnknownName
 
 UNITS = [
@@ -215,10 +214,10 @@ def test_a_broken_catalogue_is_told(tmp_path, raw):
 
 
 def test_catalogues_of_this_machine_are_found_in_the_same_order():
-    found = gettext.catalogues("fr")
+    found = catalogues("fr")
     if not found:
         pytest.skip("no French catalogue is installed here")
-    assert found == gettext.catalogues("fr")
+    assert found == catalogues("fr")
     pairs = read_pairs("gettext:fr")
     assert pairs.leaked == 0 and all(s != t and s and t for s, t in pairs.train)
 

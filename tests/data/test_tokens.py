@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from regard.data import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers
-from regard.data._bpe import BYTES, with_dropout
-from regard.data.tokens import SPECIAL
+from regard.data.tokens import BYTES, SPECIAL, bpe_with_dropout
 from regard.errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
 
 LINES = [
@@ -188,7 +187,7 @@ def test_dropout_has_the_distribution_of_its_definition():
         return found
 
     expected, draws = ends(tuple("ababca")), 20_000
-    seen = Counter(tuple(with_dropout("ababca", ranks, p, random.Random(n))) for n in range(draws))
+    seen = Counter(tuple(bpe_with_dropout("ababca", ranks, p, random.Random(n))) for n in range(draws))
     assert seen.keys() <= expected.keys() and len(expected) > 8
     for end, share in expected.items():
         assert abs(seen[end] - draws * share) < 4.5 * (draws * share * (1 - share)) ** 0.5 + 1

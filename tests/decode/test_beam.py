@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.decode import GNMT, GREEDY, Beam, DecoderTokens, Power, RelativeLength, Sampling, sample, search
-from regard.decode.beam import in_place_order
-from regard.decode.penalties import coverage
+from regard.decode.beam import coverage, in_place_order
 from regard.errors import NotSupported, RegardError
 
 FREE = DecoderTokens(first=1, end=2, banned=())

@@ -11,7 +11,7 @@ from small_lm import Small
 
 from regard.data import Tokenizer
 from regard.decode import DecoderTokens, Engine, EngineOptions, GenerationOptions, Request, Sampling, sample
-from regard.decode.stops import find_stop
+from regard.decode.requests import find_stop
 from regard.errors import NotSupported, QueueFull
 
 BYTES = Tokenizer.train([], "byte", 260)

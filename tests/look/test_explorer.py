@@ -99,6 +99,9 @@ def test_deferred_maps_are_the_same_without_keeping_them(mechanism: type[Attenti
         assert b.deferred == (mechanism is SoftmaxAttention)  # rows of the other are not cheaper than all of it
         assert (a.normalised, a.query_labels) == (b.normalised, b.query_labels)
         torch.testing.assert_close(b.read(2, 6, batch=1), a.weights_BHLM[1, :, 2:6])
+    if mechanism is SoftmaxAttention:
+        with pytest.raises(CaptureNotSupported, match="without keep_inputs"):
+            kept.save("maps.npz")
 
 
 def test_why_has_the_vectors_that_gave_the_weights():

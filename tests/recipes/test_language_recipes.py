@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from regard.data import BOS, PAD
 from regard.models import build
 from regard.recipes import Reevaluation, bert2018, completion2020, gpt2018, gpt2020, run
-from regard.recipes._engine import language_models, stacks
-from regard.recipes._engine.language_models import TextVariant, loss_by_context, topics, write_documentation
+from regard.recipes._engine import stacks, variants
 from regard.recipes._engine.puzzles import IGNORE_INDEX, Shots
 from regard.recipes._engine.stacks import PuzzleLMVariant, draw_sequences
+from regard.recipes._engine.variants import TextVariant, loss_by_context, topics, write_documentation
 from regard.tasks import Language, LanguageOptions
 
 
@@ -26,7 +26,7 @@ def test_no_paragraph_stands_twice_in_the_write_documentation(tmp_path):
 
 
 def test_losses_by_context_are_those_of_whole_windows(tmp_path, monkeypatch):
-    monkeypatch.setattr(language_models, "topics", lambda: {"a": ["abcdefghijklmnopqrstuvwxyz" * 3], "b": ["zyx" * 9]})
+    monkeypatch.setattr(variants, "topics", lambda: {"a": ["abcdefghijklmnopqrstuvwxyz" * 3], "b": ["zyx" * 9]})
     options = LanguageOptions(data=str(write_documentation(tmp_path / "text.jsonl")), tokenizer="char", context_length=8, shares=(0.0, 0.0))
     task = Language(options)
     raw = task.read()
@@ -127,7 +127,7 @@ def test_recipes_of_language_models_run_end_to_end(part, tmp_path, monkeypatch):
     monkeypatch.setattr(stacks, "HELD_OUT", 4)
     monkeypatch.setattr(gpt2020, "LONG", 64)
     whole = dict(list(topics().items())[:6])
-    monkeypatch.setattr(language_models, "topics", lambda: whole)
+    monkeypatch.setattr(variants, "topics", lambda: whole)
     small = {name: shrunk(variant) for name, variant in part.recipe.variants.items()}
     if part is bert2018:
         small = {

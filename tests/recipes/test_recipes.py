@@ -27,7 +27,7 @@ from regard.recipes import (
 from regard.recipes._engine import Alignments, above, at_least, at_most, below, between, stacks, validation_curves
 from regard.recipes._engine.pictures import series
 from regard.recipes._engine.stacks import StackVariant
-from regard.recipes._engine.translators import TranslationMetrics, TranslationVariant
+from regard.recipes._engine.variants import TranslationMetrics, TranslationVariant
 from regard.recipes.linear2020 import StepCost
 from regard.tasks import Translation, TranslationOptions, likelihood, load_run
 from regard.train import TrainOptions

@@ -19,7 +19,7 @@ from small_server import KEY, NAME, Served, Wrapped, tiny
 
 from regard.errors import NotSupported
 from regard.serve import schemas, serve, server
-from regard.serve.errors import ApiError
+from regard.serve.responses import ApiError
 from regard.serve.server import Timeouts, check_address
 
 LONG = {"prompt": "x", "max_tokens": 120, "logit_bias": {"2": -100}}

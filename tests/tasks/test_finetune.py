@@ -14,9 +14,8 @@ from regard.errors import BadConfig, NotSupported
 from regard.models import Classifier, LanguageModel, TextEncoder, build, find_model
 from regard.runs import Run, RunConfig
 from regard.tasks import ClassifyOptions, Label, LabelOptions, TextProcessor, load_run, task_of
-from regard.tasks._classification import confusion, freeze_layers
-from regard.tasks._classification_metrics import classification_metrics
-from regard.tasks._labelled import collate, encode_examples
+from regard.tasks._labelled import classification_metrics, collate, confusion, encode_examples
+from regard.tasks.classification import freeze_layers
 
 SIZES = {"width": 16, "heads": 2, "depth": 4, "dropout": 0.0}
 
@@ -111,7 +110,7 @@ def test_matthews_of_many_labels_is_a_correlation():
 def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
     """As a published BERT has them: [CLS] a [SEP] b [SEP], and [MASK]; none of them is ever drawn or hidden."""
     from regard.data import HFTokenizer, TokenizedText
-    from regard.data.special_tokens import SpecialTokens
+    from regard.data.hf_tokenizer import SpecialTokens
     from regard.tasks.masked import Rows, mask_rows
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"]

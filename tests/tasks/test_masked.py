@@ -8,7 +8,7 @@ import torch
 
 from regard.cli import main
 from regard.data import BOS, EOS, PAD, TokenizedText, Tokenizer
-from regard.data.special_tokens import SpecialTokens
+from regard.data.hf_tokenizer import SpecialTokens
 from regard.errors import BadConfig
 from regard.models import TextEncoder, build
 from regard.tasks import MaskedObjective, MaskedOptions, load_run

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ import torch._dynamo  # optimisers import it when they are made: once here inste
 from tiny import Net, Tiny
 
 from regard.errors import Interrupted
-from regard.train import AdamW, Budget, Constant, Every, TrainConfig, checkpoint, fit, loop
+from regard.train import AdamW, Budget, Constant, Every, TrainConfig, checkpoint, fit, launcher, loop
 from regard.train.log import Log, read_metrics
 
 CONFIG = TrainConfig(
@@ -151,7 +152,11 @@ ONE_RUN = [  # each lets the run come three steps further, to its next checkpoin
 STOPS = {
     "SIGTERM": lambda: before(Tiny, "loss", at(8, ask(signal.SIGTERM))),
     "SIGINT": lambda: before(Tiny, "loss", at(8, ask(signal.SIGINT))),
-    "SIGTERM twice": lambda: before(Tiny, "loss", at(8, lambda *_: (ask(signal.SIGTERM)(), ask(signal.SIGTERM)()))),
+    "SIGINT twice at once": lambda: before(Tiny, "loss", at(8, lambda *_: (ask(signal.SIGINT)(), ask(signal.SIGINT)()))),
+    "SIGTERM twice": lambda: (
+        setattr(launcher, "REPEAT", 0.0),
+        before(Tiny, "loss", at(8, lambda *_: (ask(signal.SIGTERM)(), time.sleep(0.01), ask(signal.SIGTERM)()))),
+    ),
 }
 
 

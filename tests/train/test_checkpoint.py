@@ -13,8 +13,8 @@ import torch
 
 from regard.errors import BadFile, CannotSave, RegardError
 from regard.train import checkpoint as module
-from regard.train._rng import rng_state, seed_all, set_rng_state
 from regard.train.checkpoint import Checkpoint, load_latest, save, save_parameters
+from regard.train.state import rng_state, seed_all, set_rng_state
 
 
 def made(step):

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, child):
     process = child(Path(__file__).parent / "crashes.py", tmp_path_factory.mktemp("runs"))
-    out, err = process.communicate(timeout=900)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
     return {run["name"]: run for run in map(json.loads, out.splitlines())}
 
@@ -46,7 +46,7 @@ def test_one_run_killed_many_times(runs):
     as_if_left_alone(runs, name)
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGINT twice at once", 130)])
 def test_asked_to_stop_it_finishes_the_step_and_saves(runs, name, code):
     assert runs[name]["code"] == code
     assert runs[name]["kept"][-1] == 8  # not a step of the schedule of saving, which is every third

@@ -1,10 +1,11 @@
 """Two processes do what one does: same steps, same gradients, same weights; what one cannot take, none takes."""
 
-import logging
 import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 from together import TOGETHER, run
 
 from regard.errors import BadConfig
-from regard.train import distributed, launch
+from regard.train import distributed, launch, launcher
 from regard.train.log import read_metrics
 
 HERE = Path(__file__).parent
@@ -107,24 +108,64 @@ def test_too_few_batches_to_share(monkeypatch):
 
 CHILD = """
 import os, signal, sys
-print("ready", flush=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, {2, 15})
+os.write(1, b"ready\\n")
 number = signal.sigwait({signal.SIGINT, signal.SIGTERM})
+os.write(1, b"got %d\\n" % number)
 sys.exit(128 + number)
+"""
+ORPHAN = """
+import os, time
+from regard.train.launcher import stop_with_launcher
+stop_with_launcher()
+print(os.getpid(), flush=True)
+time.sleep(500)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_passed_on_and_the_code_says_which(tmp_path, number):
-    (tmp_path / "child.py").write_text(f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {{2, 15}})\n{CHILD}")
+@contextmanager
+def launched(tmp_path, child):
+    """A launcher of two processes, in a process group of its own."""
+    (tmp_path / "child.py").write_text(child)
     command = f"import sys; from regard.train import launch; sys.exit(launch(2, [{str(tmp_path / 'child.py')!r}]))"
-    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True) as process:
+    process = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+def test_signals_are_passed_on_once_and_the_code_names_them(tmp_path, number, kill):
+    with launched(tmp_path, CHILD) as process:
         assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
-        process.send_signal(number)
+        kill(process.pid, number)
         assert process.wait(300) == 128 + number
+        assert process.stdout.read() == f"got {int(number)}\n" * 2
+
+
+def test_processes_end_when_their_launcher_is_killed(tmp_path):
+    with launched(tmp_path, ORPHAN) as process:
+        children = [int(process.stdout.readline()) for _ in range(2)]
+        process.kill()
+        process.wait(300)
+        deadline = time.monotonic() + 300
+        while any(Path(f"/proc/{pid}").exists() for pid in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_one_that_hangs_ends_with_the_one_that_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(launcher, "GRACE", 0.2)
+    (tmp_path / "child.py").write_text("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(500)")
+    assert launch(2, [str(tmp_path / "child.py")]) == 7
 
 
 def test_what_launching_changes_is_put_back(tmp_path):
     (tmp_path / "child.py").write_text("import os, sys; sys.exit(3 + int(os.environ['OMP_NUM_THREADS']))")
-    before = dict(os.environ), signal.getsignal(signal.SIGINT), logging.root.manager.disable
+    before = dict(os.environ), signal.getsignal(signal.SIGINT)
     assert launch(1, [str(tmp_path / "child.py")], threads=2) == 5
-    assert (dict(os.environ), signal.getsignal(signal.SIGINT), logging.root.manager.disable) == before
+    assert (dict(os.environ), signal.getsignal(signal.SIGINT)) == before

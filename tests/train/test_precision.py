@@ -8,11 +8,10 @@ from tiny import Net, Tiny
 
 from regard.data import Parallel, Tokenizers
 from regard.errors import BadConfig, NotSupported
-from regard.machine import Bf16, bf16
+from regard.machine import Bf16, autocast, bf16, choose_precision
 from regard.models import build
 from regard.tasks import TranslationObjective, TranslationOptions
 from regard.train import Budget, fit
-from regard.train.precision import autocast, choose
 
 CPU = torch.device("cpu")
 FAST = Bf16(True, True, False, "works, at least 2.0× as fast as float32")
@@ -43,7 +42,7 @@ def machine(monkeypatch):
 )
 def test_who_decides(machine, found, wanted, before, chosen):
     machine(found)
-    got, said = choose(wanted, CPU, before)
+    got, said = choose_precision(wanted, CPU, before)
     assert got == chosen
     assert (found.note in said) == (wanted == "auto" and before != "float32")
 
@@ -51,17 +50,17 @@ def test_who_decides(machine, found, wanted, before, chosen):
 def test_asked_for_where_it_is_not_safe(machine):
     machine(DEADLY)
     with pytest.raises(NotSupported, match=r"SIGILL.*take precision float32"):
-        choose("bfloat16", CPU)
+        choose_precision("bfloat16", CPU)
     machine(CAPPED)
     with pytest.raises(NotSupported, match=r"ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.*set that in the environment and start again"):
-        choose("bfloat16", CPU)
+        choose_precision("bfloat16", CPU)
     with pytest.raises(BadConfig, match="float32 or bfloat16 or auto"):
         config(precision="float16")
 
 
 def test_float32_asks_nobody(monkeypatch):
     monkeypatch.setattr("regard.machine.bf16", lambda: pytest.fail("asked"))
-    assert choose("float32", CPU) == ("float32", "")
+    assert choose_precision("float32", CPU) == ("float32", "")
     with torch.autocast("cpu", torch.bfloat16), autocast("float32", CPU):
         assert torch.is_autocast_enabled("cpu")  # what the caller has set stays
 

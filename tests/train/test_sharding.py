@@ -12,7 +12,7 @@ from tiny import Net, Tiny
 from together import Deep, run, told
 
 from regard.errors import BadConfig
-from regard.train import Adafactor, Budget, Muon, TrainConfig, launch, sharding
+from regard.train import Adafactor, Budget, Muon, TrainConfig, distributed, launch
 from regard.train.parameters import parameters_of
 
 HERE = Path(__file__).parent
@@ -104,11 +104,11 @@ def test_layers_are_put_together_one_at_a_time(group):
     deep = Deep(dtype=torch.float64)
     deep.layers[1].linear1.weight = deep.layers[0].linear1.weight  # both use it, so it belongs to neither
     deep.layers.append(torch.nn.TransformerEncoderLayer(5, 1, 3))
-    cut = sharding.sharded(Tiny(), deep)
+    cut = distributed.sharded(Tiny(), deep)
     assert [isinstance(layer, FSDPModule) for layer in (*cut.model.layers, cut.model, cut)] == [False, False, True, False, True]
-    assert not any(sharding.is_cut(x) for x in deep.parameters()) and all(sharding.is_cut(x) for x in cut.parameters())
-    sharding.empty(deep)
-    with sharding.filled(deep, parameters_of(cut.model), keep=True):
+    assert not any(distributed.is_cut(x) for x in deep.parameters()) and all(distributed.is_cut(x) for x in cut.parameters())
+    distributed.empty(deep)
+    with distributed.filled(deep, parameters_of(cut.model), keep=True):
         assert all(x.equal(y.full_tensor()) for x, y in zip(deep.parameters(), cut.model.parameters(), strict=True))
     assert sum(x.numel() for x in deep.parameters()) == 0
 
@@ -117,7 +117,7 @@ def test_a_single_number_cannot_be_cut(group):
     net = Net()
     net.gain = torch.nn.Parameter(torch.tensor(1.0))
     with pytest.raises(BadConfig, match="gain is a scalar"):
-        sharding.sharded(Tiny(), net)
+        distributed.sharded(Tiny(), net)
 
 
 def test_what_does_not_go_together():

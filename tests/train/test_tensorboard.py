@@ -8,7 +8,7 @@ from tiny import Net, Tiny
 
 from regard.errors import NotSupported
 from regard.train import Every, fit
-from regard.train import tensorboard as curves
+from regard.train import log as curves
 
 
 def test_without_the_package(tmp_path, monkeypatch):

@@ -22,6 +22,8 @@ from .differential import DifferentialAttention
 from .dilated import DilatedAttention
 from .dot import DotAttention
 from .efficient import EfficientAttention
+from .entmax import EntmaxAttention
+from .forgetting import ForgettingAttention
 from .gated_delta_net import GatedDeltaNet
 from .gated_linear import GatedLinearAttention
 from .gaussian_window import GaussianWindow

@@ -29,8 +29,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, final
 import torch
 from torch import Tensor, nn
 
-from ..errors import BiasNotSupported, DtypeError, PatternNotSupported, ShapeError, StateNotSupported
-from ..kernels import Bias
+from ..errors import BiasNotSupported, DtypeError, NotSupported, PatternNotSupported, ShapeError, StateNotSupported
+from ..kernels import Bias, inside_transform
 from ..patterns import Pattern, at_positions, causal, full
 from ._cache import Cache
 from ._recurrent_state import RecurrentState, StepState
@@ -180,8 +180,12 @@ class Attention(nn.Module):
 
     @classmethod
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        """A mechanism for `heads` heads of size `head_dim` and up to `length` keys; most fit any."""
-        return cls()
+        """A mechanism that fits `heads` heads of size `head_dim` and up to `length` keys.
+
+        The constructor gets those of `heads`, `head_dim` and `max_length` that it takes; most take none and fit any.
+        """
+        sizes = {"heads": heads, "head_dim": head_dim, "max_length": length}
+        return cls(**{name: size for name, size in sizes.items() if name in inspect.signature(cls).parameters})
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -227,14 +231,21 @@ class Attention(nn.Module):
         gates_BMHE: Tensor | None = None,
     ) -> Tensor:
         """The weighted average out_BLHV. With `state`, over the past too, and the state advances."""
+        if torch.compiler.is_compiling():
+            return _run_eagerly(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE)
         self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE)
         L, M, cache = q_BLHK.shape[1], k_BMHK.shape[1], None
         within = pattern = self._within(pattern, M if state is None else state.length + M)
         if isinstance(state, Cache):
-            k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern)
-            bias, M, cache, state = state.bias_over(bias, L), k_BMHK.shape[1], state, None
+            k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern, gates_BMHE)
+            bias, gates_BMHE, M, cache, state = state.bias_over(bias, L), state.gates(), k_BMHK.shape[1], state, None
         call = Call(pattern, bias, gates_BMHE, L, M, q_BLHK.device, state, cache)
-        out_BLHV = self._forward(q_BLHK, k_BMHK, v_BMHV, call)
+        if inside_transform():
+            out_BLHV = self._transformed(q_BLHK, k_BMHK, v_BMHV, call)
+        elif state is None and not (q_BLHK.numel() and k_BMHK.numel()):  # nothing to be fast at; a part of the graph all the same
+            out_BLHV = average(self._weights(q_BLHK, k_BMHK, call), v_BMHV)
+        else:
+            out_BLHV = self._forward(q_BLHK, k_BMHK, v_BMHV, call)
         for observer in self._observers:
             observer(self._observation(q_BLHK, k_BMHK, call, within))
         return out_BLHV
@@ -307,6 +318,16 @@ class Attention(nn.Module):
         kind = self.facts.state
         assert kind is not None
         return Cache(batch, pattern.reach()) if kind is Cache else kind(batch)
+
+    def _transformed(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        """The definition, inside a transform of torch.func: those do not go through autograd functions written for speed."""
+        if call.state is not None or call.cache is not None:
+            raise StateNotSupported(f"{type(self).__name__} does not stream inside a transform of torch.func; leave `state` out")
+        try:
+            return average(self._weights(q_BLHK, k_BMHK, call), v_BMHV)
+        except RuntimeError as error:  # vmap: no sizes or choices that depend on numbers
+            reason = str(error).partition("\n")[0]
+            raise NotSupported(f"{type(self).__name__} cannot be transformed by torch.func: {reason}") from error
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
@@ -435,6 +456,15 @@ class Attention(nn.Module):
     def _rows_cheap(self) -> bool:
         """Whether the weights of one query cost less than those of all."""
         return self.facts.rows == "independent"
+
+
+def _run_eagerly(attention: Attention, *arguments: Any) -> Tensor:
+    """For torch.compile: what surrounds attention is compiled. Kernels are not: their loops over tiles would be unrolled, for one length."""
+    out: Tensor = torch.compiler.disable(attention.forward)(*arguments)
+    return out
+
+
+_run_eagerly._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compiler.disable as a decorator would import the compiler here
 
 
 def _shapes(inputs: tuple[Tensor, ...], dtypes: bool = False) -> str:

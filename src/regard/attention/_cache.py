@@ -16,9 +16,9 @@ BiasLike = TypeVar("BiasLike", bound=Tensor | Bias | None)
 
 
 class Cache(State):
-    """All keys and values so far or, if the pattern reaches no further, the first `sinks` and the last `window`.
+    """All keys and values so far (and gates, if the mechanism reads any) or, if the pattern reaches no further, the first `sinks` and the last `window`.
 
-    Buffers grow by doubling, so a step copies nothing of the past. Old keys are dropped in bulk: a rolling cache holds at most
+    Without gradients, buffers grow by doubling, so a step copies nothing of the past. Old keys are dropped in bulk: a rolling cache holds at most
     sinks + 2 · window keys, and the pattern masks those that are already too old. While rows start at different positions, no column
     holds the first keys of all of them, so with sinks nothing is dropped.
     """
@@ -29,14 +29,16 @@ class Cache(State):
         self.sinks = 0 if reach is None else reach[1]
         self._k: Tensor | None = None
         self._v: Tensor | None = None
+        self._gates: Tensor | None = None
         self._held = 0
         self._positions: Tensor | None = None  # of the keys held; None while they are 0, 1, 2 …
 
-    def append(self, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Pattern]:
-        """Append new keys and values; return all that are held, and the pattern over them."""
+    def append(self, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, gates_BMHE: Tensor | None = None) -> tuple[Tensor, Tensor, Pattern]:
+        """Append new keys and values; return all that are held, and the pattern over them. The gates held: `gates`."""
         self._drop_old()
         new = k_BMHK.shape[1]
         self._k, self._v = self._add(self._k, k_BMHK), self._add(self._v, v_BMHV)
+        self._gates = None if gates_BMHE is None else self._add(self._gates, gates_BMHE)
         if self._positions is not None:
             arrived = torch.arange(self.length, self.length + new, device=self._positions.device)
             self._positions = torch.cat([self._positions, arrived])
@@ -63,7 +65,7 @@ class Cache(State):
         return torch.arange(self.length - queries, self.length, device=self._positions.device)
 
     def _add(self, held: Tensor | None, new: Tensor) -> Tensor:
-        if new.requires_grad or (held is not None and held.requires_grad):  # the past is part of the graph
+        if torch.is_grad_enabled():  # the past may be part of a graph, even where only queries need gradients: never write into it
             return new if held is None else torch.cat([held[:, : self._held], new], 1)
         size = 0 if held is None else held.shape[1]
         if held is None or size < self._held + new.shape[1]:
@@ -75,7 +77,7 @@ class Cache(State):
         return held
 
     def _move_rows(self, held: Tensor | None, rows: Tensor, moves: dict[int, int]) -> Tensor | None:
-        if held is None or held.requires_grad:
+        if held is None or torch.is_grad_enabled():
             return None if held is None else held.index_select(0, rows)
         if len(rows) == self.batch and not moves.keys() & moves.values():  # sources stay in place: no new buffer needed
             held[list(moves), : self._held] = held[list(moves.values()), : self._held]
@@ -94,12 +96,14 @@ class Cache(State):
         positions = torch.arange(self._held, device=device) if self._positions is None else self._positions
         kept = torch.cat([torch.arange(self.sinks, device=device), torch.arange(self._held - self.window, self._held, device=device)])
         self._k, self._v, self._positions = self._k[:, kept], self._v[:, kept], positions[kept]
+        self._gates = None if self._gates is None else self._gates[:, kept]
         self._held = len(kept)
 
     def reorder(self, rows: Tensor) -> Self:
         moves = {to: source for to, source in enumerate(rows.tolist()) if to != source}
         if moves or len(rows) != self.batch:
             self._k, self._v = self._move_rows(self._k, rows, moves), self._move_rows(self._v, rows, moves)
+            self._gates = self._move_rows(self._gates, rows, moves)
         return super().reorder(rows)
 
     def join(self, other: Self) -> Self:
@@ -108,6 +112,7 @@ class Cache(State):
         held, length = max(self._held, other._held), max(self.length, other.length)
         parts = ((self.batch, self._held), (other.batch, other._held))
         self._k, self._v = _stack_buffers((self._k, other._k), parts, held), _stack_buffers((self._v, other._v), parts, held)
+        self._gates = _stack_buffers((self._gates, other._gates), parts, held)
         if not gap and self._k is not None:  # columns are the newest keys, without a gap
             self._positions = None if held == length else torch.arange(length - held, length, device=self._k.device)
         self._held = held
@@ -142,6 +147,7 @@ class Cache(State):
         if before and self._k is not None and self._v is not None:  # no row attends there any more
             gone = min(before, self._held) if self._positions is None else int((self._positions < before).sum())
             self._k, self._v, self._held = self._k[:, gone:], self._v[:, gone:], self._held - gone
+            self._gates = None if self._gates is None else self._gates[:, gone:]
             if self._positions is not None:
                 at = self._positions[gone:] - before
                 self._positions = None if len(at) == self.length - before else at
@@ -150,12 +156,17 @@ class Cache(State):
     def detach(self) -> Self:
         self._k = None if self._k is None else self._k.detach()
         self._v = None if self._v is None else self._v.detach()
+        self._gates = None if self._gates is None else self._gates.detach()
         return self
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """What is held, k_BMHK and v_BMHV."""
         assert self._k is not None and self._v is not None, "a cache holds keys after the first append"
         return self._k[:, : self._held], self._v[:, : self._held]
+
+    def gates(self) -> Tensor | None:
+        """The gates of the keys held, gates_BMHE."""
+        return None if self._gates is None else self._gates[:, : self._held]
 
     def columns(self) -> Tensor:
         """Positions of the keys held, (M,), counted from the oldest row's first token."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from ..errors import BadConfig
 from ..kernels import ScoreActivation, attend, attend_pointwise
 from ._base import Attention, Call
 from .helpers import average, by_rows, share_heads, softmax_where
@@ -31,7 +32,7 @@ class ScoreAttention(Attention):
         raise NotImplementedError
 
     def normalise(self, scores_BHLM: Tensor, mask_BHLM: Tensor) -> Tensor:
-        """weights_BHLM, zero outside the mask; rows without an allowed key are zeros, with finite gradients."""
+        """weights_BHLM, zero outside the mask. There is at least one key; rows without an allowed key are zeros, with finite gradients."""
         return softmax_where(scores_BHLM, mask_BHLM)
 
     def numbers_per_pair(self, q_BLHK: Tensor) -> int:
@@ -41,7 +42,8 @@ class ScoreAttention(Attention):
         return self._prepared_weights(*self.prepare(q_BLHK, k_BMHK), call)
 
     def _prepared_weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
-        return self.normalise(self.scores(q_BLHK, k_BMHK, call) + call.scores_bias(), call.mask())
+        scores_BHLM = self.scores(q_BLHK, k_BMHK, call) + call.scores_bias()
+        return self.normalise(scores_BHLM, call.mask()) if call.keys else scores_BHLM  # a row has a maximum, a first key …
 
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
         q_BLHK, k_BMHK = self.prepare(q_BLHK, k_BMHK)
@@ -54,6 +56,15 @@ class ScoreAttention(Attention):
 
 class DotProductAttention(ScoreAttention):
     """A score that is the dot product of a transformed query and key, so the tiled softmax kernel applies. Write `prepare`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for hook in ("scores", "normalise"):
+            if hook in vars(cls) and "_forward" not in vars(cls):
+                raise BadConfig(
+                    f"{cls.__name__} writes `{hook}`, which the tiled softmax of DotProductAttention never calls; derive from ScoreAttention, "
+                    "or write `_forward` too"
+                )
 
     def scores(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
         return torch.einsum("blhk,bmhk->bhlm", q_BLHK, share_heads(k_BMHK, q_BLHK.shape[2]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -40,10 +38,6 @@ class AdditiveAttention(ScoreAttention):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.u_HK = uniform_parameter(heads, head_dim, fan=head_dim)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def scores(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
         return additive_scores(q_BLHK, share_heads(k_BMHK, q_BLHK.shape[2]), self.u_HK)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -42,10 +40,6 @@ class ConcatAttention(ScoreAttention):
         self.w_q_HKA = uniform_parameter(heads, head_dim, hidden, fan=2 * head_dim)
         self.w_k_HKA = uniform_parameter(heads, head_dim, hidden, fan=2 * head_dim)
         self.u_HA = uniform_parameter(heads, hidden, fan=hidden)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
         k_BMHK = share_heads(k_BMHK, q_BLHK.shape[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -39,10 +38,6 @@ class CosineAttention(DotProductAttention):
         super().__init__()
         self.heads, self.beta = heads, beta
         self.log_beta_H = nn.Parameter(torch.full((heads,), math.log(beta)))
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads)
 
     def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
         return F.normalize(q_BLHK, dim=-1) * self.log_beta_H.exp()[:, None], F.normalize(k_BMHK, dim=-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +50,6 @@ class DifferentialAttention(Attention):
         self.heads, self.head_dim, self.depth = heads, head_dim, depth
         self.initial_share = 0.8 - 0.6 * math.exp(-0.3 * depth)
         self.q1_HK, self.k1_HK, self.q2_HK, self.k2_HK = (nn.Parameter(0.1 * torch.randn(heads, head_dim // 2)) for _ in range(4))
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def share(self) -> Tensor:
         """λ per head, the factor of the second attention, in float32 or wider."""

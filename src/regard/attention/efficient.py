@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..kernels import first_derivatives_only
 from ._base import Attention, Call, Facts, Paper
 from .helpers import float32_or_wider, keys_allowed, no_autocast, share_heads, softmax_where
 
@@ -72,7 +72,7 @@ class Summaries(torch.autograd.Function):
         return summaries_BKHV
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, ds_BKHV: Tensor) -> tuple[Tensor | None, ...]:
         k_BMHK, v_BMHV, hidden_BM11, lse_B1HK, summaries_BKHV = ctx.saved_tensors
         p_BMHK = float32_or_wider(k_BMHK).sub(lse_B1HK).exp_()
@@ -93,7 +93,7 @@ class MixSummaries(torch.autograd.Function):
         return torch.einsum("blhk,bkhv->blhv", float32_or_wider(q_BLHK).softmax(-1), summaries_BKHV)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, do_BLHV: Tensor) -> tuple[Tensor, Tensor]:
         q_BLHK, summaries_BKHV = ctx.saved_tensors
         p_BLHK = float32_or_wider(q_BLHK).softmax(-1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from torch import Tensor
 
 from ._base import Facts, Paper
@@ -49,10 +47,6 @@ class GatedDeltaNet(RecurrentAttention):
         super().__init__()
         self.heads = heads
         self.clock = Clock(heads)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads)
 
     def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:
         b_BMH, x_BMH = gates_BMHE.unbind(-1)

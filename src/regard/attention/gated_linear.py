@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -47,10 +45,6 @@ class GatedLinearAttention(RecurrentAttention):
         super().__init__()
         self.head_dim, self.temperature = head_dim, temperature
         self.gates = head_dim
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(head_dim=head_dim)
 
     def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:
         return Terms(q_BLHK * q_BLHK.shape[-1] ** -0.5, k_BMHK, logsigmoid(gates_BMHE) / self.temperature)

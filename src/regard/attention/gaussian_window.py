@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -53,10 +52,6 @@ class GaussianWindow(Attention):
         self.w_HKP = uniform_parameter(heads, head_dim, 3 * components, fan=head_dim)
         initial = torch.tensor([-math.log(components), 0.0, -2.0]).repeat_interleave(components)
         self.c_HP = nn.Parameter(initial.repeat(heads, 1))
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def window(self, q_BLHK: Tensor, state: StepState | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Height α, sharpness β and position κ of the components, each (B, L, H, N), continuing from `state` if given."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
@@ -39,10 +37,6 @@ class GeneralAttention(DotProductAttention):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.w_HKK = nn.Parameter(torch.randn(heads, head_dim, head_dim) / head_dim)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
         return torch.einsum("blha,hak->blhk", q_BLHK, self.w_HKK), k_BMHK

@@ -49,11 +49,15 @@ class LinearAttention(FeatureMapAttention):
 class EluFeatures(torch.autograd.Function):
     """φ(x) = max(x, 0) + exp(min(x, 0)). Its derivative is min(φ(x), 1), so only φ is saved; `where` would cost more than all of it."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        phi = x.clamp(LEAST, 0).exp_().add_(x.relu())
-        ctx.save_for_backward(phi)
-        return phi
+    def forward(x: Tensor) -> Tensor:
+        return x.clamp(LEAST, 0).exp_().add_(x.relu())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # apart from forward: torch.func needs it so
+        ctx.save_for_backward(output)
 
     @staticmethod
     def backward(ctx: Any, d_phi: Tensor) -> Tensor:

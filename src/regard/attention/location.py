@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -41,10 +39,6 @@ class LocationAttention(ScoreAttention):
         super().__init__()
         self.heads, self.head_dim, self.max_length = heads, head_dim, max_length
         self.w_HKN = uniform_parameter(heads, head_dim, max_length, fan=head_dim)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim, max_length=length)
 
     def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
         return torch.einsum("blhk,hkn->blhn", q_BLHK, self.w_HKN), k_BMHK

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..errors import BadConfig
-from ..kernels import HIDE, SCORES_AT_ONCE, Scratch
+from ..kernels import HIDE, SCORES_AT_ONCE, Scratch, first_derivatives_only
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Call, Facts, Paper
 from ._gather import allowed_pairs
@@ -84,15 +84,16 @@ class LSHAttention(Attention):
         rotations = [torch.randn(H, K, size // 2, generator=generator) for _ in range(self.rounds) for size in self.buckets]
         rotation_NKX = torch.cat(rotations, -1).to(x_NLK).repeat(B, 1, 1)
         bucket_NRL = torch.empty(B * H, self.rounds, L, dtype=torch.long, device=x_NLK.device)
-        for heads in slices(B * H, 2 * SCORES_AT_ONCE // max(1, L * rotation_NKX.shape[-1])):
-            rotated_NLRX = torch.bmm(x_NLK[heads], rotation_NKX[heads]).unflatten(-1, (self.rounds, -1))
+        numbers = 2 * SCORES_AT_ONCE // max(1, rotation_NKX.shape[-1])  # positions at once: as many buckets as tokens would take L² numbers
+        for heads, tokens in product(slices(B * H, numbers // max(1, L)), slices(L, numbers)):
+            rotated_NLRX = torch.bmm(x_NLK[heads, tokens], rotation_NKX[heads]).unflatten(-1, (self.rounds, -1))
             bucket_NLR, factor = torch.zeros((), dtype=torch.long, device=x_NLK.device), 1
             for size, part_NLRX in zip(self.buckets, rotated_NLRX.split([size // 2 for size in self.buckets], -1), strict=True):
                 nearest_NLR1 = part_NLRX.abs().argmax(-1, keepdim=True)
                 negative_NLR1 = part_NLRX.gather(-1, nearest_NLR1) < 0
                 bucket_NLR = bucket_NLR + factor * (nearest_NLR1 + size // 2 * negative_NLR1).squeeze(-1)
                 factor *= size
-            bucket_NRL[heads] = bucket_NLR.mT
+            bucket_NRL[heads, :, tokens] = bucket_NLR.mT
         padding_BL = torch.arange(L, device=x_NLK.device) >= real_lengths(pattern, L, x_NLK.device)[:, None]
         return bucket_NRL.view(B, H, self.rounds, L).masked_fill_(padding_BL[:, None, None], math.prod(self.buckets))
 
@@ -112,8 +113,6 @@ class LSHAttention(Attention):
     @no_autocast
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
         k_BMHK, v_BMHV = (share_heads(x, q_BLHK.shape[2]) for x in (k_BMHK, v_BMHV))
-        if not q_BLHK.numel():
-            return v_BMHV
         dtype = torch.promote_types(q_BLHK.dtype, torch.float32)
         order = ChunkOrder(self.hash(q_BLHK, call.pattern), min(self.chunk, call.queries), call.pattern, dtype)
         return ChunkedAttention.apply(order, q_BLHK, k_BMHK, v_BMHV)  # type: ignore[no-untyped-call]
@@ -211,6 +210,8 @@ class ChunkedAttention(torch.autograd.Function):
     def forward(ctx: Any, order: ChunkOrder, q_BLHK: Tensor, k_BLHK: Tensor, v_BLHV: Tensor) -> Tensor:
         (L, K), V, R, C = q_BLHK.shape[1::2], v_BLHV.shape[-1], order.R, order.C
         x_NX, norm_N1 = _pack(q_BLHK, k_BLHK, v_BLHV)
+        ctx.spoilt = _not_finite(x_NX, L)
+        x_NX[ctx.spoilt] = 0
         out_NV, lse_N, scratch = x_NX.new_empty(len(x_NX), V), x_NX.new_empty(len(x_NX)), Scratch(x_NX)
         for heads in order.groups():
             rows, T = slice(heads.start * L, heads.stop * L), (heads.stop - heads.start) * order.T
@@ -232,18 +233,21 @@ class ChunkedAttention(torch.autograd.Function):
             lse_N[rows] = (top_X1 + total_X1.log2()).masked_fill_(alone_X1, HIDE).squeeze(1)  # zero weight in the backward pass
         ctx.order, ctx.alone, ctx.K = order, order.self_attending(lse_N == HIDE), K
         out_NV[ctx.alone] = x_NX[ctx.alone, 2 * K :]
+        out_NV[ctx.spoilt] = torch.nan
         ctx.save_for_backward(x_NX, norm_N1, out_NV, lse_N)
         return _by_token(out_NV, order.H, v_BLHV)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     @no_autocast
     def backward(ctx: Any, do_BLHV: Tensor) -> tuple[Tensor | None, ...]:
         order: ChunkOrder = ctx.order
         x_NX, norm_N1, out_NV, lse_N = ctx.saved_tensors
         L, R, C, K, V = order.L, order.R, order.C, ctx.K, out_NV.shape[1]
         do_NV = do_BLHV.transpose(1, 2).to(lse_N.dtype).reshape(-1, V)
-        delta_N = (do_NV * out_NV).sum(-1)
+        spoilt = torch.cat([ctx.spoilt, _not_finite(do_NV, L)])
+        do_NV = do_NV.index_fill(0, spoilt, 0)
+        delta_N = (do_NV * out_NV.index_fill(0, spoilt, 0)).sum(-1)
         (dq_NK, dk_NK, dv_NV), scratch = (x_NX.new_empty(len(x_NX), size) for size in (K, K, V)), Scratch(x_NX)
         for heads in order.groups():
             rows, T = slice(heads.start * L, heads.stop * L), (heads.stop - heads.start) * order.T
@@ -268,7 +272,7 @@ class ChunkedAttention(torch.autograd.Function):
         dv_NV[ctx.alone] += do_NV[ctx.alone]
         k_NK = x_NX[:, K : 2 * K]
         dk_NK.addcmul_((dk_NK * k_NK).sum(-1, keepdim=True), k_NK, value=-1).div_(norm_N1)  # only the direction of a key matters
-        return None, *(_by_token(d_NK, order.H, do_BLHV) for d_NK in (dq_NK, dk_NK, dv_NV))
+        return None, *(_by_token(d_NK.index_fill_(0, spoilt, torch.nan), order.H, do_BLHV) for d_NK in (dq_NK, dk_NK, dv_NV))
 
 
 def slices(count: int, size: int) -> list[slice]:
@@ -302,6 +306,13 @@ def _pack(q_BLHK: Tensor, k_BLHK: Tensor, v_BLHV: Tensor) -> tuple[Tensor, Tenso
     norm_N1 = x_NX[:, K : 2 * K].norm(dim=-1, keepdim=True).clamp_min_(TINY)
     x_NX[:, K : 2 * K] /= norm_N1
     return x_NX, norm_N1
+
+
+def _not_finite(x_NX: Tensor, length: int) -> Tensor:
+    """The rows of the heads with a NaN or an infinity. They are computed as zeros and become NaN afterwards: the last chunk of a head and the
+    first of the next one share a window, where a hidden pair is multiplied by zero, and zero times NaN is NaN."""
+    spoilt_N = ~x_NX.view(-1, length * x_NX.shape[1]).sum(-1).isfinite()  # a sum that overflows is as hopeless
+    return spoilt_N.repeat_interleave(length).nonzero()[:, 0]
 
 
 def _by_token(x_NK: Tensor, heads: int, like_BLHK: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
@@ -123,10 +121,6 @@ class _PredictiveAttention(_LocalAttention):
         self.sigma = max(radius, 1) / 2 if sigma is None else sigma
         self.w_HKK = uniform_parameter(heads, head_dim, head_dim, fan=head_dim)
         self.u_HK = uniform_parameter(heads, head_dim, fan=head_dim)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def centre(self, q_BLHK: Tensor, step_BL: Tensor, begin_B: Tensor, first_BHL: Tensor, last_BHL: Tensor) -> Tensor:
         hidden_BLHK = torch.tanh(torch.einsum("blhk,hka->blha", q_BLHK, self.w_HKK))

@@ -120,10 +120,6 @@ class MemoryCompressedAttention(Attention):
         self.w_HSKK = uniform_parameter(heads, stride, head_dim, head_dim, fan=stride * head_dim)
         self.c_HS = nn.Parameter(torch.full((heads, stride), 1 / stride))  # the mean of the block
 
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
-
     def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
         (_, H, K), M, s, device = q_BLHK.shape[1:], call.keys, self.stride, call.device
         k_BMHK = share_heads(k_BMHK, H)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -66,10 +65,6 @@ class Performer(FeatureMapAttention):
         self.num_features = max(1, int(head_dim * math.log(head_dim))) if num_features is None else num_features
         self.register_buffer("omega_FK", torch.empty(self.num_features, head_dim))
         self.redraw(seed)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(head_dim=head_dim)
 
     def redraw(self, seed: int | None = None) -> None:
         """Draw new features, from `seed` or else from PyTorch's global generator. Existing states belong to the old ones."""

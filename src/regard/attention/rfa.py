@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid, normalize
+from torch.nn.functional import logsigmoid, normalize, pad
 
 from ._base import Call, Facts, Paper
 from ._feature_map import KEY_PATTERNS, FeatureMapAttention, recurrent
@@ -54,10 +53,6 @@ class RandomFeatureAttention(FeatureMapAttention):
         self.w_HFK: Tensor
         self.register_buffer("w_HFK", torch.empty(heads, num_features, head_dim))
         self.redraw(seed)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim)
 
     def redraw(self, seed: int | None = None) -> None:
         """Draw new features, from `seed` or else from PyTorch's global generator. Existing states belong to the old ones."""
@@ -106,7 +101,7 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         k_BMHF, log_g_BMH = self._gated_keys(k_BMHK, call, q_BLHK.shape[2])
         products_BHLM = torch.einsum("blhf,bmhf->bhlm", self.features(q_BLHK, call.query_positions()), k_BMHF)
         run_BHM = log_g_BMH.cumsum(1).transpose(1, 2)
-        run_BHL = run_BHM[..., call.query_index().clamp(min=0)]
+        run_BHL = pad(run_BHM, (1, 0))[..., call.query_index().clamp(min=-1) + 1]
         kept_BHLM = (run_BHL.unsqueeze(-1) - run_BHM.unsqueeze(-2)).masked_fill(~call.mask(), -torch.inf).exp()
         products_BHLM = products_BHLM * kept_BHLM
         return self.divide(products_BHLM, products_BHLM.sum(-1, keepdim=True)).to(q_BLHK.dtype)

@@ -157,6 +157,9 @@ class RoutingAttention(Attention):
         """near_BHCL, dot products of layer-normed vectors and centroids; −inf for padding."""
         L, x_BLHK = x_BLHK.shape[1], _normed(x_BLHK.detach())
         near_BHCL = torch.einsum("blhk,hck->bhcl", x_BLHK, self._centroids().to(x_BLHK.dtype))
+        near_BHCL = near_BHCL.masked_fill(
+            near_BHCL.isnan(), torch.finfo(near_BHCL.dtype).min
+        )  # of a NaN or an infinity: farthest, but there
         padding_BL = torch.arange(L, device=x_BLHK.device) >= real_lengths(pattern, L, x_BLHK.device)[:, None]
         return near_BHCL.masked_fill(padding_BL[:, None, None], -torch.inf)
 

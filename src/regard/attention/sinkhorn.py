@@ -7,10 +7,9 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..errors import BadConfig
-from ..kernels import attend, attend_tile, attend_tile_backward
+from ..kernels import attend, attend_tile, attend_tile_backward, first_derivatives_only
 from ..patterns import Pattern, causal, full
 from ._base import Attention, Call, Facts, Paper
 from .helpers import float32_or_wider, is_causal, no_autocast, real_lengths, share_heads, softmax_where
@@ -155,7 +154,7 @@ class SortedBlocks(torch.autograd.Function):
         return out_BUCHV
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     @no_autocast
     def backward(ctx: Any, do_BUCHV: Tensor) -> tuple[Tensor | None, ...]:
         q_BUCHK, k_BVCHK, v_BVCHV, sort_BHUV, out_BUCHV, lse_HN1C = ctx.saved_tensors

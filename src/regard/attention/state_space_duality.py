@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from torch import Tensor
 
 from ._base import Facts, Paper
@@ -51,10 +49,6 @@ class StateSpaceDuality(RecurrentAttention):
         super().__init__()
         self.heads = heads
         self.clock = Clock(heads)
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads)
 
     def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:
         step_BMH, log_decay_BMH = self.clock(gates_BMHE[..., 0])

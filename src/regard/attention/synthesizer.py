@@ -89,10 +89,6 @@ class DenseSynthesizer(_Synthesizer):
             uniform_parameter(heads, max_length, fan=head_dim),
         )
 
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim, max_length=length)
-
     def logits(self, q_BLHK: Tensor, k_BMHK: Tensor, i_BL: Tensor, j_BM: Tensor) -> Tensor:
         w_BHMK, b_BHM1 = _rows_at(self.w_HNK, j_BM), _rows_at(self.b_HN[..., None], j_BM)
         return torch.einsum("blhk,bhmk->bhlm", F.relu(q_BLHK), w_BHMK) + b_BHM1.mT
@@ -127,10 +123,6 @@ class RandomSynthesizer(_Synthesizer):
         super().__init__(max_length)
         self.heads = heads
         self.r_HNN = nn.Parameter(0.02 * torch.randn(heads, max_length, max_length))
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, max_length=length)
 
     def logits(self, q_BLHK: Tensor, k_BMHK: Tensor, i_BL: Tensor, j_BM: Tensor) -> Tensor:
         return _columns_at(_rows_at(self.r_HNN, i_BL), j_BM)
@@ -168,10 +160,6 @@ class FactorisedDenseSynthesizer(_Synthesizer):
             uniform_parameter(heads, sum(self.sizes), fan=head_dim),
         )
 
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, head_dim=head_dim, max_length=length)
-
     def logits(self, q_BLHK: Tensor, k_BMHK: Tensor, i_BL: Tensor, j_BM: Tensor) -> Tensor:
         both_BHLN = torch.einsum("blhk,hkn->bhln", F.relu(q_BLHK), self.w_HKN) + self.c_HN[:, None]
         a_BHLN, b_BHLN = both_BHLN.split(self.sizes, -1)
@@ -207,10 +195,6 @@ class FactorisedRandomSynthesizer(_Synthesizer):
         self.heads, self.rank = heads, rank
         spread = 0.02**0.5 * rank**-0.25  # gives logits a standard deviation of 0.02, as in the full matrix
         self.r_HNR, self.s_HNR = (nn.Parameter(spread * torch.randn(heads, max_length, rank)) for _ in "rs")
-
-    @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, max_length=length)
 
     def logits(self, q_BLHK: Tensor, k_BMHK: Tensor, i_BL: Tensor, j_BM: Tensor) -> Tensor:
         return _rows_at(self.r_HNR, i_BL) @ _rows_at(self.s_HNR, j_BM).mT

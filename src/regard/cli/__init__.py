@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from .. import __version__
 from ..errors import Interrupted, RegardError, UnknownName
 from ._command import Command
-from .check import Check
-from .compare import Compare
-from .convert import Export, Import
 from .demo import Demo
+from .experiments import Check, Compare, Run
 from .generate import Complete, Serve
-from .recipes import Run
-from .runs import Evaluate, Look, Predict
+from .runs import Evaluate, Export, Import, Look, Predict
 from .show import Env, List, Show
 from .train import Train
 

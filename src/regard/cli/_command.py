@@ -1,23 +1,28 @@
-"""What every command is: a dataclass whose fields are its options, parsed by tyro, and `run`."""
+"""What every command is: a dataclass whose fields are its options, parsed by tyro, and `run`; and how commands print."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import io
+import json
+import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes
 
 from ..errors import BadConfig, NotSupported
 
 CONFIG = (FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes)
-Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +101,6 @@ def writable_folder(path: Path) -> Path:
 
 def check_writable(path: Path | None, option: str, suffix: str = "") -> None:
     """Refuse a file that could not be written, before time is spent."""
-    import os
-
     if path is None or path == Path("-"):
         return
     if suffix and path.suffix.lower() != suffix:
@@ -105,3 +108,38 @@ def check_writable(path: Path | None, option: str, suffix: str = "") -> None:
     writable_folder(path.parent)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise NotSupported(f"cannot write to {path}; choose another file")
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+
+def console(width: int = 160) -> Console:
+    # rich takes a pipe for a terminal of 80 columns and folds there; a file has room
+    return Console() if sys.stdout.isatty() else Console(width=width)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(*columns, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row))
+    console().print(table, highlight=False)
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """A name and a value per line."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in pairs:
+        table.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
+    console().print(table, highlight=False)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "–" if math.isnan(value) else f"{value:.4g}"

@@ -7,25 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.markup import escape
 from tyro.conf import Positional
 
 from .. import __version__, catalogue, kernels
-from ..errors import NotSupported, ShapeError, UnknownName
+from ..attention import Attention
+from ..errors import NotSupported, RegardError, ShapeError, UnknownName
+from ..look import Maps, capture
 from ..machine import environment
-from ..patterns import Pattern, parse
+from ..patterns import Pattern, causal, full, parse
 from ..patterns._parse import RULES, VALUES
 from ..runs import to_plain
-from . import _example_maps as example_maps
-from ._command import Command, check_writable
-from ._output import console, print_json, print_pairs, print_table
+from ._command import Command, check_writable, console, print_json, print_pairs, print_table
 
+LONGEST = 200  # tokens; beyond that neither a terminal nor a glance holds the picture
 COLUMNS = {  # of `regard list`: fact → heading
     "mechanisms": {"name": "name", "year": "year", "formula": "what it computes", "time": "time", "memory": "memory", "paper": "paper"},
     "models": {"name": "name", "year": "year", "title": "title", "paper": "paper"},
     "tasks": {"name": "name", "summary": "what it does", "model": "default model"},
     "recipes": {"name": "name", "year": "year", "title": "title", "takes": "takes", "paper": "paper"},
 }
+ABILITIES = {"cross": "attend to another sequence", "state": "stream step by step", "bias": "take a bias on its scores"}  # by fact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +70,8 @@ class Show(Command):
     """Print JSON."""
 
     def run(self) -> None:
-        if not 2 <= self.length <= example_maps.LONGEST:
-            raise ShapeError(f"--length {self.length}: expected 2 to {example_maps.LONGEST}")
+        if not 2 <= self.length <= LONGEST:
+            raise ShapeError(f"--length {self.length}: expected 2 to {LONGEST}")
         check_writable(self.png, "--png", ".png")
         try:
             entry = catalogue.find(self.name)
@@ -103,7 +106,7 @@ class Show(Command):
         row, notes, maps, why = catalogue.row(entry), catalogue.notes(entry), None, ""
         if entry in catalogue.mechanisms().values():
             try:
-                maps = example_maps.example(entry, self.length)
+                maps = example(entry, self.length)
             except NotSupported as error:
                 why = str(error)
         if self.json:
@@ -152,7 +155,7 @@ def _pattern(text: str) -> Pattern:
 def _print_entry(row: dict[str, Any], notes: dict[str, str]) -> None:
     console().print(f"[bold]{escape(row['name'])}[/bold] ({escape(row['class'])}, {row['year']})", highlight=False)
     console().print(escape(row["summary"]) + "\n", highlight=False)
-    abilities = _abilities(row)
+    abilities = [(text, bool(row[fact])) for fact, text in ABILITIES.items() if fact in row]
     patterns = row.get("patterns", "any")
     lines = {
         "Computes": row.get("formula", ""),
@@ -169,15 +172,6 @@ def _print_entry(row: dict[str, Any], notes: dict[str, str]) -> None:
     print_pairs([(heading, str(text)) for heading, text in lines.items() if text])
 
 
-def _abilities(row: dict[str, Any]) -> list[tuple[str, bool]]:
-    words = {
-        "cross": "attend to another sequence",
-        "state": "stream step by step",
-        "bias": "take a bias on its scores",
-    }
-    return [(text, bool(row[fact])) for fact, text in words.items() if fact in row]
-
-
 def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for name, value in found.items():
@@ -186,3 +180,28 @@ def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         else:
             rows.append((prefix + name, (", ".join(value) or "none") if isinstance(value, list) else str(value)))
     return rows
+
+
+def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps:
+    """A mechanism as something to look at: the weights of one head; `causal` where the mechanism knows it.
+
+    Keys equal queries, and the sequence repeats after half its length, so a mechanism that compares content shows two lines.
+    """
+    if not 2 <= length <= LONGEST:
+        raise ShapeError(f"length={length}: expected 2 to {LONGEST}")
+    width = 8
+    with torch.random.fork_rng(devices=[]):  # the parameters of a mechanism are drawn from the global generator
+        torch.manual_seed(seed)
+        attention = mechanism.sized(heads=1, head_dim=width, length=length).eval()
+        half = torch.randn(1, (length + 1) // 2, 1, width)
+        x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
+        reasons = []
+        for pattern in (causal, full):
+            try:
+                with torch.no_grad(), capture(attention) as maps:
+                    attention(x_BLHK, x_BLHK, x_BLHK, pattern)
+                names = [f"{n % len(half[0]) + 1}" for n in range(length)]
+                return maps.label(names, names)
+            except (RegardError, NotImplementedError) as error:
+                reasons.append(str(error))
+    raise NotSupported(f"{mechanism.__name__} has no example to draw: {reasons[-1]}")

@@ -15,7 +15,7 @@ from tyro.conf import Suppress, UseAppendAction
 
 from ..errors import BadConfig, UnknownName
 from ..machine import keep_memory
-from ..runs import RunConfig, parse_options, read_config_file, to_plain
+from ..runs import RunConfig, first_process, parse_options, read_config_file, to_plain
 from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
 from ..train import TrainOptions, launch
 from ._command import Command, format_settings, parse, parse_settings
@@ -109,7 +109,7 @@ class Train(Command, Generic[TaskOptions]):
             resume=self.resume,
             progress=not self.quiet,
         )
-        if os.environ.get("RANK", "0") == "0":
+        if first_process():
             self._report(task, result)
 
     def _report(self, task: type[Task[Any]], result: TrainResult) -> None:

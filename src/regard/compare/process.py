@@ -1,4 +1,6 @@
-"""A child process that makes one call at a time and may die of it: JSON over pipes.
+"""A child process that makes one call at a time and may die of it: it answers each line of JSON with another.
+
+    {"call": "package.module:function", "arguments": {…}}   →   {"result": …}   or   {"error": kind, "message": reason}
 
 Not `multiprocessing`: its spawned processes import the caller's `__main__` again (a script or notebook without the usual guard would run
 twice), read their environment variables from the parent's own, which PyTorch must see before it is imported, and leave their standard error
@@ -8,6 +10,7 @@ on the terminal, where here its last line becomes the reason.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import queue
@@ -16,10 +19,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Mapping
 from typing import Any, Self
 
-from ..errors import ChildFailed
+import torch
+
+from ..errors import ChildFailed, RegardError
+from .measure import limit_memory
 
 START_TIMEOUT = 300.0  # seconds; two are enough on an idle machine
 
@@ -30,8 +37,8 @@ class Child:
         with Child(threads=1, memory=2048) as child:
             child.call("statistics:mean", timeout=1.0, data=[1, 2])  # → 1.5
 
-    Every failure is a `ChildFailed` with a `kind`: refused, memory, failed (the child lives on), died, time (it is gone; the next call
-    starts another). It imports the modules that this process can import. `memory` is in MiB, beyond what it takes to start.
+    Every failure is a `ChildFailed` with a `kind`: refused (a RegardError: not supported), memory (over the limit), failed (any other
+    exception), after which the child lives on; died, time: it is gone, and the next call starts another. It imports the modules that this process can import. `memory` is in MiB, beyond what it takes to start.
     """
 
     def __init__(self, threads: int = 1, memory: float | None = None, env: Mapping[str, str] | None = None):
@@ -46,7 +53,7 @@ class Child:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the child; a pipe that nobody reads would block it
         self._answers: queue.Queue[str | None] = queue.Queue()
         # -P: a file in the current folder does not hide a module
-        command = [sys.executable, "-P", "-m", "regard.compare.child", str(self.threads), str(self.memory or 0)]
+        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({self.threads}, {self.memory or 0})"]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=self.env, text=True, encoding="utf-8"
@@ -127,3 +134,46 @@ def _read(stream: Any, answers: queue.Queue[str | None]) -> None:
     for line in stream:
         answers.put(line)
     answers.put(None)
+
+
+# -- the child's side --------------------------------------------------------------------------------------------------
+
+
+def serve(threads: int, mib: float) -> None:
+    """Answer calls until standard input is closed."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a called function prints must not get between the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then kills this process
+    torch.set_num_threads(threads)
+    if mib:
+        limit_memory(mib)
+    print(json.dumps({"result": "ready"}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(**json.loads(line))), file=answers, flush=True)
+
+
+def answer(call: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Call the function; every exception becomes an answer."""
+    try:
+        return {"result": resolve(call)(**arguments)}
+    except RegardError as error:
+        return {"error": "refused", "message": str(error)}
+    except Exception as error:
+        if out_of_memory(error):
+            return {"error": "memory", "message": "ran out of the memory it is allowed"}
+        traceback.print_exc()
+        return {"error": "failed", "message": f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]}
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; PyTorch raises no MemoryError."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)
+
+
+def resolve(address: str) -> Any:
+    """The object that "package.module:Name" names."""
+    module, _, name = address.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

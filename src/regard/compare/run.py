@@ -20,7 +20,7 @@ from .. import patterns
 from ..attention import MECHANISMS, Attention, SoftmaxAttention
 from ..errors import BadConfig, ChildFailed, NotSupported, RegardError, UnknownName
 from ..machine import CAP, bf16
-from ..train.progress import progress_for
+from ..train.log import progress_for
 from .measure import Timing, free_memory, machine
 from .options import CompareOptions
 from .process import Child
@@ -51,9 +51,12 @@ def compare(
     started = time.monotonic()
     refusals = {name: reason for name, mechanism in chosen.items() if (reason := _refusal(mechanism, options))}
     for name, reason in refusals.items():
-        run.refuse(name, reason)
+        run.cells |= {key: _Cell(status="refused", reason=reason) for key in run.keys(name)}
     with progress_for(progress, silent=not progress, transient=True) as shown:
-        run.measure({name: _address(mechanism) for name, mechanism in chosen.items() if name not in refusals}, shown.update)
+        run.measure(
+            {name: f"{mechanism.__module__}:{mechanism.__qualname__}" for name, mechanism in chosen.items() if name not in refusals},
+            shown.update,
+        )
     order = list(chosen)
     rows = sorted(run.rows(), key=lambda row: (order.index(row.mechanism), row.length, OPERATIONS.index(row.operation)))
     return Comparison(options, tuple(rows), machine(options.threads), time.monotonic() - started)
@@ -84,20 +87,18 @@ class _Run:
         self.group_size = MAX_PROCESSES if free is None else max(2, min(MAX_PROCESSES, int(free / 4 / PROCESS_MIB)))
 
     def rows(self) -> Iterator[Row]:
+        late = f"the time was over before its turn; raise --minutes {self.options.minutes:g}, or give fewer mechanisms or lengths"
         for key, cell in self.cells.items():
             if not cell.seconds:
-                yield Row(*key, cell.status or "skipped", cell.reason or self._out_of_time())
+                yield Row(*key, cell.status or "skipped", cell.reason or late)
                 continue
             timing, ratio = Timing.of(cell.seconds), statistics.median(cell.ratios) if cell.ratios else None
             yield Row(*key, "measured", "", timing.median, timing.spread, timing.repeats, ratio, cell.mib, cell.distance)
 
-    def refuse(self, name: str, reason: str) -> None:
-        self.cells |= {key: _Cell(status="refused", reason=reason) for key in self._keys(name)}
-
     def measure(self, addresses: dict[str, str], report: Report) -> None:
         """Measure all mechanisms, group by group."""
         for name in addresses:
-            self.cells |= {key: _Cell() for key in self._keys(name)}
+            self.cells |= {key: _Cell() for key in self.keys(name)}
         others = [name for name in addresses if name != EXACT]
         groups = [others[n : n + self.group_size - 1] for n in range(0, len(others), self.group_size - 1)] or [[]]
         left = len(others) + len(groups)
@@ -191,11 +192,8 @@ class _Run:
             power = min(max(math.log(seconds / before[-1][1]) / math.log(last / before[-1][0]), 0.0), 3.0)
         return float(seconds * (length / last) ** power)
 
-    def _keys(self, name: str) -> list[Key]:
+    def keys(self, name: str) -> list[Key]:
         return [(name, length, operation) for length in self.options.lengths for operation in self.operations]
-
-    def _out_of_time(self) -> str:
-        return f"the time was over before its turn; raise --minutes {self.options.minutes:g}, or give fewer mechanisms or lengths"
 
 
 def _start_all(children: list[Child]) -> None:
@@ -229,10 +227,6 @@ def _chosen(mechanisms: Sequence[str | type[Attention]] | None) -> dict[str, typ
         else:
             raise BadConfig(f"{one!r} is no mechanism; expected a name or a subclass of Attention")
     return chosen
-
-
-def _address(mechanism: type[Attention]) -> str:
-    return f"{mechanism.__module__}:{mechanism.__qualname__}"
 
 
 def _refusal(mechanism: type[Attention], options: CompareOptions) -> str:

@@ -21,8 +21,8 @@ from ..attention.helpers import average
 from ..errors import NotSupported, ShapeError
 from ..kernels import accumulation_dtype
 from ..layers import MultiHead
-from .child import resolve
 from .measure import peak_memory
+from .process import resolve
 
 LEAST = 0.05  # seconds; calls that are shorter are repeated until so much is measured
 STEPS = 16  # of decoding, at the end of the sequence; the first two are not counted

@@ -11,12 +11,12 @@
 True
 """
 
-from .batches import Batches, PairBatch, collate
+from .batches import Batches, Corpus, PairBatch, Ragged, collate
 from .cache import TokenizedSplits, TokenizedText, tokenize_texts
-from .corpus import Corpus, Ragged
 from .hf_tokenizer import HFTokenizer
 from .lines import LONGEST, Skipped
 from .lm_batches import LMBatch, LMBatches
-from .parallel import SOURCES, Parallel, read_pairs
+from .parallel import Parallel, read_pairs
+from .sources import SOURCES
 from .text import Texts
 from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers

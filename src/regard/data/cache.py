@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CannotSave
-from .special_tokens import SpecialTokens
+from .hf_tokenizer import SpecialTokens
 from .splits import Part
 from .text import PARTS, Piece, Texts, hash_of
 from .tokens import Tokenizer

@@ -1,4 +1,4 @@
-"""The tokenizer of a published checkpoint, behind the interface of `Tokenizer`.
+"""The tokenizer of a published checkpoint, behind the interface of `Tokenizer`, and the special tokens of any tokenizer.
 
 It is read from tokenizer.json, the file of the `tokenizers` library, else from vocab.txt (BERT's WordPiece) or from vocab.json and
 merges.txt (GPT-2's byte-level BPE). Its special tokens have ids of their own, found by role: `tokenizer.roles["mask"]`.
@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+import torch
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from torch import Tensor
 
 from ..errors import BadFile, NotSupported
-from . import _bpe
-from .tokens import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked
+from .tokens import BOS, BYTE_OF, BYTES, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
 
 USUAL = {  # the names that special tokens usually have
     "pad": ("[PAD]", "<pad>"),
@@ -90,7 +92,7 @@ class HFTokenizer(Tokenizer):
             return tokenizer
         if tokenizer.kind != "bpe":
             return None
-        native = _bpe.applied({token: n for n, token in enumerate(tokenizer.vocabulary)}, tokenizer.merges)
+        native = bpe_applied({token: n for n, token in enumerate(tokenizer.vocabulary)}, tokenizer.merges)
         native.decoder = decoders.ByteLevel()
         native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
         if framed:
@@ -159,6 +161,44 @@ class HFTokenizer(Tokenizer):
         return cls(_native(json.dumps(native), where), roles)
 
 
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens around a text and in place of masked words, for any tokenizer.
+
+        begin text end            begin text end text end            a masked word becomes `mask`
+
+    In ours these are BOS, EOS and the id after the last, for a model with one more token; an `HFTokenizer` has its own, by role.
+    """
+
+    begin: int
+    end: int
+    hidden: int | None  # the mask token
+    unknown: int | None
+    special: frozenset[int]  # ids of special tokens
+    size: int  # of the vocabulary
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> SpecialTokens:
+        if not isinstance(tokenizer, HFTokenizer):
+            return cls(BOS, EOS, len(tokenizer), UNK, frozenset(range(len(SPECIAL))), len(tokenizer))
+        roles = tokenizer.roles
+        begin, end = roles.get("cls", roles.get("bos", roles.get("eos"))), roles.get("sep", roles.get("eos", roles.get("bos")))
+        if begin is None or end is None:
+            raise NotSupported(f"{tokenizer!r} has no token that begins or ends a text; its roles are {', '.join(roles) or 'none'}")
+        return cls(begin, end, roles.get("mask"), roles.get("unk"), frozenset(roles.values()), len(tokenizer))
+
+    @property
+    def mask(self) -> int:
+        """The id of the mask token."""
+        if self.hidden is None:
+            raise NotSupported("this vocabulary has no mask token; take a tokenizer made for masked language modelling")
+        return self.hidden
+
+    def words(self) -> Tensor:
+        """All ids but those of special tokens."""
+        return torch.tensor([i for i in range(self.size) if i not in self.special])
+
+
 def _native(text: str, where: str) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
@@ -185,7 +225,7 @@ def _bytes(folder: Path) -> tokenizers.Tokenizer:
     ids = _json(folder / "vocab.json")
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
     merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-    if set(_bpe.BYTES) - set(ids) or any(len(pair) != 2 for pair in merges):
+    if set(BYTES) - set(ids) or any(len(pair) != 2 for pair in merges):
         raise NotSupported(
             f"{folder} has vocab.json and merges.txt, but not over bytes as GPT-2's; "
             'transformers.AutoTokenizer.from_pretrained("DIR").save_pretrained("DIR") writes tokenizer.json'
@@ -213,7 +253,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _surface(token: str, parts: str) -> bytes:
     """What a token adds to a text, with the space before it."""
     if "ByteLevel" in parts:
-        return bytes(_bpe.BYTE_OF[c] for c in token) if all(c in _bpe.BYTE_OF for c in token) else token.encode()
+        return bytes(BYTE_OF[c] for c in token) if all(c in BYTE_OF for c in token) else token.encode()
     if "WordPiece" in parts:
         return token[2:].encode() if token.startswith("##") else f" {token}".encode()
     if token.endswith("</w>"):

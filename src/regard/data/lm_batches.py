@@ -9,17 +9,15 @@ boundaries and the order of an epoch depend on (seed, epoch) alone. BOS is never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import NotSupported
+from .batches import Numbers
 from .cache import TokenizedText
-from .corpus import Numbers
 from .tokens import PAD
 
 NONE = -1  # in `wanted_BL`: nothing to predict here
@@ -54,44 +52,20 @@ class LMBatches:
             raise NotSupported(f"{len(tokens)} tokens: expected at least 2, one to predict and one before it")
         self.tokens, self.length, self.size, self.seed, self.apart = tokens, length, batch, seed, apart
 
-    def plan(self, epoch: int) -> Plan:
-        """Which tokens each batch of the epoch reads, in order, for all processes together."""
+    def plan(self, epoch: int) -> list[Numbers]:
+        """The spans [from, to) of tokens that each batch of the epoch reads, in order, for all processes together."""
         generator = np.random.default_rng([self.seed, epoch])
         last = len(self.tokens) - 1  # is predicted, never read
         first = int(generator.integers(0, self.length)) - self.length  # where the first window would start
         count = -(-(last - first) // self.length)
         order = generator.permutation(count)
-        order = order[(first + (order + 1) * self.length) > 0]  # the first may be empty
-        return Plan(order, first, self.length, last, self.size)
+        begin = first + order[(first + (order + 1) * self.length) > 0] * self.length  # the first may be empty
+        span_N2 = np.stack([np.maximum(begin, 0), np.minimum(begin + self.length, last)], axis=1)
+        return [span_N2[n : n + self.size] for n in range(0, len(span_N2), self.size)]
 
     def batch(self, span_B2: Numbers) -> LMBatch:
         """The tokens of the spans [from, to) that a plan names."""
         return gather(self.tokens, span_B2, apart=self.apart)
-
-
-class Plan(Sequence[Any]):
-    """Batches of spans [from, to), made on access: an epoch of a large corpus has millions."""
-
-    def __init__(self, order: Numbers, first: int, length: int, last: int, size: int):
-        self.order, self.first, self.length, self.last, self.size = order, first, length, last, size
-
-    def __len__(self) -> int:
-        return -(-len(self.order) // self.size)
-
-    @overload
-    def __getitem__(self, index: int) -> Numbers: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Numbers]: ...
-
-    def __getitem__(self, index: int | slice) -> Numbers | list[Numbers]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        numbers = self.order[index % len(self) * self.size :][: self.size]
-        begin = self.first + numbers * self.length
-        return np.stack([np.maximum(begin, 0), np.minimum(begin + self.length, self.last)], axis=1)
 
 
 def gather(tokens: TokenizedText, span_B2: Numbers, *, asked_B: Numbers | None = None, apart: bool = True) -> LMBatch:

@@ -18,23 +18,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
-from . import dates, gettext, numbers, synthetic
 from .lines import LONGEST, OBJECTS, Fault, Policy, Skipped, lines, no_text, objects, plain_suffix, reach, unwritable
+from .sources import SOURCES
 from .splits import SHARES, Pair, Row, part_of, split
 
 Spec = str | Path | Sequence[str | Path]
-SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
-    "numbers": numbers.rows,
-    "dates": dates.rows,
-    "gettext": gettext.rows,
-    "copy": synthetic.rows,
-    "reverse": partial(synthetic.rows, step=-1),
-}
 _TABLES = (".tsv", ".tab", ".txt")
 
 
@@ -184,14 +176,6 @@ def _objects(path: Path, fields: tuple[str, str], longest: int) -> Iterator[Pair
         if lacking:
             yield no_text(where, lacking[0], described, "name the two fields with fields=(source, target)")
             continue
-        yield _pair_of(where, *(" ".join(str(text).splitlines()).strip() for text in texts))
-
-
-def _pair_of(where: str, source: str, target: str) -> Pair | Fault:
-    """Check for empty text, and for what JSON can represent and a text file cannot."""
-    for text in (source, target):
-        if not text:
-            return Fault(where, "empty field")
-        if fault := unwritable(where, text):
-            return fault
-    return source, target
+        source, target = (" ".join(str(text).splitlines()).strip() for text in texts)
+        faults = (unwritable(where, text) if text else Fault(where, "empty field") for text in (source, target))
+        yield next(filter(None, faults), (source, target))

@@ -8,6 +8,12 @@
 
 The first four ids are the same in every vocabulary: PAD, BOS, EOS, UNK. No text is encoded as one of the first three: no kind
 can produce their names. Masks come from lengths, never from `id == PAD`.
+
+Byte-pair encoding starts from bytes and repeatedly merges the most frequent pair of neighbours. The `tokenizers` library trains and
+applies it; dropout is written here, because the library's own cannot be seeded.
+
+Paper: Sennrich et al. 2016, "Neural machine translation of rare words with subword units", arXiv:1508.07909; over bytes,
+Radford et al. 2019; dropout, Provilkov et al. 2020, "BPE-dropout", arXiv:1910.13267.
 """
 
 from __future__ import annotations
@@ -16,16 +22,17 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tokenizers
-from tokenizers import pre_tokenizers
+from tokenizers import models, pre_tokenizers, trainers
 
 from ..errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
-from . import _bpe
 
+Merge = tuple[str, str]
 Kind = Literal["bpe", "word", "char", "byte"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL = ("⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩")
@@ -37,14 +44,14 @@ _words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="remove
 class Tokenizer:
     """A vocabulary and the rule that splits text into its tokens. Made by `train` or `Tokenizers.load`."""
 
-    def __init__(self, kind: Kind, vocabulary: Sequence[str], merges: Sequence[tuple[str, str]] = ()):
+    def __init__(self, kind: Kind, vocabulary: Sequence[str], merges: Sequence[Merge] = ()):
         self.kind: Kind = kind
         self.vocabulary = tuple(vocabulary)  # token strings, in the order of their ids
         self.merges = tuple(merges)  # of bpe, in the order they are applied
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
         self._surface = [b"", b"", b"", self._bytes_of(SPECIAL[UNK]), *map(self._bytes_of, self.vocabulary[len(SPECIAL) :])]
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self._native = _bpe.applied(self._ids, self.merges) if kind == "bpe" else None
+        self._native = bpe_applied(self._ids, self.merges) if kind == "bpe" else None
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -71,9 +78,9 @@ class Tokenizer:
         if vocab_size < smallest:
             raise NotSupported(f"vocab_size={vocab_size}: {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK); raise it")
         if kind == "byte":
-            return cls(kind, (*SPECIAL, *_bpe.BYTES))
+            return cls(kind, (*SPECIAL, *BYTES))
         if kind == "bpe":
-            vocabulary, merges = _bpe.trained(map(_checked, lines), vocab_size - len(SPECIAL), min_count)
+            vocabulary, merges = _bpe_trained(map(_checked, lines), vocab_size - len(SPECIAL), min_count)
             return cls(kind, (*SPECIAL, *vocabulary), merges)
         cut = cls(kind, SPECIAL)
         counts = Counter(piece for line in lines for piece in cut._pieces(_checked(line)))
@@ -93,7 +100,7 @@ class Tokenizer:
         if dropout:
             if self._native is None or not 0 < dropout <= 1:
                 raise NotSupported(f"dropout {dropout} of a {self.kind} tokenizer; BPE-dropout is a probability from 0 to 1, for kind bpe")
-            cut = (_bpe.with_dropout(text, self._ranks, dropout, random.Random((seed << 32) + n)) for n, text in enumerate(texts))
+            cut = (bpe_with_dropout(text, self._ranks, dropout, random.Random((seed << 32) + n)) for n, text in enumerate(texts))
             return [[self._ids[token] for token in tokens] for tokens in cut]
         if self._native is not None:
             return [encoding.ids for encoding in self._native.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -103,7 +110,7 @@ class Tokenizer:
         if self.kind == "char":
             return list(text)
         if self.kind == "byte":
-            return [_bpe.BYTES[byte] for byte in text.encode()]
+            return [BYTES[byte] for byte in text.encode()]
         cut = _words.pre_tokenize_str(text)
         ends = [-1, *(end for _, (_, end) in cut)]
         starts = [*(start for _, (start, _) in cut), -1]
@@ -161,7 +168,7 @@ class Tokenizer:
         if token == SPECIAL[UNK]:
             return (f" {token} " if self.kind == "word" else token).encode()
         if self.kind in ("bpe", "byte"):
-            return bytes(_bpe.BYTE_OF[character] for character in token)
+            return bytes(BYTE_OF[character] for character in token)
         if self.kind == "word":
             if not _is_mark(token.strip()):
                 return f" {token} ".encode()
@@ -187,7 +194,7 @@ class Tokenizer:
             raise BadFile(f"{where}: vocabulary must be a list of strings, none empty")
         if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL or len(set(vocabulary)) != len(vocabulary):
             raise BadFile(f"{where}: the vocabulary must begin with {' '.join(SPECIAL)} and hold no token twice")
-        if kind in ("bpe", "byte") and (set(_bpe.BYTES) - set(vocabulary) or set("".join(vocabulary[len(SPECIAL) :])) - set(_bpe.BYTES)):
+        if kind in ("bpe", "byte") and (set(BYTES) - set(vocabulary) or set("".join(vocabulary[len(SPECIAL) :])) - set(BYTES)):
             raise BadFile(f"{where}: a vocabulary of {kind} holds a token for each of the 256 bytes, and nothing not made of them")
         known = set(vocabulary[len(SPECIAL) :])
         if not isinstance(merges, list) or not all(_is_merge(pair, known) for pair in merges) or (merges and kind != "bpe"):
@@ -258,3 +265,60 @@ def _is_mark(token: str) -> bool:
 
 def _is_merge(pair: Any, known: set[str]) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and all(isinstance(p, str) and p in known for p in pair) and "".join(pair) in known
+
+
+# -- byte-pair encoding ------------------------------------------------------------------------------------------------
+
+
+def _printable() -> list[str]:
+    """One printable character per byte, as in byte-level BPE: printable bytes are themselves, the rest are numbered from 256."""
+    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(b if b in plain else next(others)) for b in range(256)]
+
+
+BYTES = _printable()
+BYTE_OF = {character: byte for byte, character in enumerate(BYTES)}
+_pieces = pre_tokenizers.ByteLevel(add_prefix_space=False)  # merges stay within its words; a space belongs to the word after it
+
+
+def bpe_applied(ids: Mapping[str, int], merges: Sequence[Merge]) -> tokenizers.Tokenizer:
+    """The library's tokenizer for these ids. It has no added tokens: it would find their names inside a user's text."""
+    native = tokenizers.Tokenizer(models.BPE(vocab=dict(ids), merges=list(merges)))
+    native.pre_tokenizer = _pieces
+    return native
+
+
+def _bpe_trained(lines: Iterable[str], size: int, least: int) -> tuple[list[str], list[Merge]]:
+    """At most `size` tokens, the 256 bytes first, and the merges in the order they are applied."""
+    native = tokenizers.Tokenizer(models.BPE())
+    native.pre_tokenizer = _pieces
+    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=least, initial_alphabet=BYTES, show_progress=False)
+    native.train_from_iterator(lines, trainer)
+    found = native.get_vocab(with_added_tokens=False)
+    merges = json.loads(native.to_str())["model"]["merges"]
+    # older versions of the library write a merge as "a b", newer ones as ["a", "b"]
+    return sorted(found, key=found.__getitem__), [tuple(m.split(" ") if isinstance(m, str) else m) for m in merges]
+
+
+def bpe_with_dropout(text: str, ranks: Mapping[Merge, int], dropout: float, generator: random.Random) -> list[str]:
+    """The tokens when at each step each possible merge is skipped with probability `dropout`."""
+    tokens, never = [], len(ranks)
+    for word, _ in _pieces.pre_tokenize_str(text):
+        symbols = list(word)
+        pairs = [ranks.get(pair, never) for pair in pairwise(symbols)]  # at each gap the rank of its merge
+        while pairs:
+            # the first by rank that is not skipped: the others need not be drawn
+            left = pairs
+            while (rank := min(left)) < never and generator.random() < dropout:
+                left = left.copy()
+                left[left.index(rank)] = never
+            if rank == never:
+                break
+            at = left.index(rank)
+            symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
+            del pairs[at]
+            for gap in range(max(at - 1, 0), min(at + 1, len(pairs))):  # on both sides of the new symbol
+                pairs[gap] = ranks.get((symbols[gap], symbols[gap + 1]), never)
+        tokens += symbols
+    return tokens

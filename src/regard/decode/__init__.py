@@ -15,11 +15,10 @@
 """
 
 from . import align
-from ._base import DecoderModel, DecoderTokens, EncoderDecoder, Hypothesis, RelativeLength, eval_mode
-from .beam import GREEDY, Beam, search
+from ._base import DecoderModel, DecoderTokens, EncoderDecoder, Hypothesis, RelativeLength
+from .beam import GNMT, GREEDY, Beam, Power, search
 from .engine import Engine, EngineOptions
 from .generation import PromptEncoder, build_engine, few_shot, generate, stream
-from .penalties import GNMT, Power
 from .quantization import quantize
 from .requests import Chunk, Completion, Request, TokenLogprob
 from .sampling import GenerationOptions, Sampling, sample

@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import BOS, EOS, PAD
 from ..errors import NotSupported
+from ..models import Step
 
 
-class Rows(Protocol):
-    """A decoding state of any model: its rows can be repeated, reordered and dropped."""
+class DecoderModel(Protocol):
+    """Anything that decodes one token per row and step. The state, whose rows can be reordered, is updated in place."""
 
-    def reorder(self, rows: Tensor) -> Self: ...
-
-
-class Stepped(Protocol):
-    """The result of one step: logits_BN over the vocabulary, and attention weights_BM over the source if the model has any and they were requested."""
-
-    @property
-    def logits_BN(self) -> Tensor: ...
-
-    @property
-    def weights_BM(self) -> Tensor | None: ...
+    def step(self, token_B: Tensor, state: Any, want_weights: bool = False) -> Step: ...
 
 
-S = TypeVar("S", bound=Rows)
-S_in = TypeVar("S_in", bound=Rows, contravariant=True)
-
-
-class DecoderModel(Protocol[S_in]):
-    """Anything that decodes one token per row and step. The state is updated in place."""
-
-    def step(self, token_B: Tensor, state: S_in, want_weights: bool = False) -> Stepped: ...
-
-
-class EncoderDecoder(Protocol[S]):
+class EncoderDecoder(DecoderModel, Protocol):
     """A model that encodes a source first: an encoder–decoder."""
 
-    def start(self, source_BM: Tensor, source_n_B: Tensor) -> S: ...
-
-    def step(self, token_B: Tensor, state: S, want_weights: bool = False) -> Stepped: ...
+    def start(self, source_BM: Tensor, source_n_B: Tensor) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,32 +69,8 @@ class Hypothesis:
     weights_LM: Tensor | None = None  # attention weights over the source, without padding
 
 
-def require_weights(step: Stepped, purpose: str) -> Tensor:
+def require_weights(step: Step, purpose: str) -> Tensor:
     """The attention weights of a step, or an error that says what they are needed for."""
     if step.weights_BM is None:
         raise NotSupported(f"{purpose} needs attention weights, and this model's steps return none; use a model with cross-attention")
     return step.weights_BM
-
-
-def device_of(model: Any) -> torch.device:
-    """The device of the model's parameters; CPU for a model without any."""
-    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return torch.device("cpu") if first is None else first.device
-
-
-def full_precision(logits_BN: Tensor) -> Tensor:
-    """Logits in float32 or better: sums over a vocabulary lose too much in half precision."""
-    return logits_BN if logits_BN.dtype == torch.float64 else logits_BN.float()
-
-
-@contextmanager
-def eval_mode(model: Any) -> Iterator[None]:
-    """The model in evaluation mode (no dropout); modules that were training are set back to training afterwards."""
-    training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
-    for part in training:
-        part.training = False
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True

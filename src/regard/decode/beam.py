@@ -1,23 +1,54 @@
 r"""Greedy and beam search: keep the most likely prefixes at each step, and return the finished hypotheses with the best scores.
 
-$$Y^* = \arg\max_Y \frac{\log P(Y \mid X)}{lp(|Y|)} + cp(X, Y), \qquad \log P = \sum_j \log p(y_j \mid y_{<j}, X)$$
+$$Y^* = \arg\max_Y \frac{\log P(Y \mid X)}{lp(|Y|)} + cp(X, Y), \qquad \log P = \sum_j \log p(y_j \mid y_{<j}, X), \qquad
+  cp = \beta \sum_i \log \min\Big(\sum_j a_{ij},\, 1\Big)$$
 
-Prefixes of one length are ranked by log P; the score, with its penalties, ranks finished hypotheses.
+Prefixes of one length are ranked by log P; the score ranks finished hypotheses. Its penalties make them comparable: lp for length, as log P
+falls with every token, and cp for untranslated words. $a_{ij}$ is the attention weight of target token $j$ on source token $i$; $|Y|$
+includes the end token but not the first one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import NotSupported
-from ._base import DecoderModel, DecoderTokens, Hypothesis, RelativeLength, S, Stepped, full_precision, max_lengths, require_weights
-from .penalties import GNMT, LengthPenalty, coverage
+from ..models import Step
+from ._base import DecoderModel, DecoderTokens, Hypothesis, RelativeLength, max_lengths, require_weights
+from .sampling import NEVER, full_precision
 
-NEVER = -torch.inf
+# A source token without any attention would give log 0; the smallest normal number keeps the formula finite in float32.
+LEAST = torch.finfo(torch.float32).tiny
+
+
+class LengthPenalty(Protocol):
+    """lp(|Y|), the number that log P is divided by; monotone in the length."""
+
+    def __call__(self, length: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class GNMT:
+    """lp = ((5 + |Y|) / 6)^α (Wu et al. 2016, eq. 14). α = 0 ranks by log P alone; a larger α favours longer hypotheses."""
+
+    alpha: float = 0.6
+
+    def __call__(self, length: int) -> float:
+        return float(((5 + length) / 6) ** self.alpha)
+
+
+@dataclass(frozen=True)
+class Power:
+    """lp = |Y|^α, Hugging Face's `length_penalty`. α = 1 ranks by the mean log-probability per token."""
+
+    alpha: float = 1.0
+
+    def __call__(self, length: int) -> float:
+        return float(length**self.alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +107,8 @@ class _Finished:
 
 
 def search(
-    model: DecoderModel[S],
-    state: S,
+    model: DecoderModel,
+    state: Any,
     options: Beam = GREEDY,
     *,
     source_n_B: Tensor,
@@ -99,7 +130,7 @@ def search(
 
 
 def _run(
-    model: DecoderModel[S], state: S, options: Beam, source_n_B: Tensor, tokens: DecoderTokens, first_B: Tensor | None, want_weights: bool
+    model: DecoderModel, state: Any, options: Beam, source_n_B: Tensor, tokens: DecoderTokens, first_B: Tensor | None, want_weights: bool
 ) -> tuple[_Finished, list[_Step]]:
     """The finished hypotheses, and all steps."""
     end, device, beta = tokens.end, source_n_B.device, options.coverage_penalty
@@ -162,7 +193,7 @@ def _run(
     return finished, steps
 
 
-def _candidates(step: Stepped, keep: int, tokens: DecoderTokens, must_end_R: Tensor | None) -> tuple[Tensor, Tensor]:
+def _candidates(step: Step, keep: int, tokens: DecoderTokens, must_end_R: Tensor | None) -> tuple[Tensor, Tensor]:
     """Log-probabilities and ids of each row's most likely next tokens. Rows at their limit have one: the end token."""
     logits_RN = full_precision(step.logits_BN)
     # Banned tokens are selected too and masked afterwards: cheaper than a copy of all logits.
@@ -175,6 +206,13 @@ def _candidates(step: Stepped, keep: int, tokens: DecoderTokens, must_end_R: Ten
         logits_RC = torch.where(must_end_R[:, None], only_RC, logits_RC)
         token_RC = torch.where(must_end_R[:, None], tokens.end, token_RC)
     return logits_RC - logits_RN.logsumexp(-1, keepdim=True), token_RC
+
+
+def coverage(sum_BM: Tensor, source_n_B: Tensor, beta: float) -> Tensor:
+    """β Σ_i log min(Σ_j a_ij, 1), at most 0; sum_BM is Σ_j a_ij. Padding does not count."""
+    log_BM = sum_BM.clamp(LEAST, 1.0).log()
+    inside_BM = torch.arange(sum_BM.shape[1], device=sum_BM.device) < source_n_B[:, None]
+    return beta * (log_BM * inside_BM).sum(-1)
 
 
 def in_place_order(parent_bW: Tensor) -> Tensor:

@@ -26,11 +26,10 @@ from torch import Tensor
 from ..attention import State
 from ..data import BOS, EOS, PAD
 from ..errors import NotSupported, QueueFull, StateNotSupported
-from ..models import LanguageModel
-from ._base import device_of, full_precision
+from ..models import LanguageModel, device_of
 from .prompt_lookup import PromptLookup
 from .requests import Chunk, Completion, Decode, Request
-from .sampling import NEVER, choose_tokens
+from .sampling import NEVER, choose_tokens, full_precision
 
 
 @dataclass(frozen=True, kw_only=True)

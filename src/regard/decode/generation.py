@@ -17,8 +17,7 @@ from dataclasses import replace
 
 from ..data import BOS, EOS, PAD, HFTokenizer, Tokenizer
 from ..errors import NotSupported
-from ..models import LanguageModel
-from ._base import eval_mode
+from ..models import LanguageModel, eval_mode
 from .engine import Engine, EngineOptions
 from .requests import Chunk, Completion, Request
 from .sampling import GenerationOptions

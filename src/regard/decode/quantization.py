@@ -44,7 +44,7 @@ from .. import kernels, machine
 from ..attention import State
 from ..errors import NotSupported
 from ..layers import Block
-from ..models import LanguageModel, LanguageModelConfig, Translator, TranslatorConfig
+from ..models import LanguageModel, Model, Translator
 
 ParameterDtype = Literal["float32", "float32_packed", "float16x2", "float16", "bfloat16", "int8"]
 MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]
@@ -142,54 +142,44 @@ class PackedLinear(_FixedLinear):
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
 
-class QuantizedLanguageModel(LanguageModel):
-    """A language model for inference with quantized linear layers and head; it shares all other parameters with the original."""
+class _QuantizedModel(Model):
+    """A model for inference with quantized linear layers and head; it shares all other parameters with the original."""
 
-    def __init__(self, model: LanguageModel, make_linear: MakeLinear):
+    def __init__(self, model: Model, make_linear: MakeLinear):
         super().__init__()
-        self.config: LanguageModelConfig = model.config
-        self.model = _copy_with(model, make_linear)
+        self.config = model.config
+        self.model: Any = _copy_with(model, make_linear)
         self.quantized_head: Any = make_linear(*model.head())
         self.eval()
 
-    def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
-        return self.model.features(ids_BL, document_BL, state)
-
     def head(self) -> tuple[Tensor, Tensor | None]:
         return self.quantized_head.weight, self.quantized_head.bias
-
-    def start(self, batch: int) -> State:
-        return self.model.start(batch)
 
     def logits(self, x: Tensor) -> Tensor:
         return self.quantized_head(x)
 
 
-class QuantizedTranslator(Translator):
-    """A translator for inference with quantized linear layers and head; it shares all other parameters with the original."""
+class QuantizedLanguageModel(_QuantizedModel, LanguageModel):
+    def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
+        return self.model.features(ids_BL, document_BL, state)
 
+    def start(self, batch: int) -> State:
+        return self.model.start(batch)
+
+
+class QuantizedTranslator(_QuantizedModel, Translator):
     def __init__(self, model: Translator, make_linear: MakeLinear):
-        super().__init__()
-        self.config: TranslatorConfig = model.config
-        self.model = _copy_with(model, make_linear)
+        super().__init__(model, make_linear)
         _split_cross_projections(model, self.model, make_linear)
-        self.quantized_head: Any = make_linear(*model.head())
-        self.eval()
 
     def features(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor) -> Tensor:
         return self.model.features(source_BM, source_n_B, target_BL)
-
-    def head(self) -> tuple[Tensor, Tensor | None]:
-        return self.quantized_head.weight, self.quantized_head.bias
 
     def start(self, source_BM: Tensor, source_n_B: Tensor) -> State:
         return self.model.start(source_BM, source_n_B)
 
     def step_features(self, token_B: Tensor, state: State, want_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         return self.model.step_features(token_B, state, want_weights)
-
-    def logits(self, x: Tensor) -> Tensor:
-        return self.quantized_head(x)
 
 
 @overload

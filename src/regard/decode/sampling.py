@@ -9,15 +9,15 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..errors import NotSupported, ShapeError
-from ._base import DecoderModel, DecoderTokens, Hypothesis, RelativeLength, S, full_precision, max_lengths, require_weights
+from ._base import DecoderModel, DecoderTokens, Hypothesis, RelativeLength, max_lengths, require_weights
 
-NEVER = -torch.inf
+NEVER = -torch.inf  # the logit of a token that is never chosen
 GREEDY_BELOW = 1e-6  # temperatures below this take the most likely token; dividing by less could overflow
 BUFFER = 64  # random numbers drawn at once per row: a constant, so that a row's sequence depends on nothing else
 DEFAULT_MAX_TOKENS = 100
@@ -103,6 +103,11 @@ class GenerationOptions(Sampling):
         return self.best_of or self.n
 
 
+def full_precision(logits_BN: Tensor) -> Tensor:
+    """Logits in float32 or better: sums over a vocabulary lose too much in half precision."""
+    return logits_BN if logits_BN.dtype == torch.float64 else logits_BN.float()
+
+
 def top_k(logits_BN: Tensor, k: int) -> Tensor:
     """All logits below the k-th largest become −∞; ties with it are kept, so the result does not depend on the order of ids."""
     return logits_BN.masked_fill(logits_BN < logits_BN.topk(min(k, logits_BN.shape[-1]), -1).values[:, -1:], NEVER)
@@ -180,8 +185,8 @@ def _row_seed(seed: int, number: int) -> int:
 
 @torch.no_grad()
 def sample(
-    model: DecoderModel[S],
-    state: S,
+    model: DecoderModel,
+    state: Any,
     options: Sampling = Sampling(),  # noqa: B008  frozen
     *,
     source_n_B: Tensor,

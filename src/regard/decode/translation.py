@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..errors import ShapeError
-from ._base import DecoderTokens, EncoderDecoder, Hypothesis, S, device_of, eval_mode
+from ..models import device_of, eval_mode
+from ._base import DecoderTokens, EncoderDecoder, Hypothesis
 from .beam import Beam, search
 from .sampling import Sampling, sample
 
@@ -29,7 +30,7 @@ def batch_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[int]
 
 
 def iter_translations(
-    model: EncoderDecoder[S],
+    model: EncoderDecoder,
     sources: Sequence[Sequence[int]],
     options: Beam | Sampling = Beam(),  # noqa: B008  frozen
     *,
@@ -58,7 +59,7 @@ def iter_translations(
 
 
 def translate(
-    model: EncoderDecoder[S],
+    model: EncoderDecoder,
     sources: Sequence[Sequence[int]],
     options: Beam | Sampling = Beam(),  # noqa: B008  frozen
     *,

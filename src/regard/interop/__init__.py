@@ -15,6 +15,7 @@ a model before its first call, which those with parameters of their own need. do
 
 from ._masks import Mask
 from ._register import Factory, prepare, register
+from ._text_maps import is_imported, text_maps
 from .checkpoints import export, export_run, import_checkpoint, load_run
 
-__all__ = ["Factory", "Mask", "export", "export_run", "import_checkpoint", "load_run", "prepare", "register"]
+__all__ = ["Factory", "Mask", "export", "export_run", "import_checkpoint", "is_imported", "load_run", "prepare", "register", "text_maps"]

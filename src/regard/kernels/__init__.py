@@ -16,7 +16,7 @@
 | `favor`, `causal_favor` | attention by exponential features, a few rows at a time |
 | `smoothed_cross_entropy` | label-smoothed cross-entropy of an output projection, without the logits of all rows |
 
-Helpers of all of them: `no_autocast`, `accumulation_dtype`, `float32_or_wider`, `LOG2E`, and `Scratch` for reused buffers.
+Helpers of all of them: `no_autocast`, `first_derivatives_only`, `accumulation_dtype`, `float32_or_wider`, `LOG2E`, and `Scratch` for reused buffers.
 
 Each is written in plain PyTorch first. Faster forms stand behind the same call: `forms()` says which are live, and `force("plain")`
 (or `"dense"`, `"tiles"`) makes exact attention take one path within a block.
@@ -33,7 +33,7 @@ from .exact.tiled_softmax import attend, attend_tile, attend_tile_backward
 from .gelu import gelu_tanh
 from .linear_recurrence import scan, scan_definition
 from .linears import apply_linear, fast_linear, split_linear
-from .numerics import LOG2E, accumulation_dtype, float32_or_wider, no_autocast
+from .numerics import LOG2E, accumulation_dtype, first_derivatives_only, float32_or_wider, inside_transform, no_autocast
 from .random_features import causal_favor, favor
 from .random_masks import dropout
 from .scratch import Scratch

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..errors import BadConfig, DtypeError, ShapeError
-from .numerics import accumulation_dtype
+from .numerics import accumulation_dtype, first_derivatives_only
 
 ELEMENTS = 2**20  # logits held at a time: 4 MB in float32, about what fits the cache; more for a large vocabulary
 FEWEST_ROWS = 512  # fewer rows are bound by reading the weight: vocabulary 50,257, width 384, 3,072 rows: 4.4 s by 32 rows, 3.3 s by 512
@@ -96,7 +95,7 @@ class _Fused(torch.autograd.Function):
         return total, right
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_total: Tensor, grad_right: None) -> tuple[Tensor | None, ...]:
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         # in place, because that of the weight is large: a second backward pass raises

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from .numerics import first_derivatives_only
 
 SLICE = 2**17  # elements at a time: 512 kB in float32
 A = math.sqrt(8 / math.pi)
@@ -48,7 +49,7 @@ class _Gelu(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, None]:
         (slope,) = ctx.saved_tensors
         return d_y * slope, None

@@ -19,10 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .chunks import CHUNK, cumulate, decay_across, decay_between, decay_from_start, decay_to_end, from_chunks, scaled, to_chunks
-from .numerics import accumulation_dtype, no_autocast
+from .numerics import accumulation_dtype, first_derivatives_only, no_autocast
 
 
 @no_autocast
@@ -82,7 +81,7 @@ class Scan(torch.autograd.Function):
         return from_chunks(out, v_BLHV), states[-1].view(state_BHFV.shape).clone()
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     @no_autocast
     def backward(ctx: Any, d_out: Tensor | None, d_last: Tensor | None) -> tuple[Tensor | None, ...]:
         q_BLHF, k_BLHF, v_BLHV, decay_BLHF, states = ctx.saved_tensors

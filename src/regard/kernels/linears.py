@@ -20,7 +20,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+
+from .numerics import first_derivatives_only
 
 FEW = range(1, 6)
 LARGE = 2**18  # entries of W: below that, or if N < 2 K, there is nothing to gain for one row
@@ -65,7 +66,7 @@ class SplitLinear(torch.autograd.Function):
         return torch.split(F.linear(x, weight, bias), list(sizes), -1)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         x_RK = x.reshape(-1, weight.shape[1])

@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from .chunks import CHUNK, from_chunks, to_chunks
-from .numerics import LOG2E, accumulation_dtype, no_autocast
+from .numerics import LOG2E, accumulation_dtype, first_derivatives_only, no_autocast
 from .scratch import Scratch
 
 ROWS = 2048  # tokens, counted in every head, whose features are computed at a time: 2 MiB for 256 features in float32
@@ -85,7 +84,7 @@ class Whole(torch.autograd.Function):
         return _finish(ctx, out_BLHV, sums_BHFV, top_BHF)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     @no_autocast
     def backward(ctx: Any, do_BLHV: Tensor | None, d_sums_BHFV: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         q_BLHK, k_BMHK, v_BMHV, omega, out_BLHV, total_BLH1, sums_BHFV, top_BHF, left_BHF1 = ctx.saved_tensors
@@ -186,7 +185,7 @@ class Causal(torch.autograd.Function):
         return _finish(ctx, out_BLHV, sums_BHFV, top_BHF)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     @no_autocast
     def backward(ctx: Any, do_BLHV: Tensor | None, d_sums_BHFV: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         q_BLHK, k_BLHK, v_BLHV, omega, out_BLHV, total_BLH1 = ctx.saved_tensors

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from .numerics import first_derivatives_only
 
 
 def dropout(x: Tensor, p: float, generator: torch.Generator | None = None) -> Tensor:
@@ -45,7 +46,7 @@ class _Dropout(torch.autograd.Function):
         return torch.mul(x, mask).mul_(scale)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None, None]:
         (mask,) = ctx.saved_tensors
         return torch.mul(d_out, mask).mul_(ctx.scale), None, None

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from .numerics import LOG2E, accumulation_dtype, no_autocast
+from .numerics import LOG2E, accumulation_dtype, first_derivatives_only, no_autocast
 from .scratch import Scratch
 
 SCORES_AT_ONCE = 2**19  # scores processed at a time: 2 MiB in float32; fewer cost more calls, more do not fit the cache
@@ -53,7 +52,7 @@ class ManySmall(torch.autograd.Function):
         return out_NCV.to(v_NSV.dtype), some_NC
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     @no_autocast
     def backward(ctx: Any, do_NCV: Tensor, _: None) -> tuple[Tensor | None, ...]:
         q_NCK, k_NSK, v_NSV, out_NCV, lse_NC1 = ctx.saved_tensors

@@ -1,21 +1,17 @@
 """The layers around attention: heads, feed-forward layers, norms, positions, embeddings and blocks, and their initialisation."""
 
-from ._states import CrossCache, States
+from .activations import ACTIVATIONS, Gated, geglu, gelu, gelu_quick, gelu_tanh, glu, reglu, relu, silu, swiglu
 from .axial import Axial, CausalAxial
-from .block import Block, Residual
-from .differential import DifferentialHeads
-from .dropout import Dropout
-from .embedding import Embedding
-from .feedforward import ACTIVATIONS, FeedForward, Gated, geglu, gelu, gelu_quick, gelu_tanh, glu, reglu, relu, silu, swiglu
-from .gated import GatedHeads
+from .block import Block, Residual, States
 from .init import init_gpt, init_truncated, init_xavier
 from .latents import CrossBlock, InducedBlock, Latents, Pooling
 from .longformer import LongformerHeads
 from .memory_tokens import MemoryTokens
 from .mixers import FourierMixer, GatedMixer, Mixer, TokenMixer
-from .multihead import MultiHead
-from .norms import LayerNorm, NoNorm, RMSNorm
+from .multihead import CrossCache, MultiHead
+from .normed_heads import DifferentialHeads, GatedHeads
 from .packing import Packing
 from .positions import ALiBi, Buckets, GridLearned, GridRotary, GridSinusoidal, Learned, Position, RelativeXL, Rotary, Sinusoidal
+from .positionwise import Dropout, Embedding, FeedForward, LayerNorm, NoNorm, RMSNorm
 from .reversible import Chunked, Reversible, ReversibleBlock
 from .segment_recurrence import CompressedPast, Compression, ConvPool, MaxPool, MeanPool, Past, SegmentRecurrence, compression_loss

@@ -33,11 +33,16 @@ class Axial(nn.Module):
         self.columns = MultiHead(width, heads, ColumnAttention(columns))
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None) -> Tensor:
-        _no_state(self, state)
+        self._no_state(state)
         return self.columns(self.rows(x_BLD, pattern=pattern), pattern=pattern)
 
+    def _no_state(self, state: State | None) -> None:
+        if state is not None:
+            name = type(self).__name__
+            raise StateNotSupported(f"{name} cannot decode step by step: its second attention reads whole rows of the first; MultiHead can")
 
-class CausalAxial(nn.Module):
+
+class CausalAxial(Axial):
     """Attention to all earlier positions in row-major order, in three layers: rows, columns downwards, and the row up to here.
 
     The first two read whole rows, so their output is shifted down by one row before it is used: a position receives the complete
@@ -47,22 +52,14 @@ class CausalAxial(nn.Module):
     """
 
     def __init__(self, width: int, heads: int, columns: int):
-        super().__init__()
+        super().__init__(width, heads, columns)
         self.row_length = columns
-        self.rows = MultiHead(width, heads, RowAttention(columns))
-        self.columns = MultiHead(width, heads, ColumnAttention(columns))
         self.row_so_far = MultiHead(width, heads, RowAttention(columns))
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = causal, state: State | None = None) -> Tensor:
-        _no_state(self, state)
+        self._no_state(state)
         if not isinstance(pattern, Causal):
             raise PatternNotSupported(f"CausalAxial is always causal and supports `causal` only, not `{pattern}`; Axial takes any pattern")
         above_BLD = self.columns(self.rows(x_BLD), pattern=causal)
         above_BLD = F.pad(above_BLD, (0, 0, self.row_length, 0))[:, : x_BLD.shape[1]]
         return self.row_so_far(x_BLD + above_BLD, pattern=causal)
-
-
-def _no_state(layer: nn.Module, state: State | None) -> None:
-    if state is not None:
-        name = type(layer).__name__
-        raise StateNotSupported(f"{name} cannot decode step by step: its second attention reads whole rows of the first; MultiHead can")

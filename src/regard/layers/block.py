@@ -12,19 +12,17 @@ Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; Xiong et al. 2020 (pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, Self
 
 from torch import Tensor, nn
 
 from ..attention import State
 from ..errors import ShapeError, StateNotSupported, UnknownName
 from ..patterns import Pattern, causal, full
-from ._states import CrossCache, CrossInput, States
-from .dropout import Dropout
-from .multihead import MultiHead
-from .norms import LayerNorm, Norm
+from .multihead import CrossCache, CrossInput, MultiHead
 from .packing import Packing
+from .positionwise import Dropout, LayerNorm, Norm
 
 Placement = Literal["pre", "post", "sandwich"]
 
@@ -169,3 +167,54 @@ class Block(nn.Module):
         if state is None or isinstance(state, States):
             return state
         raise StateNotSupported(f"a Block takes the States of its start(batch, pattern), not a {type(state).__name__}")
+
+
+class States(State):
+    """The states of several parts by name, changed together. The caller that steps the parts increases `length`."""
+
+    def __init__(self, batch: int, parts: Mapping[str, State]):
+        super().__init__(batch)
+        self.parts = dict(parts)
+
+    def __getitem__(self, name: str) -> State:
+        return self.parts[name]
+
+    def get(self, name: str) -> State | None:
+        return self.parts.get(name)
+
+    def reorder(self, rows: Tensor) -> Self:
+        for part in self.parts.values():
+            part.reorder(rows)
+        return super().reorder(rows)
+
+    def reset(self, rows: Tensor) -> Self:
+        for part in self.parts.values():
+            part.reset(rows)
+        return super().reset(rows)
+
+    def join(self, other: Self) -> Self:
+        self._check_join(other)
+        for name, part in self.parts.items():
+            part.join(other.parts[name])
+        return super().join(other)
+
+    def _check_join(self, other: State) -> None:
+        super()._check_join(other)
+        assert isinstance(other, States)
+        if self.parts.keys() != other.parts.keys():
+            raise StateNotSupported(
+                f"states of {', '.join(self.parts)} and of {', '.join(other.parts)} cannot be joined: they were started by different modules"
+            )
+        for name, part in self.parts.items():
+            part._check_join(other.parts[name])
+
+    def back(self, count: int) -> Self:
+        for part in self.parts.values():
+            part.back(count)
+        self.length -= count
+        return self
+
+    def detach(self) -> Self:
+        for part in self.parts.values():
+            part.detach()
+        return self

@@ -22,13 +22,13 @@ Paper: Glorot & Bengio 2010; Vaswani et al. 2017, arXiv:1706.03762; Radford et a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from .feedforward import FeedForward
 from .multihead import MultiHead
-from .norms import RMSNorm
+from .positionwise import FeedForward, RMSNorm
 
 Fill = Callable[[Tensor], object]
 
@@ -40,10 +40,7 @@ def init_xavier(model: nn.Module) -> None:
 
 def init_gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
     """The initialisation of GPT-2, for a stack of `depth` blocks."""
-
-    def normal(weight: Tensor) -> Tensor:
-        return nn.init.normal_(weight, std=std)
-
+    normal = partial(nn.init.normal_, std=std)
     _fill(model, normal, normal)
     for part in model.modules():
         last = part.out if isinstance(part, MultiHead) else part.down if isinstance(part, FeedForward) else None
@@ -53,10 +50,7 @@ def init_gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
 
 def init_truncated(model: nn.Module, std: float = 0.02) -> None:
     """The initialisation of BERT and the vision transformer."""
-
-    def normal(weight: Tensor) -> Tensor:
-        return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-
+    normal = partial(nn.init.trunc_normal_, std=std, a=-2 * std, b=2 * std)
     _fill(model, normal, normal)
 
 

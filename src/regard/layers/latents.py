@@ -29,7 +29,7 @@ from ..errors import ShapeError
 from ..patterns import Pattern, full
 from .block import Placement, Residual
 from .multihead import MultiHead
-from .norms import LayerNorm, Norm
+from .positionwise import LayerNorm, Norm
 
 
 class CrossBlock(nn.Module):

@@ -20,8 +20,7 @@ from ..attention.helpers import pattern_rows
 from ..attention.longformer import count_from_start
 from ..errors import ShapeError, StateNotSupported
 from ..patterns import Pattern, causal, from_tokens, full, to_tokens, window
-from ._states import CrossInput
-from .multihead import MultiHead
+from .multihead import CrossInput, MultiHead
 from .packing import Packing
 
 NO_STATE = "LongformerHeads cannot decode step by step: global tokens attend to the whole sequence; MultiHead can"

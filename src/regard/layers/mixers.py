@@ -29,9 +29,9 @@ from ..attention import State
 from ..errors import CaptureNotSupported, PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import float32_or_wider
 from ..patterns import Full, Pattern, full
-from .feedforward import Activation, FeedForward, gelu
+from .activations import Activation, gelu
 from .multihead import MultiHead
-from .norms import LayerNorm, Norm
+from .positionwise import FeedForward, LayerNorm, Norm
 
 
 class Mixer(nn.Module):

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from ..kernels import first_derivatives_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,31 @@ class Packing:
         return x_BLD.index_copy_(0, self.index_T, x_1TD[0]).unflatten(0, (self.batch, self.length))
 
 
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """The layout of packed documents: `position_BL` starts at 0 in each document, `rows` unpacks them to one row per document."""
+
+    position_BL: Tensor
+    rows: Packing  # packed: tokens of all rows of the batch in order, x_1TD; padded: (documents, longest)
+
+    @classmethod
+    def of(cls, document_BL: Tensor) -> Documents:
+        """Consecutive tokens with equal numbers form a document."""
+        B, L = document_BL.shape
+        begins_BL = torch.ones_like(document_BL, dtype=torch.bool)
+        begins_BL[:, 1:] = document_BL[:, 1:] != document_BL[:, :-1]
+        at_L = torch.arange(L, device=document_BL.device)
+        position_BL = at_L - torch.where(begins_BL, at_L, 0).cummax(1).values
+        longest = int(position_BL.max()) + 1 if B * L else 0
+        number_T = begins_BL.flatten().cumsum(0) - 1
+        return cls(position_BL, Packing(int(begins_BL.sum()), longest, number_T * longest + position_BL.flatten()))
+
+    @property
+    def padding(self) -> float:
+        """The size of the batch with one document per row, padded, relative to the packed one."""
+        return self.rows.batch * self.rows.length / max(1, self.position_BL.numel())
+
+
 class _Move(torch.autograd.Function):
     """Packing and padding are each other's gradients; autograd would sum over equal indices instead."""
 
@@ -54,6 +80,6 @@ class _Move(torch.autograd.Function):
         return there(x)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None, None]:
         return ctx.back(d_out), None, None

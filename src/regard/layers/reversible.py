@@ -11,19 +11,18 @@ Paper: Gomez et al. 2017, "The reversible residual network", arXiv:1707.04585; K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ShapeError
+from ..kernels import first_derivatives_only
 from ..patterns import Pattern, full
-from .dropout import Dropout
-from .norms import LayerNorm, Norm
-from .rng import RngSnapshot
+from .positionwise import Dropout, LayerNorm, Norm
 
 Tensors = tuple[Tensor, Tensor]
 
@@ -120,7 +119,7 @@ class _Stack(torch.autograd.Function):
         return y1, y2
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, d1: Tensor, d2: Tensor) -> tuple[Tensor | None, ...]:
         y1, y2 = (y.detach() for y in ctx.saved_tensors)
         sums: dict[Tensor, Tensor] = {}  # blocks may share parameters
@@ -146,3 +145,40 @@ class _Stack(torch.autograd.Function):
             added, d = back(block, block.apply_mixer, y2, (ctx.pattern,), before, d1)
             y1, d2 = y1 - added, d2 + d
         return None, None, None, d1, d2, *map(sums.get, ctx.parameters)
+
+
+class RngSnapshot:
+    """The state of every generator a module may draw from: PyTorch's own and those that its parts hold."""
+
+    def __init__(self, module: nn.Module):
+        own = {id(x): x for part in module.modules() for x in vars(part).values() if isinstance(x, torch.Generator)}
+        on_gpu = torch.cuda.default_generators if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
+        self._generators = [torch.default_generator, *on_gpu, *own.values()]
+        self._states = self._now()
+
+    def restore(self) -> None:
+        """Set all generators back to the snapshot."""
+        self._set(self._states)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Afterwards all generators are where they were on entry, whatever is drawn inside."""
+        now = self._now()
+        try:
+            yield
+        finally:
+            self._set(now)
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Inside, the numbers drawn after the snapshot are drawn once more; afterwards all generators are where they were on entry."""
+        with self.kept():
+            self.restore()
+            yield
+
+    def _now(self) -> list[torch.Tensor]:
+        return [generator.get_state() for generator in self._generators]
+
+    def _set(self, states: list[torch.Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)

@@ -28,7 +28,7 @@ from ..attention import State
 from ..errors import ShapeError, StateNotSupported
 from ..kernels import attend
 from ..patterns import Pattern, at_positions, causal, from_row_start, since
-from ._states import States
+from .block import States
 from .multihead import MultiHead
 
 Kind = TypeVar("Kind", bound="Past")

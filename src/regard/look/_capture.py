@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from ..attention import Attention, Observation, State
 from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported, UnknownName
 from ..layers import Mixer
-from ..layers.rng import RngSnapshot
+from ..layers.reversible import RngSnapshot
 from ..patterns import Pattern
 from .maps import Inputs, Map, Maps
 from .token_labels import Labels, lines
@@ -81,19 +82,29 @@ def capture(
     Weights are those before dropout. A mechanism whose rows depend on each other temporarily forms the whole matrix. Random mechanisms
     repeat the draws of the call, and their generators continue unchanged. Inside the `with`, compiled models run eagerly, because compiled
     code would bypass the hooks. Recomputation by gradient checkpointing is not recorded twice.
+
+    A model without mechanisms of ours, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
+    seen that way are refused by name; layers without softmax (linear attention, say) are left out unless `layers` chooses them.
     """
     if dtype not in (torch.float32, torch.float16, torch.float64):
         raise DtypeError(f"dtype={dtype}: maps are recorded as float32, float16 or float64")
+    from ._observe import ModuleRecorder, attention_modules, observe  # which imports this module
+
     known = dict(_attentions(model))
-    if not known:
-        raise CaptureNotSupported(f"{type(model).__name__} holds no regard.Attention and no Mixer, so there are no weights to capture")
-    inside = {id(child): part for part in model.modules() for child in part.children()}
-    parents = {name: inside[id(module)] for name, module in known.items() if id(module) in inside}
-    recorder = _Recorder(known, parents, _layer_filter(layers, list(known)), heads, rows, tokens, dtype, chunk, limit)
+    modules = {} if known else attention_modules(model)
+    if not known and not modules:
+        raise CaptureNotSupported(f"{type(model).__name__} holds no attention layer and no Mixer, so there are no weights to capture")
+    settings = (_layer_filter(layers, list(known or modules)), heads, rows, tokens, dtype, chunk, limit)
+    recorder = _Recorder(known, *settings) if known else ModuleRecorder(modules, layers is not None, *settings)
+    if known:
+        inside = {id(child): part for part in model.modules() for child in part.children()}
+        recorder.parents = {name: inside[id(module)] for name, module in known.items() if id(module) in inside}
     with ExitStack() as undo:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import takes seconds
             undo.enter_context(torch.compiler.set_stance("force_eager"))
         undo.callback(model.register_forward_pre_hook(recorder.begin_run).remove)
+        if isinstance(recorder, ModuleRecorder):
+            undo.enter_context(observe(model, recorder))
         for name, module in known.items():
             undo.callback(module.register_forward_pre_hook(recorder.before(name), with_kwargs=True).remove)
             if isinstance(module, Attention):
@@ -112,7 +123,6 @@ class _Recorder:
     def __init__(
         self,
         known: dict[str, Attention | Mixer],
-        parents: dict[str, nn.Module],
         wanted: Callable[[str, int], bool],
         heads: Indices,
         rows: Indices,
@@ -121,7 +131,8 @@ class _Recorder:
         chunk: int,
         limit: int,
     ):
-        self.known, self.parents, self.wanted, self.tokens = known, parents, wanted, tokens
+        self.known, self.wanted, self.tokens = known, wanted, tokens
+        self.parents: dict[str, nn.Module] = {}  # of the mechanisms
         self.heads, self.rows = _as_tuple(heads), _as_tuple(rows)
         self.dtype, self.chunk, self.limit = dtype, chunk, limit
         self.maps = Maps(idle=known)
@@ -208,15 +219,11 @@ class _Recorder:
         else:
             weights_BHLM = self._weights(name, observed, heads, rows, rng)
             normalised = _normalised(weights_BHLM, observed.q_BLHK.dtype)
-        number = self.calls[name] = self.calls.get(name, -1) + 1
-        positions, keys = tuple(before + row for row in rows), max(columns, default=-1) + 1
-        return Map(
-            layer=name,
-            mechanism=observed.attention.facts.name,
-            call=number,
-            run=max(self.run, 0),
+        return self._new_map(
+            name,
+            observed.attention.facts.name,
             heads=heads,
-            rows=positions,
+            rows=tuple(before + row for row in rows),
             columns=columns,
             queries=before + L,
             weights_BHLM=weights_BHLM,
@@ -225,8 +232,6 @@ class _Recorder:
             inputs=inputs,
             deferred=deferred,
             stream=None if cache is None else self._stream(cache),
-            query_labels=self._labels(positions, before + L, cache is not None),
-            key_labels=self._labels(columns, keys, cache is not None),
         )
 
     def _inputs(self, name: str, observed: Observation, rows: tuple[int, ...], rng: RngSnapshot) -> Inputs | None:
@@ -260,23 +265,24 @@ class _Recorder:
         heads, rows = _select(self.heads, whole_BHLM.shape[1], "heads", name), _select(self.rows, L, "rows", name)
         self._check_limit(name, (B, len(heads), len(rows), L))
         weights_BHLM = whole_BHLM[:, list(heads)][:, :, list(rows)].to("cpu", self.dtype).expand(B, -1, -1, -1).contiguous()
-        call, positions = self.calls.get(name, -1) + 1, tuple(range(L))
-        self.calls[name] = call
-        return Map(
-            layer=name,
-            mechanism=f"{mixer.name} (input-independent)",
-            call=call,
-            run=max(self.run, 0),
+        return self._new_map(
+            name,
+            f"{mixer.name} (input-independent)",
             heads=heads,
             rows=rows,
-            columns=positions,
+            columns=tuple(range(L)),
             queries=L,
             weights_BHLM=weights_BHLM,
             normalised=_normalised(weights_BHLM, x_BLD.dtype),
             pattern=str(pattern),
-            query_labels=self._labels(rows, L, False),
-            key_labels=self._labels(positions, L, False),
         )
+
+    def _new_map(self, name: str, mechanism: str, **about: Any) -> Map:
+        """The map of a layer's next call, labelled if labels were given."""
+        self.calls[name] = self.calls.get(name, -1) + 1
+        m = Map(layer=name, mechanism=mechanism, call=self.calls[name], run=max(self.run, 0), **about)
+        growing = m.stream is not None
+        return replace(m, query_labels=self._labels(m.rows, m.queries, growing), key_labels=self._labels(m.columns, m.keys, growing))
 
     def _weights(self, name: str, observed: Observation, heads: tuple[int, ...], rows: tuple[int, ...], rng: RngSnapshot) -> Tensor:
         (B, L, H, _), M = observed.q_BLHK.shape, observed.call.keys

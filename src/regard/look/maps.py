@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attention import Observation
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
-from ..layers.rng import RngSnapshot
+from ..layers.reversible import RngSnapshot
 from .layouts import Layout, Sequence
 from .token_labels import Labels, Words, batch_labels, join_pieces, lines
 

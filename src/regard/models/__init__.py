@@ -7,9 +7,9 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from ..errors import BadConfig, UnknownName
-from ._config import ModelConfig, Sizes
-from ._language import LanguageModel, LanguageModelConfig, TextEncoder, TextEncoderConfig
-from ._model import Model, ModelFacts, Step
+from ._encoder import TextEncoder, TextEncoderConfig
+from ._language import LanguageModel, LanguageModelConfig
+from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
 from ._translator import Translator, TranslatorConfig
 from .bert import Bert, BertConfig
 from .big_bird import BigBird, BigBirdConfig

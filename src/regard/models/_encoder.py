@@ -1,4 +1,4 @@
-"""What BERT and its relatives share: token, position and segment embeddings, post-norm blocks, and pretraining heads.
+"""Encoders of a text, which read it in both directions, and what BERT and its relatives share: token, position and segment embeddings, post-norm blocks, and pretraining heads.
 
 $$x_t = N(E[\\mathrm{id}_t] + P_t + S_{\\mathrm{segment}}) \\qquad x \\leftarrow N(x + \\mathrm{mix}(x)),\\; x \\leftarrow N(x + \\mathrm{FFN}(x))$$
 
@@ -13,14 +13,67 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadConfig, NotSupported, ShapeError
-from ..kernels import apply_linear
+from ..kernels import apply_linear, fast_linear
 from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, Packing, init_truncated
 from ..patterns import full, lengths
-from ._config import Positive, Probability, Size
-from ._language import TextEncoder, TextEncoderConfig
+from ._model import Model, ModelConfig, Positive, Probability, Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoderConfig(ModelConfig):
+    vocab_size: Size
+    max_length: Size = 512  # longest text, for positional embeddings
+
+
+class TextEncoder(Model):
+    """Reads a text in both directions: features of each token, logits of masked tokens, and one vector per text.
+
+    A model implements `features`, `mlm_features`, `head` and `pooled`; the rest is here.
+    """
+
+    config: TextEncoderConfig
+
+    def features(
+        self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None, packing: Packing | None = None
+    ) -> Tensor:
+        """x_BLD. The first n_B tokens of each row are real, the rest is padding; `segment_BL` holds segment ids. With `packing`
+        (`Packing.of(n_B, L)`) only the real tokens are returned, x_1TD."""
+        raise NotImplementedError
+
+    def mlm_features(self, x: Tensor) -> Tensor:
+        """Features made ready for the output projection: `fast_linear(mlm_features(x), *head())` are the logits of hidden tokens."""
+        return x
+
+    def pooled(self, x_BLD: Tensor) -> Tensor:
+        """One vector per text, y_BD, from its features: what a classifier reads."""
+        raise NotImplementedError
+
+    def forward(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
+        """logits_BLN of the token at every position."""
+        return self.logits(self.features(ids_BL, n_B, segment_BL))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return fast_linear(self.mlm_features(x), *self.head())
+
+    def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
+        """One unit vector per text, y_BD: the normalised mean of its token features, to be compared by dot products."""
+        x_BLD = self.features(ids_BL, n_B, segment_BL)
+        if n_B is None:
+            return F.normalize(x_BLD.mean(1), dim=-1)
+        real_BL1 = (torch.arange(x_BLD.shape[1], device=x_BLD.device) < n_B[:, None])[..., None]
+        return F.normalize((x_BLD * real_BL1).sum(1) / n_B[:, None].clamp(min=1), dim=-1)
+
+    def check(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> None:
+        """Raise an error for inputs whose shapes or types do not fit together."""
+        self._check_ids(ids_BL, segment_BL)
+        if n_B is not None and n_B.shape != ids_BL.shape[:1]:
+            raise ShapeError(
+                f"{type(self).__name__} takes one length per row, got lengths {tuple(n_B.shape)} for ids {tuple(ids_BL.shape)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Models of a single text: language models, which predict the next token, and encoders, which read in both directions.
+"""Language models, which predict the next token, and what decoder-only transformers share.
 
     model.features(ids)                   features of all tokens; those at t depend on tokens 0 … t and predict token t + 1
     state = model.start(batch)            a decoding state that has read nothing yet
@@ -12,30 +12,25 @@ document number of every token, documents packed into one row do not attend to e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..attention import State
-from ..errors import DtypeError, ShapeError
-from ..kernels import fast_linear
-from ..layers import Packing
-from ._config import ModelConfig, Size
-from ._model import Model, Step
+from ..attention import Attention, PatternAttention, Position, State
+from ..errors import BadConfig, StateNotSupported
+from ..layers import Embedding, MultiHead, Packing, States
+from ..layers.packing import Documents
+from ..patterns import Full, Pattern, causal, segments
+from ..patterns.distance import Distance
+from ._model import Model, ModelConfig, Size, Step, attention_lines, build_heads
+
+PADDED = 2.0  # if one row per document would make the batch larger than this factor, documents stay packed, separated by a pattern
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(ModelConfig):
     vocab_size: Size
     context_length: Size = 1024  # longest text, for positional embeddings and mechanisms that need it; recurrent and rotary models read on
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextEncoderConfig(ModelConfig):
-    vocab_size: Size
-    max_length: Size = 512  # longest text, for positional embeddings
 
 
 class LanguageModel(Model):
@@ -61,61 +56,82 @@ class LanguageModel(Model):
         """One token per row; the state advances. There is no source to have weights over; `regard.capture` shows the weights of all layers."""
         return Step(self.logits(self.features(token_B[:, None], state=state)[:, 0]), None)
 
-    def check(self, ids_BL: Tensor, document_BL: Tensor | None = None) -> None:
-        """Raise an error for inputs whose shapes or types do not fit together."""
-        check_ids(type(self).__name__, ids_BL, document_BL)
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(LanguageModelConfig):
+    width: Size = 256
+    heads: Size = 4
+    depth: Size = 4
+    attention: str | tuple[str, ...] = "softmax"  # of all layers, or of the layers in turn: see `Spec`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attention", attention_lines(type(self).__name__, self.attention))
+        super().__post_init__()
+
+    def _check_heads(self) -> None:
+        if self.width % self.heads:
+            raise BadConfig(f"{type(self).__name__}: width={self.width}; expected a multiple of heads={self.heads}")
 
 
-class TextEncoder(Model):
-    """Reads a text in both directions: features of each token, logits of masked tokens, and one vector per text.
+class Decoder(LanguageModel):
+    r"""A stack of causal blocks: a model creates the four parts named below, and running them is here.
 
-    A model implements `features`, `mlm_features`, `head` and `pooled`; the rest is here.
+    $$x_t = E[\mathrm{id}_t] + P_t \qquad x \leftarrow \mathrm{block}_n(x) \qquad p(\mathrm{id}_{t+1}) = \mathrm{softmax}(W N(x_t))$$
     """
 
-    config: TextEncoderConfig
+    config: DecoderConfig
+    embedding: Embedding
+    blocks: nn.ModuleList
+    norm: nn.Module
+    output: nn.Linear | None  # None: tied to the token embedding
 
-    def features(
-        self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None, packing: Packing | None = None
+    def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
+        self._check_ids(ids_BL, document_BL)
+        if document_BL is None:
+            return self._read(ids_BL, 0 if state is None else state.position(), causal, state)
+        if state is not None:
+            raise StateNotSupported("document_BL is for whole rows, not for decoding with a state; state.reset(rows) starts a new document")
+        documents = Documents.of(document_BL)
+        alike = all(_packs_documents(block.mixer.attention) and isinstance(block.mixer.within, Full) for block in self._blocks())
+        if alike and documents.padding > PADDED:
+            return self._read(ids_BL, documents.position_BL, causal & segments(document_BL))
+        x_1TD = self._read(ids_BL.reshape(1, -1), documents.position_BL.reshape(1, -1), causal, packing=documents.rows)
+        return x_1TD.view(*ids_BL.shape, -1)
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        return (self.embedding.token if self.output is None else self.output).weight, None
+
+    def start(self, batch: int) -> State:
+        return States(batch, {f"block {i}": block.start(batch, causal) for i, block in enumerate(self._blocks())})
+
+    def _read(
+        self, ids_BL: Tensor, at: Position | Tensor, pattern: Pattern, state: State | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """x_BLD. The first n_B tokens of each row are real, the rest is padding; `segment_BL` holds segment ids. With `packing`
-        (`Packing.of(n_B, L)`) only the real tokens are returned, x_1TD."""
-        raise NotImplementedError
+        x_BLD: Tensor = self.embedding(ids_BL, at)
+        for i, block in enumerate(self._blocks()):
+            x_BLD = block(x_BLD, pattern, state=None if state is None else _parts(state)[f"block {i}"], packing=packing)
+        if state is not None:
+            state.length += ids_BL.shape[1]
+        return self.norm(x_BLD)
 
-    def mlm_features(self, x: Tensor) -> Tensor:
-        """Features made ready for the output projection: `fast_linear(mlm_features(x), *head())` are the logits of hidden tokens."""
-        return x
-
-    def pooled(self, x_BLD: Tensor) -> Tensor:
-        """One vector per text, y_BD, from its features: what a classifier reads."""
-        raise NotImplementedError
-
-    def forward(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
-        """logits_BLN of the token at every position."""
-        return self.logits(self.features(ids_BL, n_B, segment_BL))
-
-    def logits(self, x: Tensor) -> Tensor:
-        return fast_linear(self.mlm_features(x), *self.head())
-
-    def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
-        """One unit vector per text, y_BD: the normalised mean of its token features, to be compared by dot products."""
-        x_BLD = self.features(ids_BL, n_B, segment_BL)
-        if n_B is None:
-            return F.normalize(x_BLD.mean(1), dim=-1)
-        real_BL1 = (torch.arange(x_BLD.shape[1], device=x_BLD.device) < n_B[:, None])[..., None]
-        return F.normalize((x_BLD * real_BL1).sum(1) / n_B[:, None].clamp(min=1), dim=-1)
-
-    def check(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> None:
-        """Raise an error for inputs whose shapes or types do not fit together."""
-        me = type(self).__name__
-        check_ids(me, ids_BL, segment_BL)
-        if n_B is not None and n_B.shape != ids_BL.shape[:1]:
-            raise ShapeError(f"{me} takes one length per row, got lengths {tuple(n_B.shape)} for ids {tuple(ids_BL.shape)}")
+    def _blocks(self) -> list[Any]:
+        return list(self.blocks)  # nn.ModuleList does not know the type of its items
 
 
-def check_ids(me: str, ids_BL: Tensor, beside_BL: Tensor | None) -> None:
-    """Token ids are integers of shape (batch, length), and what comes with them has the same shape."""
-    if ids_BL.dim() != 2 or (beside_BL is not None and beside_BL.shape != ids_BL.shape):
-        beside = "" if beside_BL is None else f" with segments or documents {tuple(beside_BL.shape)}"
-        raise ShapeError(f"{me} takes token ids (batch, length), got {tuple(ids_BL.shape)}{beside}; ids[None] makes a batch of one")
-    if ids_BL.dtype.is_floating_point or ids_BL.dtype == torch.bool:
-        raise DtypeError(f"{me} takes token ids as integers, not {ids_BL.dtype}; convert with .long()")
+def layer_heads(config: DecoderConfig, layer: int, **options: Any) -> MultiHead:
+    """The MultiHead of a layer, with the mechanism that the config names for it; the options are those of MultiHead."""
+    c = config
+    return build_heads(c.attention[layer % len(c.attention)], c.width, c.heads, c.context_length, **options)
+
+
+def _parts(state: State) -> States:
+    if not isinstance(state, States):
+        raise StateNotSupported(f"a language model takes the state of its start(batch), not a {type(state).__name__}")
+    return state
+
+
+def _packs_documents(attention: Attention) -> bool:
+    """Whether documents packed in one row are each read as if alone under `segments`: any pattern is supported, and only distances count."""
+    facts = attention.facts
+    by_distance = isinstance(attention, PatternAttention) and isinstance(attention.own, Distance)
+    return facts.patterns == "any" and (by_distance or not facts.positional)

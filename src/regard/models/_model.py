@@ -1,21 +1,32 @@
-"""The base class of all models: facts, a config of plain values, and mechanisms that can be replaced by name."""
+"""The base class of all models: facts, a config of plain values, and mechanisms that can be replaced by name.
+
+The types of a config's fields say which values are allowed.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
+import msgspec
+import torch
 from torch import Tensor, nn
 
 from ..attention import Attention, StepState, find_mechanism, mechanisms
-from ..errors import BadConfig, BadPattern, NotSupported, UnknownName
+from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError, UnknownName
 from ..kernels import fast_linear
 from ..layers import Block, MultiHead
 from ..patterns import Full, Pattern, causal, full, lengths, parse
-from ._config import ModelConfig, Sizes
+
+Size = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Probability = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Sizes = Mapping[str, "ModelConfig"]  # published sizes of a model by name
 
 
 class Step(NamedTuple):
@@ -33,6 +44,31 @@ class ModelFacts:
     year: int
     title: str  # of the paper
     paper: str  # arXiv number or venue
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Plain numbers and names, so that a config can be written to JSON and read back.
+
+    Every value is checked against the type of its field when a config is made; JSON's lists become tuples.
+    """
+
+    attention_overrides: tuple[tuple[str, str], ...] = ()  # (path, mechanism) of replaced attentions: see `Model.with_attention`
+
+    def __post_init__(self) -> None:
+        wrong = []
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, msgspec.convert(value, kind))
+            except msgspec.ValidationError as error:
+                wrong.append(f"{type(self).__name__}: {name}={value!r}; expected {str(error).removeprefix('Expected ')}")
+        if wrong:
+            raise BadConfig("\n".join(wrong))
+
+    def _one_of(self, name: str, known: Iterable[str]) -> None:
+        if getattr(self, name) not in (known := list(known)):
+            raise UnknownName(f"{name} of {type(self).__name__}", str(getattr(self, name)), known)
 
 
 AttentionChoice = str | Attention | type[Attention] | tuple[str | Attention | type[Attention], ...] | None
@@ -80,6 +116,15 @@ class Model(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         return fast_linear(x, *self.head())
 
+    def _check_ids(self, ids_BL: Tensor, beside_BL: Tensor | None) -> None:
+        """Token ids are integers of shape (batch, length), and what comes with them has the same shape."""
+        me = type(self).__name__
+        if ids_BL.dim() != 2 or (beside_BL is not None and beside_BL.shape != ids_BL.shape):
+            beside = "" if beside_BL is None else f" with segments or documents {tuple(beside_BL.shape)}"
+            raise ShapeError(f"{me} takes token ids (batch, length), got {tuple(ids_BL.shape)}{beside}; ids[None] makes a batch of one")
+        if ids_BL.dtype.is_floating_point or ids_BL.dtype == torch.bool:
+            raise DtypeError(f"{me} takes token ids as integers, not {ids_BL.dtype}; convert with .long()")
+
     def attentions(self) -> dict[str, MultiHead]:
         """The self-attention layers by path, in order."""
         across = {id(part.cross) for part in self.modules() if isinstance(part, Block)}
@@ -117,6 +162,25 @@ class Model(nn.Module):
             _swap(model, parts[n], spec)
         model.config = replace(self.config, attention_overrides=tuple(attention_overrides.items()))
         return model
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of the model's parameters; CPU for a model without any."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return torch.device("cpu") if first is None else first.device
+
+
+@contextmanager
+def eval_mode(model: Any) -> Iterator[None]:
+    """The model in evaluation mode (no dropout); modules that were training are set back to training afterwards."""
+    training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 class Spec(NamedTuple):

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..errors import BadConfig
 from ..layers import Dropout
-from ._config import Probability, Size
+from ._model import Probability, Size
 from ._translator import Translator, TranslatorConfig
 
 CELLS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}

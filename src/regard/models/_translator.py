@@ -19,9 +19,8 @@ from torch import Tensor
 from ..attention import State
 from ..errors import DtypeError, ShapeError
 from ..layers import Packing
-from ..layers._states import below
-from ._config import ModelConfig, Size
-from ._model import Model, Step
+from ..layers.multihead import below
+from ._model import Model, ModelConfig, Size, Step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..layers import MultiHead
-from ._config import Sizes
 from ._encoder import Encoder, HeadsConfig
-from ._model import ModelFacts, Spec, build_heads
+from ._model import ModelFacts, Sizes, Spec, build_heads
 
 
 @dataclass(frozen=True, kw_only=True)

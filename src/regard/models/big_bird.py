@@ -12,9 +12,8 @@ from ..attention import BigBirdAttention
 from ..kernels import Bias
 from ..layers import MultiHead, Position
 from ..layers.positions import Offset
-from ._config import Count, Probability, Size
 from ._encoder import Encoder, HeadsConfig
-from ._model import ModelFacts
+from ._model import Count, ModelFacts, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from ..errors import NotSupported
 from ..layers import Dropout
 from ..patterns import Pattern
-from ._language import LanguageModel, TextEncoder
+from ._encoder import TextEncoder
+from ._language import LanguageModel
 from ._model import AttentionChoice, Model
 
 

@@ -12,9 +12,8 @@ from typing import ClassVar
 from torch import nn
 
 from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, gelu_tanh, init_gpt
-from ._config import Probability, Size, Sizes
-from ._decoder import Decoder, DecoderConfig, layer_heads
-from ._model import ModelFacts
+from ._language import Decoder, DecoderConfig, layer_heads
+from ._model import ModelFacts, Probability, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)

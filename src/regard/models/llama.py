@@ -15,9 +15,8 @@ from torch import nn
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, Rotary, init_gpt, swiglu
 from ..layers.positions.rotary import check_stretch
-from ._config import Positive, Probability, Size, Sizes
-from ._decoder import Decoder, DecoderConfig, layer_heads
-from ._model import ModelFacts
+from ._language import Decoder, DecoderConfig, layer_heads
+from ._model import ModelFacts, Positive, Probability, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)

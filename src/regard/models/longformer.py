@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from ..errors import BadConfig
 from ..layers import LongformerHeads
-from ._config import Positive, Probability, Size
 from ._encoder import Encoder, HeadsConfig
-from ._model import ModelFacts
+from ._model import ModelFacts, Positive, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention, State, find_mechanism
 from ..patterns import Pattern, lengths
-from ._config import Size, Sizes
-from ._model import ModelFacts
+from ._model import ModelFacts, Size, Sizes
 from ._recurrent import GATES, Hidden, RecurrentConfig, RecurrentStack, RecurrentTranslator, named
 from ._translator import Decoding
 

@@ -18,9 +18,8 @@ from ..errors import BadConfig, NotSupported, ShapeError
 from ..layers import ACTIVATIONS, Dropout, FeedForward, LayerNorm, MultiHead, Packing, Reversible, ReversibleBlock, init_truncated
 from ..patterns import Pattern, causal, full, lengths
 from ..patterns.blocks import chunk_ring
-from ._config import Count, Positive, Probability, Size
-from ._language import TextEncoder, TextEncoderConfig
-from ._model import ModelFacts
+from ._encoder import TextEncoder, TextEncoderConfig
+from ._model import Count, ModelFacts, Positive, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from ..attention import State
 from ..errors import BadConfig, StateNotSupported
 from ..layers import Dropout
-from ._config import Probability, Size, Sizes
-from ._documents import Documents
+from ..layers.packing import Documents
 from ._language import LanguageModel, LanguageModelConfig
-from ._model import ModelFacts
+from ._model import ModelFacts, Probability, Size, Sizes
 from ._recurrent import CELLS, Hidden, RecurrentStack, named
 from ._translator import Decoding
 
@@ -68,7 +67,7 @@ class RNNLM(LanguageModel):
             self.output.weight = self.token.weight
 
     def features(self, ids_BL: Tensor, document_BL: Tensor | None = None, state: State | None = None) -> Tensor:
-        self.check(ids_BL, document_BL)
+        self._check_ids(ids_BL, document_BL)
         x_BLE = self.dropout(self.token(ids_BL))
         if document_BL is not None:
             if state is not None:

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from ..attention import State, find_mechanism
 from ..layers import Dropout
 from ..patterns import lengths
-from ._config import Probability, Size, Sizes
-from ._model import ModelFacts
+from ._model import ModelFacts, Probability, Size, Sizes
 from ._recurrent import RecurrentEncoder
 from ._translator import Decoding, Translator, TranslatorConfig
 

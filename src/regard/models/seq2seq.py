@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import State
-from ._config import Sizes
-from ._model import ModelFacts
+from ._model import ModelFacts, Sizes
 from ._recurrent import Hidden, RecurrentConfig, RecurrentStack, RecurrentTranslator, named
 from ._translator import Decoding
 

@@ -18,8 +18,7 @@ from ..errors import BadConfig
 from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, MultiHead, NoNorm, Packing, States, init_xavier
 from ..layers.positions import Learned, Position, Rotary, Sinusoidal
 from ..patterns import causal, lengths
-from ._config import Probability, Size, Sizes
-from ._model import ModelFacts, attention_lines, build_heads
+from ._model import ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
 from ._translator import Translator, TranslatorConfig
 
 

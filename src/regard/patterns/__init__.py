@@ -23,7 +23,7 @@ Positions are aligned at the end: with M keys, the last of L queries is at posit
 sequence, for a decoding step with a cache, and for a block of new tokens.
 """
 
-from ._base import Both, Bounds, Either, Full, Not, Pattern, Span, block_summary, full, is_static, per_head, spans
+from ._base import Both, Bounds, Either, Full, Not, Pattern, Span, block_summary, full, is_static, per_head, row_bounds, spans
 from ._parse import parse
 from .blocks import (
     block,

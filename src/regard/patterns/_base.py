@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
 from pathlib import Path
@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import ShapeError
+from ..errors import BadPattern, ShapeError
+
+AT_ONCE = 2**20  # rectangles whose bounds are computed together
 
 
 class Span(NamedTuple):
@@ -70,12 +72,19 @@ class Pattern:
     # -- combining ---------------------------------------------------------------------------------------------
 
     def __and__(self, other: Pattern) -> Pattern:
+        check_pattern(other)
         if isinstance(self, Full) or isinstance(other, Full):
             return other if isinstance(self, Full) else self
         return Both(self, other)
 
     def __or__(self, other: Pattern) -> Pattern:
+        check_pattern(other)
         return full if isinstance(self, Full) or isinstance(other, Full) else Either(self, other)
+
+    def __rand__(self, other: Any) -> Pattern:  # reached only by what is not a pattern
+        return check_pattern(other)
+
+    __ror__ = __rand__
 
     def __invert__(self) -> Pattern:
         return self.inner if isinstance(self, Not) else Not(self)
@@ -84,6 +93,7 @@ class Pattern:
 
     def mask(self, queries: int, keys: int, device: torch.device | str | None = None) -> Tensor:
         """The whole rule as booleans `mask_BHLM`; B and H are 1 where the rule is the same for all."""
+        at_least(0, queries=queries, keys=keys)
         pattern = self.fit(queries, keys)
         b, h, i, j = indices(pattern, queries, keys, device)
         return pattern.allows(b, h, i, j).expand(pattern.batch, pattern.heads, queries, keys)
@@ -139,9 +149,25 @@ def block_summary(pattern: Pattern, queries: int, keys: int, size: int, key_size
     pattern, key_size = pattern.fit(queries, keys), key_size or size
     b, h, _, _ = indices(pattern, 1, 1, None)
     i, j = spans(queries, size, keys - queries), spans(keys, key_size)
-    some, every = pattern.bounds(b, h, Span(i.first[:, None], i.last[:, None]), j)
     shape = (pattern.batch, pattern.heads, len(i.first), len(j.first))
-    return (some.to(torch.int8) + (some & every).to(torch.int8)).expand(shape)
+    if not queries or not keys:
+        return torch.zeros(shape, dtype=torch.int8)
+    return torch.cat(
+        [
+            (some.to(torch.int8) + (some & every).to(torch.int8)).expand(*shape[:2], -1, -1)
+            for some, every in row_bounds(pattern, b, h, i, j)
+        ],
+        2,
+    )
+
+
+def row_bounds(pattern: Pattern, b: Tensor, h: Tensor, i: Span, j: Span) -> Iterator[Bounds]:
+    """The bounds of runs of rows × blocks of keys, some runs at a time: for 65,536 tokens they take 16 MB per 64-bit number."""
+    size = max(1, AT_ONCE // max(1, len(j.first) * b.numel() * h.numel()))
+    for first, last in zip(i.first.split(size), i.last.split(size), strict=True):
+        some, every = pattern.bounds(b, h, Span(first[:, None], last[:, None]), j)
+        shape = (b.numel(), h.numel(), len(first), len(j.first))
+        yield Bounds(some.expand(shape), every.expand(shape))
 
 
 def spans(length: int, size: int, start: int = 0) -> Span:
@@ -153,10 +179,23 @@ def spans(length: int, size: int, start: int = 0) -> Span:
 # -- algebra -------------------------------------------------------------------------------------------------------
 
 
+def check_pattern(value: Any) -> Pattern:
+    """The value if it is a pattern; else an error that says how to make one of it."""
+    if not isinstance(value, Pattern):
+        raise BadPattern(f"expected a pattern, got {type(value).__name__}; wrap a boolean mask (True = may attend) as keep(mask)")
+    return value
+
+
 def join(sizes: tuple[int, int], what: str, pattern: Pattern) -> int:
-    if len({*sizes} - {1}) > 1:
+    different = {*sizes} - {1}
+    if len(different) > 1:
         raise ShapeError(f"`{pattern}` combines rules for {sizes[0]} and {sizes[1]} {what}; expected the same number, or 1")
-    return max(sizes)
+    return different.pop() if different else 1
+
+
+def broadcast(index: Tensor, size: int) -> Tensor:
+    """Batch rows or heads as an index into something of this size: 1 is the same for all."""
+    return index * 0 if size == 1 else index
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,7 +237,8 @@ class Both(_Pair):
         return min(known) if known else None
 
     def __repr__(self) -> str:
-        return " & ".join(f"({p})" if isinstance(p, Either) else repr(p) for p in (self.left, self.right))
+        right = f"({self.right})" if isinstance(self.right, _Pair) else repr(self.right)  # & groups from the left when parsed
+        return f"({self.left}) & {right}" if isinstance(self.left, Either) else f"{self.left} & {right}"
 
 
 class Either(_Pair):
@@ -216,7 +256,7 @@ class Either(_Pair):
         return None if left is None or right is None else (max(left[0], right[0]), max(left[1], right[1]))
 
     def __repr__(self) -> str:
-        return " | ".join(repr(p) for p in (self.left, self.right))
+        return f"{self.left} | ({self.right})" if isinstance(self.right, Either) else f"{self.left} | {self.right}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -277,7 +317,7 @@ class per_head(Pattern):
     rules: tuple[Pattern, ...]
 
     def __init__(self, *rules: Pattern):
-        if not rules or any(rule.heads > 1 for rule in rules):
+        if not rules or any(check_pattern(rule).heads != 1 for rule in rules):
             raise ShapeError(
                 f"per_head got {len(rules)} rules for {[rule.heads for rule in rules]} heads; expected one or more rules, each for a single head"
             )
@@ -299,12 +339,19 @@ class per_head(Pattern):
         return per_head(*(rule.fit(queries, keys) for rule in self.rules))
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return reduce(torch.Tensor.bitwise_or, ((h == n) & self.rules[n].allows(b, h, i, j) for n in self._heads_in(h)))
+        h = broadcast(h, self.heads)
+        mine = ((h == n) & self.rules[n].allows(b, h, i, j) for n in self._heads_in(h))
+        return reduce(torch.Tensor.bitwise_or, mine, self._nothing(b, h, i, j))
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        h = broadcast(h, self.heads)
         each = [((h == n), self.rules[n].bounds(b, h, i, j)) for n in self._heads_in(h)]
-        some, every = (reduce(torch.Tensor.bitwise_or, ((mine & known[x]) for mine, known in each)) for x in (0, 1))
+        nothing = self._nothing(b, h, i.first, j.first)
+        some, every = (reduce(torch.Tensor.bitwise_or, ((mine & known[x]) for mine, known in each), nothing) for x in (0, 1))
         return Bounds(some, every)
+
+    def _nothing(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.zeros(torch.broadcast_shapes(b.shape, h.shape, i.shape, j.shape), dtype=torch.bool, device=i.device)
 
     def _heads_in(self, h: Tensor) -> Sequence[int]:
         """The heads in `h`: a plan asks for one group at a time; the scalar of a GPU kernel cannot be read."""
@@ -320,7 +367,7 @@ class per_head(Pattern):
 
 def at_least(least: int, **values: int) -> None:
     for name, value in values.items():
-        if not isinstance(value, int) or value < least:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ShapeError(f"{name}={value!r}; expected an integer, at least {least}")
 
 

@@ -22,7 +22,7 @@ RULES: dict[str, Any] = {
         *(per_head, behind),
     )
 }
-LONGEST = 500  # characters; a longer text could nest deeper than the stack allows
+LONGEST = 2000  # characters
 LONGEST_RUN = 100_000  # positions are stored one by one
 LARGEST = 10**9  # positions are 64-bit numbers, and sums of them must be too
 
@@ -41,7 +41,10 @@ def parse(text: str) -> Pattern:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadPattern(f"{text!r} is not a pattern; write for example: causal & (window(3) | tokens(0))") from error
-    return _pattern(tree, text)
+    try:
+        return _pattern(tree, text)
+    except RecursionError as error:
+        raise BadPattern(f"the pattern of {len(text)} characters is nested too deeply; expected about a hundred levels at most") from error
 
 
 def _pattern(node: ast.expr, text: str) -> Pattern:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..errors import ShapeError
-from ._base import Bounds, Pattern, Span, at_least, floor, full, rectangles
+from ..errors import DtypeError, ShapeError
+from ._base import Bounds, Pattern, Span, at_least, broadcast, floor, full, rectangles
 from .distance import stride, window
 from .global_tokens import tokens
+
+MOST_DRAWN = 2**28  # numbers drawn for random blocks: 1 GB
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +88,7 @@ class token_blocks(Pattern):
     def fit(self, queries: int, keys: int) -> Pattern:
         count = math.ceil(keys / self.size)
         starts = {(n + count if n < 0 else n) * self.size for n in self.at}
-        return tokens(*(position for start in starts for position in range(start, start + self.size)))
+        return tokens(*(position for start in starts for position in range(start, min(start + self.size, keys))))
 
     def __repr__(self) -> str:
         return f"token_blocks({', '.join(map(str, (self.size, *self.at)))})"
@@ -208,28 +210,42 @@ class random_blocks(Pattern):
 
     def __post_init__(self) -> None:
         at_least(1, count=self.count, size=self.size, per_head=self.per_head)
+        at_least(0, seed=self.seed, length=self.length or 0)
 
     @property
     def heads(self) -> int:
         return self.per_head
 
     def fit(self, queries: int, keys: int) -> Pattern:
-        rows, columns = (math.ceil(max(x, self.length or 0, 1) / self.size) for x in (max(queries, keys), keys))
+        blocks = math.ceil(max(keys, self.length or 0, 1) / self.size)
+        before = math.ceil(max(queries - keys, 0) / self.size)  # blocks of queries before the first key, drawn last
+        if self.per_head * (blocks + before) * blocks > MOST_DRAWN:
+            raise ShapeError(f"{self} for {keys} keys draws from {self.per_head} × {blocks + before} × {blocks} blocks; make `size` larger")
         generator = torch.Generator().manual_seed(self.seed)
-        lottery = torch.rand(self.per_head, rows, columns, generator=generator)
+        lottery = torch.cat([torch.rand(self.per_head, rows, blocks, generator=generator) for rows in (blocks, before)][::-1], 1)
         drawn = torch.zeros_like(lottery, dtype=torch.bool)
-        drawn.scatter_(-1, lottery.topk(min(self.count, columns)).indices, True)
-        return listed_blocks(drawn, self.size)
+        drawn.scatter_(-1, lottery.topk(min(self.count, blocks)).indices, True)
+        return listed_blocks(drawn, self.size, before)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class listed_blocks(Pattern):
-    """Blocks of `size` queries attend to the key blocks that are True in `table`: (1 or H, query blocks, key blocks)."""
+    """Blocks of `size` queries attend to the key blocks that are True in `table`: (1 or H, query blocks, key blocks).
+
+    The first `before` query blocks of the table end before the first key. Queries before those attend to nothing.
+    """
 
     table: Tensor
     size: int
+    before: int = 0
 
     def __post_init__(self) -> None:
+        at_least(1, size=self.size)
+        at_least(0, before=self.before)
+        if not isinstance(self.table, Tensor):
+            raise DtypeError(
+                f"listed_blocks got {type(self.table).__name__}; expected a tensor of booleans (heads, query blocks, key blocks)"
+            )
         if self.table.dtype != torch.bool or self.table.dim() != 3:
             raise ShapeError(
                 f"listed_blocks got {self.table.dtype} of shape {tuple(self.table.shape)}; expected booleans (heads, query blocks, key blocks)"
@@ -243,15 +259,21 @@ class listed_blocks(Pattern):
     def _static(self) -> bool:
         return False
 
+    def fit(self, queries: int, keys: int) -> Pattern:
+        rows, columns = (size * self.size for size in self.table.shape[1:])
+        if keys > min(rows - self.before * self.size, columns):
+            raise ShapeError(f"{self} is too small for {queries} queries and {keys} keys")
+        return self
+
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return self.table.to(i.device)[h if self.heads > 1 else h * 0, floor(i, self.size), floor(j, self.size)]
+        row = floor(i, self.size) + self.before
+        return self.table.to(i.device)[broadcast(h, self.heads), row.clamp(min=0), floor(j, self.size)] & (row >= 0)
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         i, j = (Span(floor(x.first, self.size), floor(x.last, self.size)) for x in (i, j))
-        return rectangles(self.table[None], b * 0, h if self.heads > 1 else h * 0, i, j)
-
-    def most(self, length: int) -> int:
-        return min(length, int(self.table.sum(-1).max()) * self.size)
+        inside = Span((i.first + self.before).clamp(min=0), (i.last + self.before).clamp(min=-1))
+        some, every = rectangles(self.table[None], b * 0, broadcast(h, self.heads), inside, j)
+        return Bounds(some, every & (i.first >= -self.before))
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from ..errors import DtypeError
-from ._base import Bounds, Pattern, Span, at_least, floor
+from ._base import Bounds, Pattern, Span, at_least, check_pattern, floor
 
 
 class _Chosen(Pattern):
@@ -47,7 +49,7 @@ class _Tokens(_Chosen):
     at: tuple[int, ...]
 
     def __init__(self, *at: int):
-        if not all(isinstance(position, int) for position in at):
+        if not all(isinstance(position, int) and not isinstance(position, bool) for position in at):
             raise DtypeError(f"{type(self).__name__}{at}: positions must be integers; negative ones count from the end")
         object.__setattr__(self, "at", tuple(sorted(set(at))))
 
@@ -65,12 +67,14 @@ class _Tokens(_Chosen):
         return None if any(position < 0 for position in self.at) else (0, max(self.at, default=-1) + 1)
 
     def __repr__(self) -> str:
-        runs = f"*range({self.at[0]}, {self.at[-1] + 1})" if self._long_run else ", ".join(map(str, self.at))
-        return f"{type(self).__name__}({runs})"
+        return f"{type(self).__name__}({', '.join(_runs(self.at))})"
 
-    @property
-    def _long_run(self) -> bool:
-        return len(self.at) > 4 and self.at[-1] - self.at[0] == len(self.at) - 1
+
+def _runs(at: tuple[int, ...]) -> Iterator[str]:
+    """Increasing positions as text, those that follow each other as ranges."""
+    for _, numbered in groupby(enumerate(at), lambda pair: pair[1] - pair[0]):
+        run = [position for _, position in numbered]
+        yield from map(str, run) if len(run) < 5 else [f"*range({run[0]}, {run[-1] + 1})"]
 
 
 class to_tokens(_Tokens):
@@ -113,7 +117,7 @@ class behind(Pattern):
 
     def __post_init__(self) -> None:
         at_least(0, front=self.front)
-        _ = self.rule.heads  # fails for what is not a pattern
+        check_pattern(self.rule)
 
     @property
     def batch(self) -> int:

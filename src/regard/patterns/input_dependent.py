@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import DtypeError, ShapeError
-from ._base import Bounds, Pattern, Span, join, rectangles
+from ._base import Bounds, Pattern, Span, broadcast, check_pattern, join, rectangles
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -24,23 +26,18 @@ class lengths(_Data):
 
     keys: Tensor
 
-    def __init__(self, keys: Tensor | list[int]):
-        keys = torch.as_tensor(keys)
-        if keys.dim() != 1 or keys.dtype.is_floating_point or keys.dtype == torch.bool:
-            raise ShapeError(
-                f"lengths got {keys.dtype} of shape {tuple(keys.shape)}; expected one integer per batch row; for a boolean mask use keep(mask)"
-            )
-        object.__setattr__(self, "keys", keys)
+    def __init__(self, keys: Tensor | Sequence[int]):
+        object.__setattr__(self, "keys", _integers("lengths", keys, (1,), "one integer per batch row; for a boolean mask use keep(mask)"))
 
     @property
     def batch(self) -> int:
         return len(self.keys)
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return (j < self.keys.to(j.device)[b]) & (i == i)
+        return (j < self.keys.to(j.device)[broadcast(b, self.batch)]) & (i == i)
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        keys = self.keys.to(j.first.device)[b]
+        keys = self.keys.to(j.first.device)[broadcast(b, self.batch)]
         return Bounds(j.first < keys, j.last < keys)
 
 
@@ -50,15 +47,18 @@ class since(_Data):
 
     first: Tensor
 
+    def __init__(self, first: Tensor | Sequence[int]):
+        object.__setattr__(self, "first", _integers("since", first, (1,), "one integer per batch row"))
+
     @property
     def batch(self) -> int:
         return len(self.first)
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return (j >= self.first.to(j.device)[b]) & (i == i)
+        return (j >= self.first.to(j.device)[broadcast(b, self.batch)]) & (i == i)
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        first = self.first.to(j.first.device)[b]
+        first = self.first.to(j.first.device)[broadcast(b, self.batch)]
         return Bounds(j.last >= first, j.first >= first)
 
 
@@ -85,13 +85,13 @@ class from_row_start(Pattern):
         return from_row_start(self.rule.fit(queries, keys), self.first)
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        first = torch.tensor(self.first, device=j.device)[b if len(self.first) > 1 else b * 0]
+        first = torch.tensor(self.first, dtype=torch.long, device=j.device)[broadcast(b, len(self.first))]
         i, j = i - first, j - first
         # clamp to 0: rules backed by a table must not be indexed before the row's start
         return self.rule.allows(b, h, i.clamp(min=0), j.clamp(min=0)) & (i >= 0) & (j >= 0)
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        first = torch.tensor(self.first, device=j.first.device)[b if len(self.first) > 1 else b * 0]
+        first = torch.tensor(self.first, dtype=torch.long, device=j.first.device)[broadcast(b, len(self.first))]
         i, j = Span(i.first - first, i.last - first), Span(j.first - first, j.last - first)
         # rules backed by a table may not handle rectangles that differ by batch row
         known = self.rule.bounds if self._static else super().bounds
@@ -110,16 +110,18 @@ class from_row_start(Pattern):
 class segments(_Data):
     """Documents packed in one row: only pairs with the same id attend to each other. `ids` is (M,) or (B, M).
 
-    Queries from another sequence than the keys have ids of their own, `query_ids`.
+    Queries from another sequence than the keys have ids of their own, `query_ids`. Without them, a query before the first key is in no
+    document.
     """
 
     ids: Tensor
     query_ids: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for ids in (self.ids, self._queries):
-            if ids.dim() not in (1, 2) or ids.dtype.is_floating_point:
-                raise ShapeError(f"segments got {ids.dtype} of shape {tuple(ids.shape)}; expected integers (M,) or (B, M)")
+        for name in ("ids", "query_ids"):
+            if (ids := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _integers("segments", ids, (1, 2), "integers (M,) or (B, M)"))
+        _ = self.batch  # raises where the two do not match
 
     @property
     def _queries(self) -> Tensor:
@@ -127,10 +129,17 @@ class segments(_Data):
 
     @property
     def batch(self) -> int:
-        return join(tuple(1 if x.dim() == 1 else len(x) for x in (self.ids, self._queries)), "batch rows", self)  # type: ignore[arg-type]
+        keys, queries = (1 if x.dim() == 1 else len(x) for x in (self.ids, self._queries))
+        return join((keys, queries), "batch rows", self)
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        if keys > self.ids.shape[-1] or (self.query_ids is not None and queries > self.query_ids.shape[-1]):
+            raise ShapeError(f"{self} is too small for {queries} queries and {keys} keys; expected an id for each")
+        return self
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return _pick(self._queries, b, i + self._shift) == _pick(self.ids, b, j)
+        i = i + self._shift
+        return (_pick(self._queries, b, i.clamp(min=0)) == _pick(self.ids, b, j)) & (i >= 0)
 
     @property
     def _shift(self) -> int:  # from the position of a query to its index in query_ids
@@ -138,7 +147,8 @@ class segments(_Data):
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         (i_low, i_high), (j_low, j_high) = _extremes(self._queries, b, i, self._shift), _extremes(self.ids, b, j, 0)
-        return Bounds((i_low <= j_high) & (j_low <= i_high), (i_low == i_high) & (j_low == j_high) & (i_low == j_low))
+        every = (i_low == i_high) & (j_low == j_high) & (i_low == j_low) & (i.first + self._shift >= 0)
+        return Bounds((i_low <= j_high) & (j_low <= i_high), every)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -149,6 +159,7 @@ class keep(_Data):
     keys: int | None = field(default=None, repr=False)  # their number, set by `fit`
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed", _tensor("keep", self.allowed))
         if self.allowed.dtype != torch.bool:
             raise DtypeError(
                 f"keep got {self.allowed.dtype}; expected booleans, True = may attend; a float mask is a bias: attention(..., bias=mask)"
@@ -172,22 +183,24 @@ class keep(_Data):
 
     def fit(self, queries: int, keys: int) -> Pattern:
         L, M = self.allowed.shape[-2:]
-        if (M != 1 and keys > M) or (L != 1 and queries > L):
+        first = 0 if L == 1 else keys - queries + L - (keys if M == 1 else M)  # row of the first query
+        if (M != 1 and keys > M) or first < 0:
             raise ShapeError(f"keep<{L}×{M}> is too small for {queries} queries and {keys} keys")
         return keep(self.allowed, keys) if M == 1 else self
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         mask = self._mask_BHLM.to(i.device)
         B, H, L, M = mask.shape
-        row = i * 0 if L == 1 else i + L - (M if M > 1 else self.keys or L)
-        return mask[b if B > 1 else b * 0, h if H > 1 else h * 0, row, j if M > 1 else j * 0]
+        if M == 1:
+            i = i + 1 - (L if self.keys is None else self.keys)  # its column is the last key's
+        return mask[broadcast(b, B), broadcast(h, H), broadcast(i + L - M, L), broadcast(j, M)]
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         B, H, L, M = self._mask_BHLM.shape
         if L == 1 or M == 1:
             return super().bounds(b, h, i, j)
         i = Span(i.first + L - M, i.last + L - M)
-        return rectangles(self._mask_BHLM, b if B > 1 else b * 0, h if H > 1 else h * 0, i, j)
+        return rectangles(self._mask_BHLM, broadcast(b, B), broadcast(h, H), i, j)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -197,8 +210,12 @@ class edges(_Data):
     pairs: Tensor
 
     def __post_init__(self) -> None:
-        if self.pairs.dim() != 2 or self.pairs.shape[0] != 2 or self.pairs.dtype.is_floating_point:
-            raise ShapeError(f"edges got {self.pairs.dtype} of shape {tuple(self.pairs.shape)}; expected integers (2, E)")
+        object.__setattr__(self, "pairs", _integers("edges", self.pairs, (2,), "integers (2, E)"))
+        if self.pairs.shape[0] != 2 or (self.pairs < 0).any():
+            raise ShapeError(
+                f"edges got shape {tuple(self.pairs.shape)} from {self.pairs.min() if self.pairs.numel() else 0}; "
+                "expected integers (2, E), from 0"
+            )
 
     @property
     def _nodes(self) -> int:
@@ -228,6 +245,9 @@ class at_positions(_Data):
     queries: Tensor
     keys: Tensor
 
+    def __post_init__(self) -> None:
+        check_pattern(self.rule)
+
     @property
     def batch(self) -> int:
         return self.rule.batch
@@ -251,18 +271,39 @@ class at_positions(_Data):
         return repr(self.rule)
 
 
+def _tensor(rule: str, values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DtypeError(f"{rule} got {type(values).__name__}; expected a tensor") from error
+
+
+def _integers(rule: str, values: Any, dims: tuple[int, ...], expected: str) -> Tensor:
+    x = _tensor(rule, values)
+    if not x.numel() and not isinstance(values, Tensor):
+        x = x.long()  # PyTorch makes floats of an empty list
+    if x.dim() not in dims or x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool:
+        raise ShapeError(f"{rule} got {x.dtype} of shape {tuple(x.shape)}; expected {expected}")
+    return x
+
+
 def _pick(ids: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    if not ids.shape[-1]:
+        ids = ids.new_zeros(*ids.shape[:-1], 1)  # there is nothing to pick from, and no position asks for it
     ids = ids.to(x.device)
-    return ids[x] if ids.dim() == 1 else ids[b, x]
+    return ids[x] if ids.dim() == 1 else ids[broadcast(b, len(ids)), x]
 
 
 def _extremes(ids: Tensor, b: Tensor, x: Span, shift: int) -> tuple[Tensor, Tensor]:
-    """Smallest and largest id inside each interval; there are few intervals, so each is visited."""
-    ids = ids.cpu()
-    ends = zip((x.first.flatten() + shift).tolist(), (x.last.flatten() + shift + 1).tolist(), strict=True)
-    parts = [ids[..., first:last] for first, last in ends]
-    low, high = (torch.stack([getattr(p, f)(-1) for p in parts], -1) for f in ("amin", "amax"))
+    """Smallest and largest id inside each interval; there are few intervals, so each is visited. Of one outside: none, so that low > high."""
+    ids, most = ids.cpu(), torch.iinfo(ids.dtype)
+    ends = zip((x.first.flatten() + shift).clamp(min=0).tolist(), (x.last.flatten() + shift + 1).clamp(min=0).tolist(), strict=True)
+    low, high = (ids.new_full((*ids.shape[:-1], x.first.numel()), none) for none in (most.max, most.min))
+    for n, (first, last) in enumerate(ends):
+        if first < last:
+            low[..., n], high[..., n] = ids[..., first:last].amin(-1), ids[..., first:last].amax(-1)
     if ids.dim() == 1:
         return low.view(x.first.shape), high.view(x.first.shape)
+    b = broadcast(b, len(ids)).cpu().flatten()
     shape = (len(b), 1, *([1] * (2 - x.first.dim())), *x.first.shape)
-    return low[b.flatten()].view(shape), high[b.flatten()].view(shape)
+    return low[b].view(shape), high[b].view(shape)

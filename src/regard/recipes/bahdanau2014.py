@@ -14,7 +14,7 @@ from typing import Any
 from ..tasks import TranslationOptions
 from ..train import TrainOptions
 from ._engine import Alignments, Claim, Curves, Recipe, RecipeFacts, at_least, validation_curves
-from ._engine.translators import TranslationMetrics, TranslationVariant
+from ._engine.variants import TranslationMetrics, TranslationVariant
 
 DATA = TranslationOptions(data="numbers:en-de_parts,list=3,count=12000", tokenizer="word", vocab_size=200, batch_tokens=2048, joint=False)
 TEST = "numbers:en-de_parts,list=6,count=4000,seed=1"

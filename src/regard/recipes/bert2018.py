@@ -24,8 +24,7 @@ import numpy as np
 from ..tasks import Classify, ClassifyOptions, Masked, MaskedOptions, evaluate, load_run, train
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, above, validation_curves
-from ._engine.language_models import topics, write_documentation, write_jsonl
-from ._engine.training import short_training, train_run
+from ._engine.variants import short_training, topics, train_run, write_documentation, write_jsonl
 
 TOPICS, SHARES = 8, {"train": 8, "valid": 8, "test": 16}  # paragraphs per topic in each part
 TEXT = MaskedOptions(vocab_size=500, max_length=64, batch_size=32, next_sentence="no", shares=(0.1, 0.1), valid_rows=64)

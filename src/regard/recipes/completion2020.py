@@ -29,7 +29,7 @@ from ..look.pictures import draw, png
 from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, Results, at_least, validation_curves, variant_folder
 from ._engine.puzzles import IGNORE_INDEX
 from ._engine.stacks import PuzzleLMVariant
-from ._engine.training import short_training
+from ._engine.variants import short_training
 
 # fmt: off
 SYLLABLES = (

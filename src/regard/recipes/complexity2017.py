@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..layers import MultiHead
 from ._engine import Claim, Curves, Recipe, RecipeFacts, between
-from ._engine.timing import milliseconds
+from ._engine.variants import milliseconds
 
 WIDTH, KERNEL, LENGTHS = 64, 3, (64, 256, 1024, 2048, 4096, 8192)
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from ..tasks import LanguageOptions
 from ._engine import Claim, Curves, Recipe, RecipeFacts, Results, Spread, above, validation_curves
-from ._engine.language_models import TextVariant
-from ._engine.training import short_training
+from ._engine.variants import TextVariant, short_training
 
 TEXT = LanguageOptions(tokenizer="char", context_length=128, batch_size=8, shares=(0.1, 0.1), valid_tokens=5000)
 SIZE: dict[str, Any] = {"width": 64, "heads": 4, "kv_heads": 4, "head_dim": 16, "hidden": 192, "depth": 3, "tied": True, "dropout": 0.0}

@@ -23,11 +23,9 @@ import torch
 from ..models import build
 from ..tasks import LanguageOptions
 from ._engine import AttentionMaps, Claim, Curves, Recipe, RecipeFacts, Results, Spread, at_least, at_most, below, validation_curves
-from ._engine.language_models import TextVariant
 from ._engine.puzzles import Shots
 from ._engine.stacks import PuzzleLMVariant
-from ._engine.timing import milliseconds
-from ._engine.training import short_training
+from ._engine.variants import TextVariant, milliseconds, short_training
 
 SIZE: dict[str, Any] = {"width": 64, "heads": 4, "head_dim": 16, "depth": 2}
 BAND, LONG = 128, 2048  # of the model that is timed

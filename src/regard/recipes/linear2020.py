@@ -29,7 +29,7 @@ from ._engine import Claim, Curves, Recipe, RecipeFacts, Results, at_least, at_m
 from ._engine.pictures import series
 from ._engine.puzzles import Duplicate
 from ._engine.stacks import Heads, StackVariant, puzzle_training
-from ._engine.timing import one_thread
+from ._engine.variants import one_thread
 
 CONTEXTS = (1024, 4096, 16384)
 LINEAR, SOFTMAX = "step, linear", "step, softmax"
@@ -59,9 +59,9 @@ class StepCost:
             seconds: dict[int, list[float]] = {context: [] for context in states}
             for x_B1D in torch.randn(self.steps, 1, 1, self.width):
                 for context, state in states.items():
-                    start = time.perf_counter()
+                    start = time.thread_time()
                     heads(x_B1D, pattern=causal, state=state)
-                    seconds[context].append(time.perf_counter() - start)
+                    seconds[context].append(time.thread_time() - start)
         times = {context: median(each) * 1e6 for context, each in seconds.items()}
         return {
             "time ratio": times[self.contexts[-1]] / times[self.contexts[0]],

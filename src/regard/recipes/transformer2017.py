@@ -17,7 +17,7 @@ from typing import Any
 from ..tasks import TranslationOptions
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, above, at_least, at_most, validation_curves
-from ._engine.translators import TranslationMetrics, TranslationVariant
+from ._engine.variants import TranslationMetrics, TranslationVariant
 
 MANY = TranslationOptions(
     data="numbers:en-digits", tokenizer="word", vocab_size=200, batch_tokens=2048, label_smoothing=0.1, valid_sentences=50

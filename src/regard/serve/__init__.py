@@ -14,17 +14,17 @@ Routes validate, submit and stream; one thread owns the model and decodes all co
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..data import Tokenizer
+from ..decode import EngineOptions, PromptEncoder, build_engine, quantize
+from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
-
-if TYPE_CHECKING:
-    from ..data import Tokenizer
-    from ..decode import EngineOptions
-    from ..decode.quantization import ParameterDtype
-    from ..models import LanguageModel
-    from ..runs import Run
+from ..models import LanguageModel
+from ..runs import Run
 
 
 def serve(
@@ -42,9 +42,21 @@ def serve(
     `key` is the API key that clients must send; without one the server accepts requests from this machine only.
     """
     _check_installed()
-    from .server import run_server
+    from .app import Service
+    from .server import bind, build_server, check_address
 
-    run_server(load, name, host, port, key, dtype, engine_options)
+    check_address(host, key)
+    model, tokenizer = load()
+    encoder = PromptEncoder(tokenizer, model.config.vocab_size)
+    service = Service(build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions()), encoder, name)
+    bound = bind(host, port)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
+    access = "with an API key" if key else "no API key, this machine only"
+    print(f"{name} at {url}/v1/completions, playground at {url}/; context of {service.limits.context_length} tokens, {access}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn has handled it by then; the process exits with 0
+    with contextlib.suppress(KeyboardInterrupt):
+        build_server(service, key).run([bound])
+    print("stopped", flush=True)
 
 
 def explore(run: Run[Any], name: str, *, port: int = 0, browser: bool = True) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import torch
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -26,13 +27,11 @@ from ..decode.generation import best_completions
 from ..errors import RegardError
 from ..look import capture
 from . import schemas
-from .errors import MODEL_FAILED, ApiError
 from .explorer import Explorer
-from .metrics import CONTENT_TYPE, Metrics
 from .playground import Playground
-from .responses import CompletionResponse, token_text, usage
+from .responses import MODEL_FAILED, ApiError, CompletionResponse, token_text, usage
 from .schemas import AttentionRequest, CompletionRequest, GenerationRequest
-from .worker import Job, Worker
+from .worker import Job, Metrics, Worker
 
 ATTENTION_TOKENS = 512  # maximum length of a text that attention weights are returned for
 ATTENTION_WEIGHTS = 400_000  # maximum number of weights per response of /v1/attention
@@ -90,7 +89,7 @@ class Service:
         return JSONResponse({"status": "ok", "model": self.name})
 
     async def metrics_text(self, request: HttpRequest) -> Response:
-        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def models(self, request: HttpRequest) -> Response:
         model = {"id": self.name, "object": "model", "created": self.created, "owned_by": "regard"}
@@ -168,14 +167,9 @@ class Service:
 
     async def _finish(self, job: Job, receive: Receive) -> None:
         """Wait until all completions have ended. If the client disconnects they are cancelled."""
-        disconnected = asyncio.create_task(_disconnected(receive))
-        disconnected.add_done_callback(lambda _: job.close())
-        try:
+        async with _closed_at_the_end(job, receive):
             async for _ in job.chunks():
                 pass
-        finally:
-            disconnected.cancel()
-            job.close()
         if not job.finished:
             raise ClientDisconnect
 
@@ -268,16 +262,11 @@ class EventStream(Response):
         self._job, self._events = job, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        disconnected = asyncio.create_task(_disconnected(receive))
-        disconnected.add_done_callback(lambda _: self._job.close())
-        try:
+        async with _closed_at_the_end(self._job, receive):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for event in self._events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
-        finally:
-            disconnected.cancel()
-            self._job.close()
 
 
 class AccessMiddleware:
@@ -348,23 +337,30 @@ def _unique(chosen: list[T] | None) -> list[T] | None:
     return None if chosen is None else list(dict.fromkeys(chosen))
 
 
-async def _disconnected(receive: Receive) -> None:
-    """Returns when the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+@asynccontextmanager
+async def _closed_at_the_end(job: Job, receive: Receive) -> AsyncIterator[None]:
+    """Close the job at the end, or as soon as the client disconnects."""
+
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    watching = asyncio.create_task(disconnected())
+    watching.add_done_callback(lambda _: job.close())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        job.close()
 
 
 async def _json(body: Callable[[], dict[str, Any]]) -> Response:
     """A JSON response, built in a thread because it may be large."""
-    return Response(await asyncio.to_thread(lambda: _encode(body())), media_type="application/json")
+    return Response(await asyncio.to_thread(lambda: msgspec.json.encode(body())), media_type="application/json")
 
 
 def _event(body: dict[str, Any]) -> bytes:
-    return b"data: " + _encode(body) + b"\n\n"
-
-
-def _encode(body: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(body)
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 async def _api_error(request: HttpRequest, error: Exception) -> Response:

@@ -29,8 +29,8 @@ from ..errors import RegardError, UnknownName
 from ..look.explorer import FORMAT, VERSION, Recording
 from ..look.html import static_file, static_names
 from ..look.interventions import Ablation
-from .errors import ApiError
 from .playground import Playground
+from .responses import ApiError
 
 KEPT = 8  # captures
 KEPT_BYTES = 2 * 2**30  # of all captures together

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp
 from ..runs import Run
 from .app import build_app, read_body
 from .explorer import Explorer
-from .metrics import Metrics
 from .playground import Playground
 from .server import bind, build_server
+from .worker import Metrics
 
 T = TypeVar("T")
 BODY_SECONDS = 20.0

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ..attention import MECHANISMS
 from ..data import Tokenizer
-from ..decode import PromptEncoder, eval_mode
+from ..decode import PromptEncoder
 from ..errors import NotSupported, RegardError, UnknownName
 from ..kernels import smoothed_cross_entropy
 from ..look import Maps, capture, keep_inputs
 from ..look.explorer import Recording
 from ..look.interventions import Ablation, ablate
-from ..models import LanguageModel, Model
+from ..models import LanguageModel, Model, eval_mode
 from ..runs import Run, checkpoints, load_checkpoint
 from ..tasks import attention_maps, predict
 from .responses import token_text
@@ -193,7 +193,9 @@ class Playground:
         heads, found = layers[0].heads, []
         for mechanism in MECHANISMS:
             try:
-                made = mechanism.sized(heads=heads, head_dim=layers[0].sizes[0] // heads, length=min(self.model.max_length, 64))  # some are as large as length²
+                made = mechanism.sized(
+                    heads=heads, head_dim=layers[0].sizes[0] // heads, length=min(self.model.max_length, 64)
+                )  # some are as large as length²
             except RegardError:
                 continue
             if not made.gates and not any(True for _ in made.parameters()) and (not self.tokenizer or made.facts.causal != "none"):

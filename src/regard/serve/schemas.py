@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from ..decode import GenerationOptions
 from ..errors import NotSupported
-from .errors import ApiError
+from .responses import ApiError
 
 MAX_BODY = 2**20  # bytes
 MAX_PROMPTS = 64

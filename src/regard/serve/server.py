@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import json
 import logging
-import signal
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,13 +16,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..data import Tokenizer
-from ..decode import EngineOptions, PromptEncoder, build_engine, quantize
-from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
-from ..models import LanguageModel
-from .app import Service
-from .errors import ApiError
+from .responses import ApiError
 
 MAX_CONNECTIONS = 1000
 
@@ -43,30 +35,6 @@ class Application(Protocol):
     """What is served."""
 
     def app(self, key: str | None = None) -> ASGIApp: ...
-
-
-def run_server(
-    load: Callable[[], tuple[LanguageModel, Tokenizer]],
-    name: str,
-    host: str,
-    port: int,
-    key: str | None,
-    dtype: ParameterDtype = "float32",
-    engine_options: EngineOptions | None = None,
-) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
-    check_address(host, key)
-    model, tokenizer = load()
-    encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-    service = Service(build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions()), encoder, name)
-    bound = bind(host, port)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
-    access = "with an API key" if key else "no API key, this machine only"
-    print(f"{name} at {url}/v1/completions, playground at {url}/; context of {service.limits.context_length} tokens, {access}", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn has handled it by then; the process exits with 0
-    with contextlib.suppress(KeyboardInterrupt):
-        build_server(service, key).run([bound])
-    print("stopped", flush=True)
 
 
 def build_server(service: Application, key: str | None, timeouts: Timeouts = Timeouts()) -> uvicorn.Server:  # noqa: B008  frozen

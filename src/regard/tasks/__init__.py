@@ -1,4 +1,4 @@
-"""Tasks on the user's own data, end to end: read, train, evaluate, predict, look at attention. One file per task; the imports are the list.
+"""Tasks on the user's own data, end to end: read, train, evaluate, predict, look at attention. The imports are the list.
 
 result = train("language", LanguageOptions(data="book.txt"), TrainOptions(minutes=5), "runs/book")
 run = load_run("runs/book")
@@ -11,12 +11,27 @@ from __future__ import annotations
 from inspect import isabstract
 from typing import Any
 
-from ._base import DataOptions, Dataset, Example, NoOptions, Prediction, Report, Task
+from ._base import (
+    DataOptions,
+    Dataset,
+    Example,
+    NoOptions,
+    Prediction,
+    Report,
+    Task,
+    attention_maps,
+    evaluate,
+    expect,
+    find_task,
+    load_run,
+    make_run,
+    predict,
+    task_for,
+    task_of,
+)
 from ._processor import TextProcessor
-from ._registry import attention_maps, evaluate, expect, find_task, load_run, make_run, predict, task_for, task_of
 from ._trainer import TrainResult, new_config, resumed_config, train
-from .classify import Classify, ClassifyOptions
-from .label import Label, LabelOptions
+from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .translation import (

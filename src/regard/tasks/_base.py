@@ -1,4 +1,4 @@
-"""The contract of a task: one class per file declares its options, reads its data, builds its model, and uses what was trained.
+"""The contract of a task: a class declares its options, reads its data, builds its model, and uses what was trained.
 
     class Reverse(Task[ReverseOptions]):                  options: ONE frozen dataclass, every field with a default and a help text under it
         name, default_model, model_kind = "reverse", "transformer", Translator
@@ -6,12 +6,12 @@
         def read(self): ...                               the user's data, as it is
         def make_processor(self, raw, base): ...          what is saved with a run: tokenizer, label names
         def encode(self, raw, processor, cache): ...      a Dataset: training, validation and test part, and a digest
-        def objective(self, dataset, processor, model, seed): ...     what the training loop asks (`train.Task`)
+        def objective(self, dataset, processor, model, seed): ...     what the training loop asks (`train.Objective`)
         def evaluate(self, run, data, options): ...       a Report
         def predict(self, run, inputs, options): ...      a Prediction per input
-        def attention_maps(self, run, text, …): ...       maps of the layers
 
-`tasks.train` trains any of them, and every command picks a new one up from its import line in `tasks/__init__.py`.
+`tasks.train` trains any of them, and every command picks a new one up from its import line in `tasks/__init__.py`. What is not on text says
+itself how to load its processor and how to show attention.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
-from ..errors import BadConfig, NotSupported
-from ..look import Maps
-from ..look._capture import Indices, Layers
-from ..models import Classifier, Model, build
-from ..runs import Run, check_test_data
-from ..train import Task as Objective
-from ..train import TrainOptions
+from .. import runs
+from ..errors import BadConfig, NotSupported, UnknownName
+from ..look import Indices, Layers, Maps
+from ..models import Classifier, Model, build, config_of, find_model
+from ..runs import Run, RunConfig, parse_options, read_config, to_plain
+from ..train import Objective, TrainOptions
+from ._processor import TextProcessor, text_maps
 
 TokenizerKind = Literal["bpe", "word", "char", "byte"]
 OnError = Literal["stop", "skip"]
@@ -51,6 +51,10 @@ class DataOptions:
     on_error: OnError = "stop"
     """Malformed lines: stop with file and line number, or skip and count them."""
 
+    def parts(self) -> dict[str, Any]:
+        """What every reader of --data is told about its three parts."""
+        return {"valid": self.valid, "test": self.test, "shares": self.shares, "on_error": self.on_error}
+
     def whole(self, data: str) -> Self:
         """The same for other data of which nothing is held out."""
         return replace(self, data=data, valid=None, test=None, shares=(0.0, 0.0))
@@ -63,6 +67,7 @@ class NoOptions:
 
 OptionsT = TypeVar("OptionsT", bound=DataOptions)
 Part = TypeVar("Part", covariant=True)
+Kind = TypeVar("Kind", bound=Model)
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,7 @@ class Task(ABC, Generic[OptionsT]):
     model_kind: ClassVar[type[Model]]
     default_model: ClassVar[str]
     default_train: ClassVar[TrainOptions] = TrainOptions()
+    length_option: ClassVar[str] = ""  # the option that holds the tokens per sequence, where there is one
     next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
 
     def __init__(self, options: OptionsT | None = None):
@@ -135,9 +141,9 @@ class Task(ABC, Generic[OptionsT]):
     def make_processor(self, raw: Any, base: Any | None) -> Any:
         """What turns inputs into tensors, made from the training part; `base` is that of the run to initialise from."""
 
-    @abstractmethod
     def load_processor(self, folder: Path) -> Any:
         """What `save` of the processor wrote."""
+        return TextProcessor.load(folder)
 
     @abstractmethod
     def encode(self, raw: Any, processor: Any, cache: Path) -> Dataset[Any]:
@@ -148,8 +154,10 @@ class Task(ABC, Generic[OptionsT]):
         return self
 
     def model_settings(self, model: str, processor: Any) -> dict[str, Any]:
-        """Settings of the model that follow from the data, as its vocabulary size."""
-        return {}
+        """Settings of the model that follow from the data: with a `length_option` its vocabulary size and the longest sequence."""
+        if not self.length_option:
+            return {}
+        return {"vocab_size": len(processor.tokenizer), find_model(model).length_setting: getattr(self.options, self.length_option)}
 
     def adapt(self, body: Model, processor: Any) -> Model:
         """A model, new or pretrained, made ready for this task."""
@@ -179,9 +187,9 @@ class Task(ABC, Generic[OptionsT]):
     def predict(self, run: Run[Any], inputs: Sequence[str], options: Any) -> list[Prediction]:
         """An answer to each input; none is empty."""
 
-    @abstractmethod
     def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
         """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all."""
+        return "", text_maps(run.model, run.processor, text, layers, heads)
 
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
@@ -191,7 +199,7 @@ class Task(ABC, Generic[OptionsT]):
     @classmethod
     def imported_options(cls, model: Model) -> Any:
         """The options of a run whose model was trained elsewhere: it has no data."""
-        return cls.Options(data="")
+        return cls.Options(data="", **({cls.length_option: model.max_length} if cls.length_option else {}))
 
     @classmethod
     @abstractmethod
@@ -204,7 +212,11 @@ class Task(ABC, Generic[OptionsT]):
             raise NotSupported(f"{run.folder} was imported and has no data of its own; name some with --data")
         if data is None:
             own = self.encode(self.read(), run.processor, run.folder)
-            check_test_data(run.folder, run.config, own.digest)
+            if run.config.digest not in (None, own.digest):  # the test part may hold what was trained on
+                raise NotSupported(
+                    f"the data of {run.folder} has changed since it was trained, and its test part may now hold examples that it was "
+                    "trained on; name data that it has not seen with --data"
+                )
             part = own.test
         else:
             other = type(self)(self.options.whole(data))
@@ -214,6 +226,99 @@ class Task(ABC, Generic[OptionsT]):
             raise NotSupported(f"{data or 'the test part of this run'} is empty; name data with --data")
         return part
 
+
+# -- tasks and runs ----------------------------------------------------------------------------------------------------
+
+
+def all_tasks() -> tuple[type[Task[Any]], ...]:
+    """Every task, in the order of the imports in `tasks/__init__.py`."""
+    from . import TASKS  # which imports this module
+
+    return TASKS
+
+
+def find_task(task: str | type[Task[Any]]) -> type[Task[Any]]:
+    """The class of a task by its name."""
+    known = {each.name: each for each in all_tasks()}
+    if not isinstance(task, str):
+        return task
+    if task not in known:
+        raise UnknownName("task", task, known)
+    return known[task]
+
+
+def task_for(kind: type[Model], per_token: bool = False) -> type[Task[Any]]:
+    """The first task for models of this kind: what an imported one becomes a run of. `per_token`: of a classifier."""
+    for task in all_tasks():
+        if task.fits(kind, per_token):
+            return task
+    raise NotSupported(f"no task is for a {kind.__name__}; those there are: {', '.join(task.name for task in all_tasks())}")
+
+
+def task_of(run: Run[Any] | RunConfig) -> Task[Any]:
+    """The task of a run, or of its config, with the options it was trained with."""
+    config = run.config if isinstance(run, Run) else run
+    kind = find_task(config.task)
+    return kind(parse_options(kind.Options, config.options, f"the task {kind.name}"))
+
+
+@overload
+def load_run(folder: Path | str, kind: None = None, *, config: Mapping[str, Any] | None = None) -> Run[Model]: ...
+
+
+@overload
+def load_run(folder: Path | str, kind: type[Kind], *, config: Mapping[str, Any] | None = None) -> Run[Kind]: ...
+
+
+def load_run(folder: Path | str, kind: type[Model] | None = None, *, config: Mapping[str, Any] | None = None) -> Run[Any]:
+    """A run with its chosen parameters, ready to use; `kind` as in `expect`. `config` is what `runs.read_json` gave, if it was called."""
+    read = read_config(folder, config)
+    run = runs.load_run(folder, read, task_of(read))
+    return run if kind is None else expect(run, kind)
+
+
+def expect(run: Run[Any], kind: type[Kind]) -> Run[Kind]:
+    """The same run for those who need a model of this kind: it is one, or the body of its classifier is; else an error."""
+    if isinstance(run.model, kind):
+        return run
+    if isinstance(run.model, Classifier) and isinstance(run.model.body, kind):
+        return run.with_model(run.model.body)
+    needed = next((f": regard train {task.name}" for task in all_tasks() if issubclass(task.model_kind, kind)), "")
+    has = words_for(find_task(run.task).model_kind)
+    raise NotSupported(f"{run.folder}: a run of the task {run.task}, whose model is a {has}; this needs a {words_for(kind)}{needed}")
+
+
+def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options: Any = None, folder: Path | str = ".") -> Run[Any]:
+    """A run in memory, of a model that was trained elsewhere; `runs.save` writes it."""
+    kind = find_task(task)
+    name, settings = config_of(model.body if isinstance(model, Classifier) else model)
+    config = RunConfig(task=kind.name, options=to_plain(options or kind.imported_options(model)), model=name, settings=settings)
+    return Run(Path(folder), config, model.eval(), processor)
+
+
+# -- what every command calls ------------------------------------------------------------------------------------------
+
+
+def evaluate(run: Run[Any], data: str | None = None, options: Any = None) -> Report:
+    """Metrics of a run on `data`, or on the test part of its own data; `options` are the task's `EvaluateOptions`."""
+    task = task_of(run)
+    return task.evaluate(run, data, options or task.EvaluateOptions())
+
+
+def predict(run: Run[Any], inputs: Sequence[str], options: Any = None) -> list[Prediction]:
+    """An answer to each input; an empty one gets an empty answer. `options` are the task's `PredictOptions`."""
+    task = task_of(run)
+    answers = iter(task.predict(run, [line for line in inputs if line.strip()], options or task.PredictOptions()))
+    return [next(answers) if line.strip() else Prediction("", {}) for line in inputs]
+
+
+def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indices = None, options: Any = None) -> tuple[str, Maps]:
+    """Text worth showing beside them (a translation, say), and maps of layers; `options` are the task's `LookOptions`."""
+    task = task_of(run)
+    return task.attention_maps(run, text, layers, heads, options or task.LookOptions())
+
+
+# -- what tasks share --------------------------------------------------------------------------------------------------
 
 KINDS = {"Translator": "translator", "LanguageModel": "causal language model", "TextEncoder": "text encoder", "Classifier": "classifier"}
 

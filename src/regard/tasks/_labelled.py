@@ -1,4 +1,4 @@
-"""Labelled examples as token ids.
+"""Labelled examples as token ids, and metrics of how they are classified.
 
 BOS text EOS                 a label of the text
 BOS text EOS text EOS        of the pair; an encoder gets segment numbers
@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..data import Ragged, Tokenizer
-from ..data.corpus import Numbers
+from ..data.batches import Numbers
 from ..data.examples import Labelled, Tagged
-from ..data.special_tokens import SpecialTokens
+from ..data.hf_tokenizer import SpecialTokens
 from ..errors import NotSupported
+from ..models import Classifier
 
+MetricName = Literal["accuracy", "f1", "matthews", "f1_tokens"]
+METRICS: tuple[str, ...] = get_args(MetricName)
+OUTSIDE = "O"  # the label of words that are nothing in particular
 _Row = tuple[list[int], int, list[int], list[int]]  # ids, tokens of the first text, positions, labels
 
 
@@ -112,3 +118,48 @@ def collate(some: EncodedExamples, index: Numbers) -> LabelBatch:
     at_T = torch.tensor(at, dtype=torch.long) if len(some.positions.values) else torch.arange(len(index))
     label_T = torch.from_numpy(np.concatenate([some.labels[one] for one in index]).astype(np.int64))
     return LabelBatch(ids_BL, n_B, segment_BL.long(), at_T, label_T)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def confusion(model: Classifier, some: EncodedExamples, count: int, batch_size: int = 32) -> tuple[Numbers, float]:
+    """Counts (true label, predicted label), and the loss in nats per label."""
+    counts, total = np.zeros((count, count), dtype=np.int64), 0.0
+    order = np.argsort(-some.ids.lengths, kind="stable")
+    for at in range(0, len(order), batch_size):
+        one = collate(some, order[at : at + batch_size])
+        logits_TN = label_logits(model, one)
+        total += float(F.cross_entropy(logits_TN, one.label_T, reduction="sum"))
+        np.add.at(counts, (one.label_T.numpy(), logits_TN.argmax(1).numpy()), 1)
+    return counts, total / max(int(counts.sum()), 1)
+
+
+def label_logits(model: Classifier, batch: LabelBatch) -> Tensor:
+    """logits_TN at the positions of the labels."""
+    return model(batch.ids_BL, batch.n_B, batch.segment_BL).flatten(0, -2)[batch.at_T]
+
+
+def classification_metrics(confusion_NN: Numbers, labels: Sequence[str]) -> dict[str, float]:
+    """Of counts (true label, predicted label): accuracy; macro F1; Matthews' correlation; micro F1 of all labels but "O"."""
+    true, predicted = confusion_NN.sum(1).astype(float), confusion_NN.sum(0).astype(float)
+    both, total = np.diag(confusion_NN).astype(float), true.sum()
+    seen = true + predicted > 0
+    spread = (total**2 - (predicted**2).sum()) * (total**2 - (true**2).sum())
+    inside = np.array([label != OUTSIDE for label in labels])
+    return {
+        "accuracy": float(both.sum() / total),
+        "f1": float((2 * both[seen] / (true + predicted)[seen]).mean()),
+        "matthews": float((both.sum() * total - (predicted * true).sum()) / spread**0.5) if spread > 0 else 0.0,
+        "f1_tokens": float(2 * both[inside].sum() / max((true + predicted)[inside].sum(), 1.0)),
+    }
+
+
+def confusion_rows(confusion_NN: Numbers, labels: Sequence[str]) -> list[tuple[str, int, int, float, float]]:
+    """Label, examples, predictions, precision and recall of each label; a share of nothing is nan."""
+    rows = []
+    for n, label in enumerate(labels):
+        true, predicted, both = int(confusion_NN[n].sum()), int(confusion_NN[:, n].sum()), int(confusion_NN[n, n])
+        rows.append((label, true, predicted, both / predicted if predicted else float("nan"), both / true if true else float("nan")))
+    return rows

@@ -1,4 +1,4 @@
-"""Text in and out of a model: the tokenizers of a run, and the names of its labels."""
+"""Text in and out of a model: the tokenizers of a run and the names of its labels, and attention maps with its tokens as labels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ..data import Tokenizer, Tokenizers
-from ..errors import BadFile, MissingFile
+from ..data.hf_tokenizer import SpecialTokens
+from ..decode import PromptEncoder
+from ..errors import BadFile, MissingFile, ShapeError
+from ..look import Indices, Layers, Maps, capture
+from ..models import Classifier, LanguageModel, Model, TextEncoder
 
 
 @dataclass(frozen=True)
@@ -48,3 +54,30 @@ class TextProcessor:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadFile(f"{labels}: expected a list of names")
         return cls(pair, tuple(names), str(folder))
+
+
+@torch.no_grad()
+def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers = None, heads: Indices = None) -> Maps:
+    """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
+    body = model.body if isinstance(model, Classifier) else model
+    assert isinstance(body, LanguageModel | TextEncoder)
+    ids, segment = _framed(processor, text)
+    if body is model and isinstance(body, LanguageModel):
+        ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
+    if not 1 <= len(ids) <= body.max_length:
+        raise ShapeError(f"a text of {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
+    ids_BL = torch.tensor([ids])
+    with capture(body, layers, heads, tokens=processor.tokenizer.strings(ids)) as maps:
+        if isinstance(body, LanguageModel):
+            body.features(ids_BL)
+        else:
+            body.features(ids_BL, segment_BL=torch.tensor([segment]))
+    return maps
+
+
+def _framed(processor: TextProcessor, text: str) -> tuple[list[int], list[int]]:
+    """begin text end, or begin text end text end; and which of the two texts each token belongs to."""
+    special = SpecialTokens.of(processor.tokenizer)
+    parts = [[*ids, special.end] for ids in processor.tokenizer.encode_all(text.split("\t"))]
+    segment = [0] + [int(number > 0) for number, part in enumerate(parts) for _ in part]
+    return [special.begin, *(i for part in parts for i in part)], segment

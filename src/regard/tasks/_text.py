@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..data import Texts, TokenizedSplits, TokenizedText, Tokenizer, Tokenizers, tokenize_texts
 from ..data.text import SUFFIXES
 from ..errors import BadConfig
+from ..models import Model
 from ._base import DataOptions, Dataset, Task, TokenizerKind
 from ._processor import TextProcessor
 
@@ -41,36 +42,25 @@ class TextTask(Task[TextOptionsT]):
 
     def read(self) -> Texts:
         o = self.options
-        return Texts(
-            o.data,
-            valid=o.valid,
-            test=o.test,
-            field=o.field,
-            separator=o.separator,
-            suffixes=o.suffixes,
-            on_error=o.on_error,
-            shares=o.shares,
-        )
+        return Texts(o.data, field=o.field, separator=o.separator, suffixes=o.suffixes, **o.parts())
 
     def make_processor(self, raw: Texts, base: TextProcessor | None) -> TextProcessor:
         """Rare characters and words are kept: what is unknown cannot be generated."""
         o = self.options
-        return base or TextProcessor(
-            Tokenizers(Tokenizer.train(raw.train(), o.tokenizer, o.vocab_size, min_count=2 if o.tokenizer == "bpe" else 1))
-        )
-
-    def load_processor(self, folder: Path) -> TextProcessor:
-        return TextProcessor.load(folder)
+        if base is not None:
+            return base
+        tokenizer = Tokenizer.train(raw.train(), o.tokenizer, o.vocab_size, min_count=2 if o.tokenizer == "bpe" else 1)
+        return TextProcessor(Tokenizers(tokenizer))
 
     def encode(self, raw: Texts, processor: TextProcessor, cache: Path) -> Dataset[TokenizedText]:
         found: TokenizedSplits = tokenize_texts(raw, processor.tokenizer, self.options.cache or cache / "tokens")
         return Dataset(found.train, found.valid, found.test, found.digest, found.skipped)
 
-
-def check_length(model: Any, wanted: int, option: str) -> None:
-    """Refuse sequences longer than the model reads."""
-    if model.max_length < wanted:
-        raise BadConfig(f"--{option} {wanted} for a {model.facts.name} of length {model.max_length}; make one fit the other")
+    def check_length(self, model: Model) -> None:
+        """Refuse sequences longer than the model reads."""
+        option, wanted = self.length_option.replace("_", "-"), getattr(self.options, self.length_option)
+        if model.max_length < wanted:
+            raise BadConfig(f"--{option} {wanted} for a {model.facts.name} of length {model.max_length}; make one fit the other")
 
 
 def example_text(folder: Path) -> Path:

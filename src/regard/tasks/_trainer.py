@@ -6,7 +6,6 @@ With several seeds each is trained in a folder of its own, OUT/seed-N, and OUT b
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,9 +21,9 @@ from ..runs import (
     PARAMETERS,
     Run,
     RunConfig,
-    check_resumed_data,
     check_unused,
     create,
+    first_process,
     parse_options,
     read_config,
     to_plain,
@@ -33,8 +32,7 @@ from ..runs import (
 from ..train import Result, TrainOptions, fit
 from ..train.checkpoint import has_checkpoint
 from ..train.parameters import load_parameters, parameters_of
-from ._base import DataOptions, Dataset, Task
-from ._registry import find_task, load_run
+from ._base import DataOptions, Dataset, Task, find_task, load_run
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def train(
             raise BadConfig(f"{out} is a run of the task {config.task}, not {kind.name}; resume it as that")
     else:
         config = new_config(kind, options, train_options, model, settings, init_from, from_scratch)
-        if _first_process():
+        if first_process():
             check_unused(out)
     return _Training(kind, config, out, init_from if isinstance(init_from, Run) else None, resume, progress).run()
 
@@ -103,7 +101,7 @@ def new_config(
         model=model or kind.default_model,
         settings=dict(settings or {}),
         train=to_plain((train_options or kind.default_train).for_processes()),
-        init_from=None if init_from is None else str(init_from.folder if isinstance(init_from, Run) else init_from),
+        init_from=_folder(init_from),
         from_scratch=from_scratch,
     )
 
@@ -120,16 +118,10 @@ def resumed_config(
     if not (out / CONFIG).exists():
         raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; leave --resume out to start a run")
     stored = read_config(out)
-    base = None if init_from is None else str(init_from.folder if isinstance(init_from, Run) else init_from)
-    given = {**to_plain(options), **{f"set {name}": value for name, value in to_plain(dict(settings or {})).items()}}
-    given |= {"model": model} if model else {}
-    given |= {"init_from": base} if base else {}
-    began = {**stored.options, **{f"set {name}": value for name, value in stored.settings.items()}}
-    began |= {"model": stored.model, "init_from": stored.init_from}
-    training = to_plain(train_options)
-    free = {*TrainOptions.BUDGETS, *TrainOptions.RESUMABLE}
-    given |= {name: value for name, value in training.items() if name not in free}
-    began |= stored.train
+    training, free = to_plain(train_options), {*TrainOptions.BUDGETS, *TrainOptions.RESUMABLE}
+    fixed = {name: value for name, value in training.items() if name not in free}
+    given = _by_flag(to_plain(options), to_plain(settings), model, _folder(init_from), fixed)
+    began = _by_flag(stored.options, stored.settings, stored.model, stored.init_from, stored.train)
     for name, value in given.items():
         if began.get(name) != value:
             raise BadConfig(
@@ -142,6 +134,18 @@ def resumed_config(
             raise BadConfig(f"--{name} {new} is below {old}, which {out} began with; a budget can only be extended")
     changes = {name: value for name, value in training.items() if name in free and value is not None}
     return replace(stored, train=stored.train | changes)
+
+
+def _folder(run: Run[Any] | Path | str | None) -> str | None:
+    return None if run is None else str(run.folder if isinstance(run, Run) else run)
+
+
+def _by_flag(
+    options: dict[str, Any], settings: dict[str, Any], model: str | None, base: str | None, train: dict[str, Any]
+) -> dict[str, Any]:
+    """All that is given, by the flags of the command line."""
+    named = {name: value for name, value in (("model", model), ("init_from", base)) if value}
+    return {**options, **{f"set {name}": value for name, value in settings.items()}, **named, **train}
 
 
 class _Training:
@@ -157,21 +161,22 @@ class _Training:
         if not self.task.options.data:
             raise BadConfig(f"no data to train {self.task.name} on; name some with --data")
         raw = self.task.read()
-        self.processor = self._processor(raw)
-        dataset = self.task.encode(raw, self.processor, self.out)
         if self.resume:
-            check_resumed_data(self.out, self.config, dataset.digest)
+            self.processor = self.task.load_processor(self.out)
+        else:
+            base = self._load_base()
+            self.processor = self.task.make_processor(raw, None if base is None else base.processor)
+        dataset = self.task.encode(raw, self.processor, self.out)
+        if self.resume and self.config.digest not in (None, dataset.digest):
+            raise BadConfig(
+                f"the data are not those that {self.out} began with, so the result would not be that of one training; restore them, "
+                f"or start another run with --init-from {self.out}"
+            )
         self.task = self.task.settle(dataset)
         self.config = replace(self.config, digest=dataset.digest, skipped=dataset.skipped)
         if self.options.seeds:
             return self._all_seeds(dataset)
         return TrainResult(**vars(self._one_seed(dataset, self.out, self.options)), best_seed=self.options.seed)
-
-    def _processor(self, raw: Any) -> Any:
-        if self.resume:
-            return self.task.load_processor(self.out)
-        base = self._load_base()
-        return self.task.make_processor(raw, None if base is None else base.processor)
 
     def _load_base(self) -> Run[Any] | None:
         if self.base is None and self.config.init_from is not None:
@@ -185,7 +190,7 @@ class _Training:
             results[seed] = self._one_seed(dataset, self.out / f"seed-{seed}", self.options.replace(seed=seed, seeds=()))
         sign = 1 if self.metric.higher else -1
         best = max(results, key=lambda seed: sign * results[seed].metrics[self.metric.name])
-        if _first_process():
+        if first_process():
             kept = read_config(self.out / f"seed-{best}")
             write_config(self.out, replace(kept, train=to_plain(self.options)))
             shutil.copyfile(self.out / f"seed-{best}" / PARAMETERS, self.out / PARAMETERS)
@@ -197,7 +202,7 @@ class _Training:
         """Train with one seed in one folder."""
         resume = self.resume and (out / CONFIG).exists()
         torch.manual_seed(options.seed)
-        body = self._stored_body(out) if resume and has_checkpoint(out / "state") else self._new_body()
+        body = self._body(read_config(out) if resume and has_checkpoint(out / "state") else None)
         model = self.task.adapt(body, self.processor)
         if self.config.init_from is not None and not self.config.from_scratch:
             self.task.freeze(model)
@@ -209,18 +214,15 @@ class _Training:
             if out != self.out and not (self.out / CONFIG).exists():  # the first of several seeds
                 create(self.out, self.config, self.processor)
             create(out, config, self.processor)
-        elif _first_process():
+        elif first_process():
             write_config(out, config)
         steps = -(-len(objective.batches(0)) // options.accumulate) if options.needs_steps else None
         return fit(model, objective, options.to_config(steps), out, resume=resume, progress=self.progress)
 
-    def _stored_body(self, out: Path) -> Model:
-        """The model of a run whose checkpoint has the parameters."""
-        stored = read_config(out)
-        return build(stored.model, stored.settings)
-
-    def _new_body(self) -> Model:
-        """The model before it is adapted to the task: of the run to initialise from, or by name."""
+    def _body(self, stored: RunConfig | None) -> Model:
+        """The model before it is adapted to the task: as stored if a checkpoint has its parameters, of the run to initialise from, or by name."""
+        if stored is not None:
+            return build(stored.model, stored.settings)
         if (base := self._load_base()) is None:
             return build(self.config.model, {**self.task.model_settings(self.config.model, self.processor), **self.config.settings})
         body = base.model.body if isinstance(base.model, Classifier) else base.model
@@ -228,7 +230,3 @@ class _Training:
         if not self.config.from_scratch:
             load_parameters(copy, parameters_of(body))
         return copy
-
-
-def _first_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"

@@ -17,21 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from ..data import LMBatch, LMBatches, TokenizedText
-from ..data.corpus import Numbers
+from ..data.batches import Numbers
 from ..data.lm_batches import NONE, gather
-from ..decode import GenerationOptions, eval_mode, generate
+from ..decode import GenerationOptions, generate
 from ..errors import NotSupported
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
-from ..look import Maps
-from ..look._capture import Indices, Layers
-from ..models import LanguageModel, Model, find_model
+from ..models import LanguageModel, Model, eval_mode
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, require_parts
-from ._maps import text_maps
+from ._base import Dataset, Example, Prediction, Report, check_range, require_parts
 from ._processor import TextProcessor
-from ._text import TextOptions, TextTask, check_length, example_text
+from ._text import TextOptions, TextTask, example_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,22 +77,17 @@ class Language(TextTask[LanguageOptions]):
     EvaluateOptions = PerplexityOptions
     PredictOptions = GenerationOptions
     model_kind = LanguageModel
+    length_option = "context_length"
     default_model = "gpt2"
     default_train = TrainOptions(lr=1e-3, warmup_steps=100, evaluate_every=500)
     next_commands = 'regard evaluate {out}        regard complete {out} "a prompt"        regard look {out} "a text"'
 
-    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
-        return {"vocab_size": len(processor.tokenizer), find_model(model).length_setting: self.options.context_length}
-
     def objective(self, dataset: Dataset[TokenizedText], processor: TextProcessor, model: Model, seed: int) -> LanguageObjective:
-        check_length(model, self.options.context_length, "context-length")
+        self.check_length(model)
         return LanguageObjective(dataset.train, dataset.valid, self.options, seed)
 
     def evaluate(self, run: Run[LanguageModel], data: str | None, options: PerplexityOptions) -> Report:
-        o, tokens = self.options, self.test_data(run, data)
-        found = perplexity(
-            run.model, tokens, length=o.context_length, stride=options.stride, batch=o.batch_size, documents=o.documents == "separate"
-        )
+        found = score_text(run.model, self.test_data(run, data), self.options, options.stride)
         notes = [f"{found.tokens:,} tokens, {found.bytes:,} bytes"]
         if found.unknown:
             notes.append(f"{found.unknown:.2%} of the tokens are not in the vocabulary: bits_per_byte leaves out what they were")
@@ -109,13 +101,6 @@ class Language(TextTask[LanguageOptions]):
             texts = [completion.text for completion in completions]
             answers.append(Prediction("\n".join(text.replace("\n", " ") for text in texts), {"completions": texts}))
         return answers
-
-    def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        return "", text_maps(run.model, run.processor, text, layers, heads)
-
-    @classmethod
-    def imported_options(cls, model: Model) -> LanguageOptions:
-        return LanguageOptions(data="", context_length=model.max_length)
 
     @classmethod
     def example(cls, folder: Path) -> Example:
@@ -131,8 +116,7 @@ class LanguageObjective:
     def __init__(self, train: TokenizedText, valid: TokenizedText, options: LanguageOptions, seed: int = 0):
         require_parts(options.data, train.documents, valid.documents, "documents")
         self.options, self.valid = options, valid
-        self.separate = options.documents == "separate"
-        self.windows = LMBatches(train, options.context_length, options.batch_size, seed=seed, apart=self.separate)
+        self.windows = LMBatches(train, options.context_length, options.batch_size, seed=seed, apart=options.documents == "separate")
 
     def batches(self, epoch: int) -> Sequence[Any]:
         return self.windows.plan(epoch)
@@ -147,17 +131,7 @@ class LanguageObjective:
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, LanguageModel)
-        o = self.options
-        found = perplexity(
-            model,
-            self.valid,
-            length=o.context_length,
-            stride=o.stride,
-            batch=o.batch_size,
-            documents=self.separate,
-            at_most=o.valid_tokens,
-        )
-        return found.metrics()
+        return score_text(model, self.valid, self.options, self.options.stride, self.options.valid_tokens).metrics()
 
 
 def summed_loss(model: LanguageModel, batch: LMBatch) -> tuple[Tensor, Tensor, int]:
@@ -186,6 +160,14 @@ class TextScore:
 
     def metrics(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in ("loss", "perplexity", "bits_per_byte", "accuracy")}
+
+
+def score_text(
+    model: LanguageModel, tokens: TokenizedText, options: LanguageOptions, stride: int | None, at_most: int | None = None
+) -> TextScore:
+    """`perplexity` in windows as in training."""
+    length, documents = options.context_length, options.documents == "separate"
+    return perplexity(model, tokens, length=length, stride=stride, batch=options.batch_size, documents=documents, at_most=at_most)
 
 
 @torch.no_grad()

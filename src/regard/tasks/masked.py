@@ -27,20 +27,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import PAD, TokenizedText
-from ..data.corpus import Numbers
-from ..data.special_tokens import SpecialTokens
+from ..data.batches import Numbers
+from ..data.hf_tokenizer import SpecialTokens
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
-from ..look import Maps
-from ..look._capture import Indices, Layers
 from ..models import Model, TextEncoder, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, require_parts
-from ._maps import text_maps
 from ._processor import TextProcessor
-from ._text import TextOptions, TextTask, check_length, example_text
+from ._text import TextOptions, TextTask, example_text
 
 MASK = "[MASK]"  # in an input of `predict`
 
@@ -97,6 +94,7 @@ class Masked(TextTask[MaskedOptions]):
     Options = MaskedOptions
     PredictOptions = FillOptions
     model_kind = TextEncoder
+    length_option = "max_length"
     default_model = "bert"
     default_train = TrainOptions(lr=1e-3, warmup_steps=100, evaluate_every=500)
     next_commands = "regard evaluate {out}        regard train classify --init-from {out} --data examples.tsv --out runs/classifier"
@@ -110,12 +108,12 @@ class Masked(TextTask[MaskedOptions]):
         wanted = self.options.next_sentence != "no"
         known = {field.name for field in fields(find_model(model).Config)}
         heads = {name: wanted for name in ("pooler", "nsp_head") if name in known}
-        return {"vocab_size": len(processor.tokenizer) + 1, find_model(model).length_setting: self.options.max_length} | heads
+        return super().model_settings(model, processor) | {"vocab_size": len(processor.tokenizer) + 1} | heads
 
     def objective(self, dataset: Dataset[TokenizedText], processor: TextProcessor, model: Model, seed: int) -> MaskedObjective:
         special = SpecialTokens.of(processor.tokenizer)
         assert isinstance(model, TextEncoder)
-        check_length(model, self.options.max_length, "max-length")
+        self.check_length(model)
         if special.mask >= model.config.vocab_size:
             raise NotSupported(
                 f"this {model.facts.name} has {model.config.vocab_size} tokens, and none is left for the mask; initialise from a run of "
@@ -128,7 +126,8 @@ class Masked(TextTask[MaskedOptions]):
 
     def evaluate(self, run: Run[TextEncoder], data: str | None, options: NoOptions) -> Report:
         tokens, wanted = self.test_data(run, data), self.options.next_sentence
-        next_sentence = wanted == "yes" or (wanted == "auto" and has_next_sentence_head(run.model))
+        has_head = isinstance(run.model, Follower) and getattr(run.model.config, "nsp_head", False)
+        next_sentence = wanted == "yes" or (wanted == "auto" and has_head)
         special = SpecialTokens.of(run.processor.tokenizer)
         rows = Rows(tokens, special, self.options.max_length, next_sentence and tokens.documents > 1, 0)
         count = len(rows.plan(0))
@@ -156,13 +155,6 @@ class Masked(TextTask[MaskedOptions]):
         ]
         lines = [" ".join(f"{one['token']}({one['probability']:.2f})" for one in each) for each in found]
         return Prediction("\t".join(lines), {"masks": found})
-
-    def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        return "", text_maps(run.model, run.processor, text, layers, heads)
-
-    @classmethod
-    def imported_options(cls, model: Model) -> MaskedOptions:
-        return MaskedOptions(data="", max_length=model.max_length)
 
     @classmethod
     def example(cls, folder: Path) -> Example:
@@ -271,10 +263,6 @@ def predicts_next_sentence(options: MaskedOptions, tokens: TokenizedText) -> boo
     if options.next_sentence == "yes" and tokens.documents < 2:
         raise BadConfig("--next-sentence yes needs at least two documents, to take a half from another; this text is one document")
     return options.next_sentence == "yes" or (options.next_sentence == "auto" and tokens.documents > 1)
-
-
-def has_next_sentence_head(model: Model) -> bool:
-    return isinstance(model, Follower) and getattr(model.config, "nsp_head", False)
 
 
 def mask_rows(rows: Rows, some: Numbers, mask_rate: float, generator: torch.Generator | None = None) -> MaskedBatch:

@@ -18,8 +18,7 @@ from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer,
 from ..decode import Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig, NotSupported
 from ..kernels import smoothed_cross_entropy
-from ..look import Map, Maps, capture
-from ..look._capture import Indices, Layers
+from ..look import Indices, Layers, Map, Maps, capture
 from ..look.maps import MEAN
 from ..models import Model, Translator
 from ..runs import Run
@@ -99,17 +98,13 @@ class Translation(Task[TranslationOptions]):
     # -- training ------------------------------------------------------------------------------------------------------
 
     def read(self) -> Parallel:
-        o = self.options
-        return read_pairs(o.data, valid=o.valid, test=o.test, on_error=o.on_error, shares=o.shares)
+        return read_pairs(self.options.data, **self.options.parts())
 
     def make_processor(self, raw: Parallel, base: TextProcessor | None) -> TextProcessor:
         o = self.options
         if base is not None and isinstance(base.tokenizer, HFTokenizer):
             raise NotSupported("a translator with a tokenizer of transformers can translate here, but not be trained on; start a new one")
         return base or TextProcessor(Tokenizers.train(raw.train, o.tokenizer, o.vocab_size, o.joint))
-
-    def load_processor(self, folder: Path) -> TextProcessor:
-        return TextProcessor.load(folder)
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
         return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "")
@@ -166,9 +161,8 @@ class Translation(Task[TranslationOptions]):
         path = folder / "pairs.tsv"
         path.write_text("".join(f"{a} {b}\t{b} {a}\n" for a in numbers for b in numbers), encoding="utf-8")
         options = TranslationOptions(data=str(path), tokenizer="word", vocab_size=50, batch_tokens=64, valid_sentences=3)
-        return Example(
-            options=options, settings={"width": 16, "heads": 2, "depth": (1, 1), "hidden": 16}, input="two nine", broken="one column\n"
-        )
+        settings = {"width": 16, "heads": 2, "depth": (1, 1), "hidden": 16}
+        return Example(options=options, settings=settings, input="two nine", broken="one column\n")
 
 
 class TranslationObjective:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..attention import Attention
 from ..errors import BadConfig, UnknownName
-from . import _facts, _law, _masks, _streaming  # each adds its checks to CHECKS
+from . import _facts, _outputs, _streaming, _transforms  # each adds its checks to CHECKS
 from ._subject import CHECKS, ContractError, NotApplicable, assert_law
 
 __all__ = ["CHECKS", "ContractError", "NotApplicable", "Report", "Result", "assert_law", "check_mechanism", "run_checks"]
@@ -60,20 +60,12 @@ def run_checks(mechanism: type[Attention], checks: Iterable[str] | None = None) 
     for name in CHECKS if checks is None else checks:
         if name not in CHECKS:
             raise UnknownName("check", name, CHECKS)
-        yield _run(name, mechanism)
-
-
-def _run(name: str, mechanism: type[Attention]) -> Result:
-    try:
-        CHECKS[name](mechanism)
-    except NotApplicable as reason:
-        return Result(name, "not applicable", str(reason))
-    except AssertionError as wrong:
-        return Result(name, "failed", _one_line(str(wrong)))
-    except Exception as error:  # whatever the class raises is its failure, not ours
-        return Result(name, "failed", _one_line(f"{type(error).__name__}: {error}"))
-    return Result(name, "passed")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+        try:
+            CHECKS[name](mechanism)
+            result = Result(name, "passed")
+        except NotApplicable as reason:
+            result = Result(name, "not applicable", str(reason))
+        except Exception as error:  # whatever the class raises is its failure, not ours
+            text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            result = Result(name, "failed", " ".join(text.split()))
+        yield result

@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..attention import Attention
 from ..attention.helpers import force_row_chunks
 from ..errors import DtypeError, PatternNotSupported, RegardError, ShapeError
-from ..patterns import causal, full, keep, lengths
+from ..patterns import causal, keep, lengths
 from ._subject import B, ContractError, H, K, M, Subject, V, check, expect, expect_error, run
 
 
@@ -43,9 +42,8 @@ def settings_build_one_like_it(subject: Subject) -> None:
     like = type(attention)(**attention.settings)
     shapes = [{key: x.shape for key, x in each.state_dict().items()} for each in (attention, like)]
     expect(shapes[0] == shapes[1], f"{name}(**attention.settings) has parameters of other shapes: store every constructor argument")
-    expect(
-        repr(attention) == repr(like), f"{name}(**attention.settings) is {like!r}, expected {attention!r}: store every constructor argument"
-    )
+    wrong = f"{name}(**attention.settings) is {like!r}, expected {attention!r}: store every constructor argument"
+    expect(repr(attention) == repr(like), wrong)
     for fixed, value in (("heads", H), ("head_dim", K)):
         declared = getattr(attention, fixed)
         expect(declared in (None, value), f"{name}.sized({fixed}={value}) declares {fixed}={declared}: pass it on in `sized`")
@@ -55,16 +53,12 @@ def settings_build_one_like_it(subject: Subject) -> None:
 
 @check("deterministic")
 def draws_only_when_sampling(subject: Subject) -> None:
-    attention, (q, k, v) = subject.build(), [x.detach() for x in subject.tensors()]
-    outputs = []
+    attention, qkv, outputs = subject.build(), subject.tensors(grad=False), []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        outputs.append(attention(q, k, v, subject.widest))
-    switch = (
-        "sample=False still draws"
-        if subject.samples
-        else "it draws anew at each call: add a boolean attribute `sample` that turns this off"
-    )
+        outputs.append(attention(*qkv, subject.widest))
+    switch = "it draws anew at each call: add a boolean attribute `sample` that turns this off"
+    switch = "sample=False still draws" if subject.samples else switch
     expect(outputs[0].equal(outputs[1]), f"two seeds give two outputs: {switch}, or draw once in the constructor")
 
 
@@ -161,38 +155,32 @@ def wrong_calls_are_named(subject: Subject) -> None:
     ]
     if subject.facts.bias:
         calls += [
-            ((q, k, v, full, torch.zeros(q.shape[1] + 1, M)), ShapeError, "broadcast"),
-            ((q, k, v, full, torch.ones(1, M, dtype=torch.bool)), DtypeError, "keep"),
+            ((q, k, v, widest, torch.zeros(q.shape[1] + 1, M)), ShapeError, "broadcast"),
+            ((q, k, v, widest, torch.ones(1, M, dtype=torch.bool)), DtypeError, "keep"),
         ]
     if subject.facts.patterns == "any":
         calls.append(((q, k, v, keep(torch.ones(2, 3, dtype=torch.bool))), ShapeError, "too small"))
     elif widest is causal:
         calls.append(((q, k, v), PatternNotSupported, f"{name} supports `causal`.*not `full`"))
     for arguments, error, words in calls:
-        with expect_error(error, words, "a wrong call is not refused by Attention._check; do not override forward"):
-            attention(*arguments)
+        expect_error(error, words, "a wrong call is not refused by Attention._check; do not override forward", attention, *arguments)
         if words != "too small":  # of a pattern, which knows no mechanism
-            with expect_error(error, name, "a wrong call does not name the mechanism"):
-                attention(*arguments)
+            expect_error(error, name, "a wrong call does not name the mechanism", attention, *arguments)
     if not subject.facts.cross:
-        wrong = "facts.cross is False, but fewer queries than keys are accepted"
-        with expect_error(ShapeError, f"{name} attends within one sequence", wrong):
-            attention(q[:, 1:], k, v, widest)
-        with expect_error(ShapeError, f"{name} attends within one sequence", wrong):
-            attention.weights(q[:, 1:], k, widest)
+        wrong, words = "facts.cross is False, but fewer queries than keys are accepted", f"{name} attends within one sequence"
+        expect_error(ShapeError, words, wrong, attention, q[:, 1:], k, v, widest)
+        expect_error(ShapeError, words, wrong, attention.weights, q[:, 1:], k, widest)
 
 
 @check("gates")
 def gates_are_asked_for_by_name(subject: Subject) -> None:
-    attention: Attention = subject.alone()
-    (q, k, v), pattern = subject.tensors(), subject.widest
+    attention, (q, k, v), pattern = subject.alone(), subject.tensors(), subject.widest
     k, right = k[..., :K], torch.zeros(B, M, H, subject.gates, dtype=torch.float64)
+    words, reason = f"{subject.name}.*gates_BMHE", f"gates is {subject.gates}, but wrong gates are accepted"
     wrongs: list[tuple[Tensor | None, type[RegardError]]] = [(k, ShapeError)]
     if subject.gates:
         wrongs = [(None, ShapeError), (right[:, :-1], ShapeError), (right[..., 1:], ShapeError), (right.float(), DtypeError)]
     for wrong, error in wrongs:
         for rows in (None, torch.tensor([0])):
-            with expect_error(error, f"{subject.name}.*gates_BMHE", f"gates is {subject.gates}, but wrong gates are accepted"):
-                attention.weights(q, k, pattern, gates_BMHE=wrong, rows=rows)
-        with expect_error(error, f"{subject.name}.*gates_BMHE", f"gates is {subject.gates}, but wrong gates are accepted"):
-            attention(q, k, v, pattern, gates_BMHE=wrong)
+            expect_error(error, words, reason, attention.weights, q, k, pattern, gates_BMHE=wrong, rows=rows)
+        expect_error(error, words, reason, attention, q, k, v, pattern, gates_BMHE=wrong)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, State
+from ..attention import Attention
 from ..attention.helpers import average, conjuncts, rule_name
 from ..errors import RegardError
 from ..kernels import force
@@ -39,7 +39,7 @@ def check(name: str, *, paths: tuple[Any, ...] = (None,), sampling: bool = False
             subject = Subject(mechanism)
             for sample in (False, True) if sampling and subject.samples else (False,):
                 for path in paths:
-                    with _controlled(), nullcontext() if path is None else force(path), _explained(path, sample):
+                    with _conditions(path, sample):
                         function(Subject(mechanism, sample))
 
         CHECKS[name] = run_check
@@ -49,26 +49,22 @@ def check(name: str, *, paths: tuple[Any, ...] = (None,), sampling: bool = False
 
 
 @contextmanager
-def _controlled() -> Iterator[None]:
-    """The same random numbers for every check, and fresh memory that is NaN, so that reading it unwritten shows."""
+def _conditions(path: Any, sample: bool) -> Iterator[None]:
+    """The same random numbers for every check, and fresh memory that is NaN, so that reading it unwritten shows.
+
+    Failures say under which kernel path and with which `sample` they happen.
+    """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), nullcontext() if path is None else force(path):
             torch.manual_seed(0)
             yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-@contextmanager
-def _explained(path: str | None, sample: bool) -> Iterator[None]:
-    """Failures say under which kernel path and with which `sample` they happen."""
-    try:
-        yield
     except ContractError as error:
         where = [f"kernels.force({path!r})"] * (path is not None) + ["sample=True"] * sample
         raise ContractError(f"{error} (with {' and '.join(where)})" if where else str(error)) from error
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 class Subject:
@@ -83,9 +79,9 @@ class Subject:
     def supports(self, name: str) -> bool:
         return self.facts.patterns == "any" or name in self.facts.patterns
 
-    def alone(self, length: int = 80, dtype: torch.dtype = torch.float64, heads: int = H) -> Attention:
+    def alone(self, length: int = 80, dtype: torch.dtype = torch.float64) -> Attention:
         """A mechanism of the right size, its parameters no longer at symmetric starting points."""
-        attention = self.mechanism.sized(heads=heads, head_dim=K, length=length).to(dtype)
+        attention = self.mechanism.sized(heads=H, head_dim=K, length=length).to(dtype)
         if self.samples:
             attention.sample = self.sample  # type: ignore[assignment]  # nn.Module declares attributes to be modules
         generator = torch.Generator().manual_seed(1)
@@ -94,18 +90,18 @@ class Subject:
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
         return attention
 
-    def build(self, length: int = 80, dtype: torch.dtype = torch.float64, heads: int = H) -> Any:
+    def build(self, length: int = 80, dtype: torch.dtype = torch.float64) -> Any:
         """The same; one that reads gates takes them as further columns of k."""
-        attention = self.alone(length, dtype, heads)
+        attention = self.alone(length, dtype)
         return GatesInKeys(attention) if attention.gates else attention
 
     def tensors(
-        self, queries: int = L, keys: int = M, *, kv_heads: int = H, batch: int = B, dtype: torch.dtype = torch.float64, heads: int = H
+        self, queries: int = L, keys: int = M, *, kv_heads: int = H, batch: int = B, dtype: torch.dtype = torch.float64, grad: bool = True
     ) -> list[Tensor]:
         """q, k (with gates) and v; as many queries as keys where it attends within one sequence only."""
         queries = queries if self.facts.cross else keys
-        shapes = (batch, queries, heads, K), (batch, keys, kv_heads, K + self.gates), (batch, keys, kv_heads, V)
-        return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+        shapes = (batch, queries, H, K), (batch, keys, kv_heads, K + self.gates), (batch, keys, kv_heads, V)
+        return [torch.randn(shape, dtype=dtype, requires_grad=grad) for shape in shapes]
 
     def patterns(self, queries: int = L, keys: int = M) -> list[Pattern]:
         """Those it says it supports."""
@@ -136,21 +132,15 @@ class GatesInKeys(nn.Module):
 
     def __init__(self, inner: Attention):
         super().__init__()
-        self.inner, self.facts = inner, inner.facts
+        self.inner: Any = inner
+        self.facts = inner.facts
+        self.start, self.start_cross, self._within = inner.start, inner.start_cross, inner._within
 
-    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Any = None, rows: Tensor | None = None) -> Tensor:
-        return self.inner.weights(q_BLHK, k_BMHK[..., :K], pattern, bias, k_BMHK[..., K:], rows)
+    def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, *further: Any, **named: Any) -> Tensor:
+        return self.inner.weights(q_BLHK, k_BMHK[..., :K], *further, gates_BMHE=k_BMHK[..., K:], **named)
 
-    def forward(
-        self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern = full, bias: Any = None, state: State | None = None
-    ) -> Tensor:
-        return self.inner(q_BLHK, k_BMHK[..., :K], v_BMHV, pattern, bias, state, k_BMHK[..., K:])
-
-    def start(self, batch: int, pattern: Pattern = causal) -> State:
-        return self.inner.start(batch, pattern)
-
-    def _within(self, pattern: Pattern, length: int) -> Pattern:
-        return self.inner._within(pattern, length)
+    def forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, *further: Any, **named: Any) -> Tensor:
+        return self.inner(q_BLHK, k_BMHK[..., :K], v_BMHV, *further, gates_BMHE=k_BMHK[..., K:], **named)
 
 
 def reseed(attention: nn.Module) -> None:
@@ -180,14 +170,22 @@ def assert_law(attention: Any, inputs: list[Tensor], pattern: Pattern, bias: Ten
     parts = {"q": q, "k": k, "v": v, "bias": bias, **dict(attention.named_parameters())}
     wanted = {name: x for name, x in parts.items() if x is not None and x.requires_grad}
     cotangent = torch.randn_like(fast)
-    gradients = [
+    found = [
         torch.autograd.grad(out, list(wanted.values()), cotangent, allow_unused=True) if out.requires_grad else [None] * len(wanted)
         for out in (fast, slow)
     ]
-    for name, one, two in zip(wanted, *gradients, strict=True):
-        zero = torch.zeros_like(wanted[name])
-        one, two = (zero if x is None else x for x in (one, two))
+    for name, one, two in zip(wanted, *found, strict=True):
+        expect(one is not None or two is None, f"{claim}: the gradient of {name} is missing")
+        one, two = (torch.zeros_like(wanted[name]) if x is None else x for x in (one, two))  # of a kernel: zeros, where there is none
         expect_close(one, two, f"{claim}: the gradient of {name} differs", atol=1e-10, rtol=1e-10)
+
+
+def gradients(out: Tensor, inputs: list[Tensor], cotangent: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Of out · cotangent, or of its sum; zeros for what has no influence."""
+    if not out.requires_grad:
+        return tuple(map(torch.zeros_like, inputs))
+    cotangent = torch.ones_like(out) if cotangent is None else cotangent
+    return torch.autograd.grad(out, inputs, cotangent, allow_unused=True, materialize_grads=True)
 
 
 def expect(holds: bool | Tensor, reason: str) -> None:
@@ -206,11 +204,10 @@ def expect_close(actual: Tensor, expected: Tensor, reason: str, *, atol: float |
         raise ContractError(f"{reason} ({apart})") from error
 
 
-@contextmanager
-def expect_error(error: type[RegardError], words: str, wrong: str) -> Iterator[None]:
-    """The block must raise `error`, whose message matches `words`."""
+def expect_error(error: type[RegardError], words: str, wrong: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """The call must raise `error`, whose message matches `words`."""
     try:
-        yield
+        function(*args, **kwargs)
     except error as caught:
         expect(re.search(words, str(caught)) is not None, f"{wrong}: {error.__name__} should mention {words!r}, got: {caught}")
         return

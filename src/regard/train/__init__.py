@@ -7,11 +7,10 @@
 What a task must offer is in `task.py`; the loop in `loop.py`; what is kept on disk in `checkpoint.py`; many processes in `distributed.py`.
 """
 
-from .config import Budget, Every, TrainConfig
-from .distributed import launch
+from .config import Budget, Every, TrainConfig, TrainOptions
+from .launcher import launch
 from .log import read_metrics
 from .loop import Result, fit
 from .optim import OPTIMIZERS, Adafactor, Adam, AdamW, Lamb, Muon, OptimizerConfig, RAdam, Rates, depths, layerwise
-from .options import TrainOptions
 from .schedule import SCHEDULES, WSD, Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule
-from .task import AfterStep, Loss, Metric, Rated, Task
+from .task import AfterStep, Loss, Metric, Objective, Rated

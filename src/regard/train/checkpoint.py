@@ -51,7 +51,9 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     name = f"step-{checkpoint.step:08d}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        clean(folder)
+        for path in folder.iterdir():  # what an interrupted write or removal has left
+            if path.is_dir() and path.name.startswith(_PASSING):
+                shutil.rmtree(path)
         writing, final = folder / f"writing-{name}", folder / name
         writing.mkdir()
         for stem, tensors in checkpoint.tensors.items():
@@ -98,13 +100,6 @@ def load_latest(folder: Path) -> Checkpoint | None:
     if order or skipped:
         raise BadFile(f"{folder} holds no intact checkpoint: {'; '.join(skipped)}. Remove the folder to start again")
     return None
-
-
-def clean(folder: Path) -> None:
-    """Remove what an interrupted write or removal has left."""
-    for path in folder.iterdir():
-        if path.is_dir() and path.name.startswith(_PASSING):
-            shutil.rmtree(path)
 
 
 def replace_text(path: Path, text: str) -> None:

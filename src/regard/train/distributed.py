@@ -1,22 +1,29 @@
-"""Data-parallel training: each process takes its share of every step's batches, and their gradients are summed.
+"""Training in several processes: each takes its share of every step's batches, and their gradients are summed.
 
     one process:   g = g₁ + g₂ + g₃ + g₄                     step with g / (number of tokens in all four)
     two:           g₁ + g₃   and   g₂ + g₄, summed           step with the same g over the same number
 
 So the number of processes changes the time per step and nothing else. Start them with `launch`, or with torchrun on many machines;
 without either, everything here is the trivial case of one process.
+
+With sharding every process keeps a shard of each parameter, its gradient and optimizer state; a layer is gathered while it runs.
+
+    bytes per process, N processes, Ψ parameters in float32:   parameters 4Ψ/N   gradients 4Ψ/N   Adam's two moments 8Ψ/N
+    with copies in every process instead:                      parameters 4Ψ     gradients 4Ψ     Adam's two moments 8Ψ
+
+This is ZeRO's third stage (Rajbhandari et al. 2020, arXiv:1910.02054), PyTorch's `fully_shard`. Averages of parameters are sharded
+alike. Evaluations and checkpoints use whole tensors, gathered one after the other on rank 0: files do not depend on sharding.
 """
 
 from __future__ import annotations
 
-import logging
+import copy
 import os
-import signal
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,10 +31,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import BadConfig
-from .task import Loss, Task
+from ..layers import Block
+from .launcher import stop_with_launcher
+from .task import Loss, Objective
+
+if TYPE_CHECKING:  # half a second to import, for nothing where one process trains
+    from torch.distributed.tensor import DTensor
 
 Item = TypeVar("Item")
-SAVE_SECONDS = 3600  # that processes have to finish their step and save when asked to stop
+LAYERS = (Block, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # gathered one at a time; the rest of a model at once
 
 
 def world() -> int:
@@ -61,6 +73,7 @@ def joined() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
+    stop_with_launcher()
     # rank 0 evaluates while the others wait, which may take longer than the default timeout of half an hour
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(hours=12))
     try:
@@ -79,10 +92,10 @@ def share(group: Sequence[Item], mine: int, of: int) -> list[tuple[int, Item, bo
     return [(n, group[n], True) if n < len(group) else (0, group[0], False) for n in indices]
 
 
-class Objective(nn.Module):
+class LossModule(nn.Module):
     """A task's loss as a module, which DistributedDataParallel can wrap whichever methods of the model the task calls."""
 
-    def __init__(self, task: Task, model: nn.Module):
+    def __init__(self, task: Objective, model: nn.Module):
         super().__init__()
         self.model = model
         self._task = task
@@ -125,53 +138,91 @@ def _add(gradients: Tensor) -> torch.futures.Future[Tensor]:
     return future
 
 
-def launch(processes: int, argv: Sequence[str], threads: int | None = None) -> int:
-    """Run `python *argv` in `processes` processes on this machine, by torchrun's launcher; the exit code of the first that fails, or 0.
+# -- sharding ----------------------------------------------------------------------------------------------------------
 
-    Signals are passed on, and the processes may finish their step and save; a second signal ends them at once. When one process fails, the
-    others are ended too. A process killed by a signal counts as 128 + its number, as in a shell.
-    """
-    if processes < 1:
-        raise BadConfig(f"{processes} processes: expected at least 1")
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=processes, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1",
-        run_id=f"regard-{os.getpid()}", max_restarts=0, shutdown_timeout=SAVE_SECONDS,
-        signals_to_handle="SIGINT,SIGTERM",
-    )  # fmt: skip
-    threads = threads or int(os.environ.get("OMP_NUM_THREADS") or max(1, _cores() // processes))
-    with _launcher_state(threads):
-        try:
-            elastic_launch(config, sys.executable)(*argv)
-        except ChildFailedError as error:
-            code = int(error.get_first_failure()[1].exitcode)
-            return 128 - code if code < 0 else code
-        except SignalException as stopped:
-            return 128 + int(stopped.sigval)
-    return 0
+def sharded(task: Objective, model: nn.Module) -> LossModule:
+    """The task's loss with a copy of the model: rank 0's parameters, sharded over all processes."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
+    if scalars:
+        raise BadConfig(f"{scalars[0]} is a scalar, which cannot be sharded; give it one dimension, or take sharding='none'")
+    objective = LossModule(task, copy.deepcopy(model))
+    for tensor in chain(objective.parameters(), objective.buffers()):
+        dist.broadcast(tensor.detach(), 0)
+    mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
+    for part in [*(layer for layer in objective.modules() if isinstance(layer, LAYERS) and _alone(layer, objective)), objective]:
+        fully_shard(part, mesh=mesh)
+        assert isinstance(part, FSDPModule)
+        part.set_gradient_divide_factor(1.0)  # sums, not means: the loss is per token, not per process
+        part.set_force_sum_reduction_for_comms(True)
+    return objective
+
+
+def _alone(layer: nn.Module, whole: nn.Module) -> bool:
+    """Whether no other module uses a parameter of the layer."""
+    inside, own = set(layer.modules()), set(layer.parameters())
+    return not any(own & set(other.parameters(recurse=False)) for other in whole.modules() if other not in inside)
+
+
+def is_cut(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether the tensor is sharded over processes."""
+    return hasattr(tensor, "full_tensor")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The shard of this process."""
+    return tensor.to_local() if is_cut(tensor) else tensor
+
+
+def alike(tensor: Tensor, own: Tensor) -> Tensor:
+    """A whole tensor, the same in all processes, moved to the device of `own` and sharded like it."""
+    if not is_cut(own) or is_cut(tensor):
+        return tensor.to(own.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    # a copy: a view would keep the whole tensor alive
+    return distribute_tensor(tensor.to(own.device), own.device_mesh, own.placements, src_data_rank=None).clone()
+
+
+def gathered(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
+    """Whole tensors. All processes must call this together; those that do not `keep` get nothing."""
+    found = {}
+    for name, tensor in sorted(tensors.items()):  # the same order in all processes; files may have any
+        whole = tensor.full_tensor() if is_cut(tensor) else tensor
+        if keep:
+            found[name] = whole
+    return found
+
+
+@torch.no_grad()
+def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Make these tensors the model's parameters, whatever shape those had, and copy its buffers."""
+    for name, parameter in model.named_parameters():
+        parameter.data = tensors[name]
+    for name, buffer in model.named_buffers():
+        if name in tensors:
+            buffer.copy_(tensors[name])
+
+
+def empty(model: nn.Module) -> None:
+    """Free the memory of the model's parameters until they are filled."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.new_empty(0)
 
 
 @contextmanager
-def _launcher_state(threads: int) -> Iterator[None]:
-    """Variables for the children; afterwards they, the signal handlers and the log level, which the launcher changes, are as before."""
-    environment, disabled = dict(os.environ), logging.root.manager.disable
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that cannot be resolved would stop gloo
-    logging.disable(logging.ERROR)  # the processes report their errors themselves
+def filled(model: nn.Module, tensors: Mapping[str, Tensor], keep: bool) -> Iterator[None]:
+    """Inside, the model has these parameters in the processes that `keep` them."""
+    whole = gathered(tensors, keep)
+    if keep:
+        fill(model, whole)
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(environment)
-        logging.disable(disabled)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        empty(model)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# -- starting processes ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from .sharding import is_cut
+from .distributed import is_cut
 
 
 class LambOptimizer(torch.optim.Optimizer):

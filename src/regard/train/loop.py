@@ -24,17 +24,15 @@ import torch
 from torch import nn
 
 from ..errors import BadConfig, Diverged, Interrupted, RunExists
+from ..machine import autocast, choose_precision
 from . import checkpoint as checkpoints
-from . import distributed, precision, sharding
-from ._rng import seed_all
-from ._signals import Signals
+from . import distributed
 from .config import TrainConfig
-from .log import Log
+from .launcher import Signals
+from .log import Log, Progress, TensorBoard, describe, progress_for, writer
 from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
-from .progress import Progress, describe, progress_for
-from .state import State, Window
-from .task import AfterStep, Rated, Task
-from .tensorboard import TensorBoard, writer
+from .state import State, Window, seed_all
+from .task import AfterStep, Objective, Rated
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 YOUNG = 20  # steps before the usual gradient norm is known
@@ -54,7 +52,7 @@ class Result:
     metrics: dict[str, float]  # of the chosen parameters
 
 
-def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Result:
+def fit(model: nn.Module, task: Objective, config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Result:
     """Train the model on the task; write model.safetensors, metrics.jsonl and state/ into the folder `out`.
 
     With `resume` it continues from the last checkpoint in `out`, or starts if there is none. On SIGINT and SIGTERM it finishes the step,
@@ -72,7 +70,7 @@ def fit(model: nn.Module, task: Task, config: TrainConfig, out: Path, *, resume:
 
 
 class _Loop:
-    def __init__(self, model: nn.Module, task: Task, config: TrainConfig, out: Path, signals: Signals, shown: Progress):
+    def __init__(self, model: nn.Module, task: Objective, config: TrainConfig, out: Path, signals: Signals, shown: Progress):
         self.model, self.task, self.config, self.out = model, task, config, out
         self.signals, self.shown = signals, shown
         self.first = distributed.rank() == 0
@@ -81,7 +79,7 @@ class _Loop:
         self.device = next(model.parameters()).device
         self.cut = config.sharding == "full" and distributed.world() > 1
         # the loss of the model, or of a sharded copy: then the model has parameters only during evaluations and at the end
-        objective = sharding.sharded(task, model) if self.cut else distributed.Objective(task, model)
+        objective = distributed.sharded(task, model) if self.cut else distributed.LossModule(task, model)
         self.objective: nn.Module = objective
         self.trained: nn.Module = objective.model
         self.state = State(self.trained, config, task.rates(self.trained) if isinstance(task, Rated) else None)
@@ -107,7 +105,7 @@ class _Loop:
             self.objective.compile(dynamic=True)
         self.objective = distributed.parallel(self.objective, self.config.accumulate)
         if self.first:
-            curves = [TensorBoard(self.out / "tensorboard", step)] if self.config.tensorboard else []
+            curves = TensorBoard(self.out / "tensorboard", step) if self.config.tensorboard else None
             self.log = Log(self.out / "metrics.jsonl", length, curves)
             for reason in found.skipped if found else ():
                 self.shown.say(f"skipped checkpoint: {reason}")
@@ -118,7 +116,7 @@ class _Loop:
 
     def _choose_precision(self) -> None:
         position = self.state.position
-        mine, message = precision.choose(self.config.precision, self.device, position.precision)
+        mine, message = choose_precision(self.config.precision, self.device, position.precision)
         all_can = distributed.sums([mine == "bfloat16"])[0] == distributed.world()  # two processes may have measured differently
         position.precision = "bfloat16" if all_can else "float32"
         if message:
@@ -128,7 +126,7 @@ class _Loop:
         self.model.train()
         self.trained.train()
         if self.cut:
-            sharding.empty(self.model)
+            distributed.empty(self.model)
         ended_by = ""
         while not (ended_by := self._ended()):
             self._epoch()
@@ -216,7 +214,7 @@ class _Loop:
         total, count, extra = self._gradients(group)
         position.step += 1
         position.tokens += count
-        gradients = [sharding.local(p.grad) for p in self.trained.parameters() if p.grad is not None]
+        gradients = [distributed.local(p.grad) for p in self.trained.parameters() if p.grad is not None]
         length = float(torch.nn.utils.get_total_norm(gradients))
         if self.cut:
             length = math.sqrt(distributed.sums([length * length], self.device)[0])
@@ -253,7 +251,7 @@ class _Loop:
             seed_all(self.config.seed, position.epoch, position.index + index)
             batch = self.task.batch(item)
             with distributed.adding(self.objective, now=n == len(mine) - 1):
-                with precision.autocast(position.precision, self.device):
+                with autocast(position.precision, self.device):
                     summed, loss = self.objective(batch)
                 (summed if counts else summed * 0).backward()
             total += counts * float(loss.total.detach())
@@ -318,13 +316,13 @@ class _Loop:
     def _with_parameters(self, parameters: Parameters | None) -> AbstractContextManager[None]:
         """Inside, the model has these parameters, or the current ones if None; if sharded, on rank 0 only."""
         if self.cut:
-            return sharding.filled(self.model, parameters or parameters_of(self.trained), keep=self.first)
+            return distributed.filled(self.model, parameters or parameters_of(self.trained), keep=self.first)
         return temporary_parameters(self.model, parameters if self.first else None)
 
     def _load(self, parameters: Parameters) -> None:
         """Load these parameters into the caller's model."""
         if self.cut:
-            sharding.fill(self.model, sharding.gathered(parameters))
+            distributed.fill(self.model, distributed.gathered(parameters))
         else:
             load_parameters(self.model, parameters)
 

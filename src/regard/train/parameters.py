@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Misfit
-from .sharding import alike
+from .distributed import alike
 
 Parameters = dict[str, Tensor]
 

@@ -1,20 +1,22 @@
-"""The state of a run, and how it goes into a checkpoint and back."""
+"""The state of a run, random generators included, and how it goes into a checkpoint and back."""
 
 from __future__ import annotations
 
+import hashlib
+import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..errors import BadConfig, BadFile, RegardError
-from ._rng import rng_state, set_rng_state
 from .checkpoint import Checkpoint
 from .config import TrainConfig
+from .distributed import alike, gathered
 from .optim import Rates
 from .parameters import Ema, Parameters, Ring, load_parameters, parameters_of
-from .sharding import alike, gathered
 
 
 @dataclass
@@ -128,3 +130,43 @@ def _unflat(optimizer: torch.optim.Optimizer, model: nn.Module, flat: dict[str, 
     numbers = {parameter: n for n, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state = {numbers[parameters[name]]: values for name, values in states.items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+# -- randomness ---------------------------------------------------------------------------------------------------------
+
+
+def seed_all(*key: int | str) -> None:
+    """Set PyTorch, NumPy and `random` from a key; similar keys give unrelated states."""
+    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    np.random.seed(int.from_bytes(digest[8:12], "little"))
+    random.seed(int.from_bytes(digest[12:20], "little"))
+
+
+def rng_state() -> dict[str, Any]:
+    """The state of the three generators."""
+    version, numbers, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "torch": bytes(torch.get_rng_state().tolist()).hex(),
+        "random": [version, list(numbers), gauss],
+        "numpy": [name, np.asarray(keys).tolist(), position, has_gauss, cached],
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = [bytes(one.tolist()).hex() for one in torch.cuda.get_rng_state_all()]
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Restore what `rng_state` returned."""
+    torch.set_rng_state(_bytes(state["torch"]))
+    version, numbers, gauss = state["random"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    if torch.cuda.is_available() and len(state.get("cuda", ())) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([_bytes(one) for one in state["cuda"]])
+
+
+def _bytes(text: str) -> torch.Tensor:
+    return torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)

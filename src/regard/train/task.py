@@ -57,7 +57,7 @@ class Metric:
         return old is None or (new > old if self.higher else new < old)
 
 
-class Task(Protocol):
+class Objective(Protocol):
     """Anything with these five members can be trained."""
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...patterns import Full, Pattern, Span, block_summary, is_static, spans
+from ...patterns import Full, Pattern, Span, block_summary, is_static, row_bounds, spans
 from .paths import forced
 
 ROWS = (128, 64, 32)  # query rows per tile, whichever makes the cheaper plan
@@ -242,12 +242,12 @@ def _summarize(plan: Plan, group: Group, rows: Span, keys: int, together: bool =
     """
     b = _indices(group.batch, plan.pattern.batch)[:, None, None, None]
     h = _indices(group.heads, plan.pattern.heads)[:, None, None]
-    i = Span(*((x + plan.start)[:, None] for x in rows))
-    some, every = plan.pattern.bounds(b, h, i, spans(keys, COLUMNS))
-    shape = (len(b), len(h), len(rows.first), -(-keys // COLUMNS))
-    some, every = some.expand(shape).flatten(0, 1), every.expand(shape).flatten(0, 1).all(0)
-    some = some.any(0) if together else some.all(0)
-    return (some.to(torch.int8) + (some & every).to(torch.int8)).cpu()
+    i, parts = Span(*(x + plan.start for x in rows)), []
+    for some, every in row_bounds(plan.pattern, b, h, i, spans(keys, COLUMNS)):
+        some, every = some.flatten(0, 1), every.flatten(0, 1).all(0)
+        some = some.any(0) if together else some.all(0)
+        parts.append((some.to(torch.int8) + (some & every).to(torch.int8)).cpu())
+    return torch.cat(parts)
 
 
 def _cut_tiles(plan: Plan, group: Group, rows: slice, blocks: Tensor, keys: int) -> Iterator[Tile]:

@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...patterns import Pattern
-from ..numerics import accumulation_dtype, no_autocast
+from ..numerics import accumulation_dtype, first_derivatives_only, no_autocast
 from .bias import Bias, Matrix
 from .plan import is_small, make_plan, whole_plan
 from .stack import Work, allocate, group_part, group_stacks, to_head_major, wants_gradient
@@ -119,7 +118,7 @@ class TiledPointwise(torch.autograd.Function):
         return out.to(q.dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     @no_autocast
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         work: PointwiseWork = ctx.work

@@ -15,10 +15,9 @@ from typing import Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...patterns import Causal, Full, Pattern, full, is_static
-from ..numerics import LOG2E
+from ..numerics import LOG2E, first_derivatives_only
 from ..random_masks import keep_mask
 from .bias import Bias, Matrix
 from .gpu import attend_on_gpu
@@ -194,7 +193,7 @@ class TiledSoftmax(torch.autograd.Function):
         return result, lse_BHL
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, d_out: Tensor | None, d_lse_BHL: Tensor | None) -> tuple[Tensor | None, ...]:
         work: SoftmaxWork = ctx.work
         q, k, v, sink, out, lse, *tensors = ctx.saved_tensors

@@ -28,7 +28,7 @@ from ...patterns import Pattern, full
 from ...train import Loss, Metric, TrainOptions, fit
 from ...train.parameters import load_parameters
 from .puzzles import IGNORE_INDEX, Puzzle
-from .training import short_training, training_metrics
+from .variants import short_training, training_metrics
 
 WIDTH, HEADS = 32, 2
 VALIDATION_SEED, TEST_SEED = 1_000_003, 1_000_033

@@ -1,0 +1,129 @@
+"""Commands that measure: compare, check, run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from .. import catalogue
+from ..attention import Attention
+from ..attention import find_mechanism as find_by_name
+from ..compare.options import CompareOptions
+from ..errors import BadConfig, UnknownName
+from ..machine import keep_memory
+from ._command import Command, check_writable, console, writable_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Command):
+    """What mechanisms cost on this machine, and from which length each beats exact attention.
+
+    As in:  regard compare
+            regard compare linear local performer --lengths 512 2048 8192 --width 512 --heads 8 --plot cost.png
+    """
+
+    mechanisms: Positional[tuple[str, ...]] = ()
+    """Names from `regard list`; all if none is given."""
+    options: CompareOptions = field(default_factory=CompareOptions)
+    json: Path | None = None
+    """Write everything to this file; - for standard output, without tables."""
+    plot: Path | None = None
+    """Draw time against length into this .png."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def run(self) -> None:
+        from ..compare import compare
+
+        for path, suffix, option in ((self.plot, ".png", "--plot"), (self.json, "", "--json")):
+            check_writable(path, option, suffix)  # before minutes are spent
+        found = compare(self.mechanisms or None, self.options, progress=not self.quiet)
+        if self.plot is not None:
+            found.plot(self.plot)
+        if self.json == Path("-"):
+            print(found.to_json())
+            return
+        if self.json is not None:
+            self.json.write_text(found.to_json() + "\n", encoding="utf-8")
+        out = console(width=200)
+        out.print(f"{found.machine}; {found.seconds:.0f} s\n", highlight=False, markup=False)
+        out.print(found.table(), "")
+        if len(found.options.lengths) > 1:
+            out.print(found.by_length("train"), "")
+        if found.noise > 0.25:
+            print(f"Repeats differ by {found.noise:.0%}: something else is running, so small differences mean nothing.\n")
+        for line in found.refusals():
+            out.print(line, highlight=False, markup=False)
+        for path in (self.json, self.plot):
+            if path is not None:
+                print(f"wrote {path}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Command):
+    """Run every check of the contract on a mechanism. Exit code 1 if one fails.
+
+    As in:  regard check my_module:MyAttention
+            regard check linear --only law memory
+    """
+
+    mechanism: Positional[str]
+    """module:Class, with the module importable from the current directory, or a name from `regard list`."""
+    only: tuple[str, ...] = ()
+    """Run these checks only; all by default."""
+
+    def run(self) -> None:
+        from ..testing import run_checks
+
+        failed = 0
+        for result in run_checks(find_mechanism(self.mechanism), self.only or None):
+            print(result, flush=True)
+            failed += result.outcome == "failed"
+        print(f"{failed} failed" if failed else "All checks passed")
+        if failed:
+            raise SystemExit(1)
+
+
+def find_mechanism(name: str) -> type[Attention]:
+    """The class called `module:Class`, or a mechanism by its name."""
+    module, colon, class_name = name.partition(":")
+    if not colon:
+        return find_by_name(name)
+    sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), class_name)
+    except (ImportError, AttributeError) as error:
+        raise BadConfig(f"{name}: {error}; expected module:Class, importable from the current directory") from error
+    finally:
+        sys.path.remove("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Command):
+    """Reproduce a paper's claim beside the ablation that must lose, and write a report.
+
+    As in:  regard run memory2020
+            regard run complexity2017 --out results --seeds 0 1
+    """
+
+    name: Positional[str]
+    """Name from `regard list recipes`."""
+    out: Path | None = None
+    """Folder for results.json and report.html; runs/NAME if not given."""
+    seeds: tuple[int, ...] = ()
+    """Random seeds; the recipe's own if not given."""
+
+    def run(self) -> None:
+        from .. import recipes
+
+        known = catalogue.recipes()
+        if self.name not in known:
+            raise UnknownName("recipe", self.name, known)
+        keep_memory()
+        outcome = recipes.run(known[self.name], writable_folder(self.out or Path("runs") / self.name), self.seeds or None)
+        verdict = "All claims hold" if outcome.held else "Not all claims hold"
+        print(f"{verdict}; {outcome.seconds:.0f} s. wrote {outcome.out / 'report.html'}")
