@@ -92,7 +92,7 @@ def test_deferred_maps_are_the_same_without_keeping_them(mechanism: type[Attenti
     with torch.no_grad(), capture(model) as exact:
         torch.manual_seed(1)
         model(x)
-    with torch.no_grad(), keep_inputs(defer_above=0), capture(model) as kept:
+    with torch.no_grad(), keep_inputs(above=0), capture(model) as kept:
         torch.manual_seed(1)
         model(x)
     for a, b in zip(exact.all, kept.all, strict=True):

@@ -9,7 +9,8 @@
 | `word_numbers` | which sub-word tokens belong to the same word |
 """
 
-from ._capture import Indices, Layers, capture, keep_inputs
+from ._capture import Indices, Layers, capture
+from .inputs import keep_inputs
 from .layouts import Graph, Grid, Sequence, Tree
 from .maps import Map, Maps
 from .token_labels import word_numbers

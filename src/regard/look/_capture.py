@@ -15,7 +15,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -29,7 +28,8 @@ from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, 
 from ..layers import Mixer
 from ..layers.reversible import RngSnapshot
 from ..patterns import Pattern
-from .maps import Inputs, Map, Maps
+from .inputs import Inputs, defer_above
+from .maps import Map, Maps
 from .token_labels import Labels, lines
 
 Indices = int | Iterable[int] | slice | None
@@ -37,24 +37,7 @@ Layers = str | int | Callable[[str], bool] | Iterable[str | int] | None
 
 CHUNK = 64 * 2**20  # bytes of working memory, besides q, k and the maps
 LIMIT = 2 * 2**30  # bytes of all maps together
-DEFER = 2**22  # weights of a map, 16 MiB as float32
 COPIES = 6  # of a chunk in memory at once: scores, exponentials, quotients, masks; measured for softmax: 4.5
-
-_defer_above: ContextVar[int | None] = ContextVar("defer_above", default=None)
-
-
-@contextmanager
-def keep_inputs(defer_above: int = DEFER) -> Iterator[None]:
-    """Inside, every capture also keeps the q and k of each call (`Map.inputs`), for the explorer.
-
-    Of maps with more than `defer_above` weights it keeps only these: `Map.read` computes rows when they are needed, so that a long text
-    opens at once and memory stays bounded by the limit of the capture.
-    """
-    token = _defer_above.set(defer_above)
-    try:
-        yield
-    finally:
-        _defer_above.reset(token)
 
 
 @contextmanager
@@ -140,7 +123,7 @@ class _Recorder:
         if tokens is not None:
             self.longest = len(tokens) if all(isinstance(word, str) for word in tokens) else max(map(len, tokens), default=0)
         self.labelled = False
-        self.defer_above = _defer_above.get()
+        self.defer_above = defer_above.get()
         self.value_norms: dict[str, Tensor] = {}
         self.run = -1
         self.order: dict[str, int] = {}  # of first call

@@ -13,35 +13,12 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from ..attention import Observation
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
-from ..layers.reversible import RngSnapshot
+from .inputs import Inputs
 from .layouts import Layout, Sequence
 from .token_labels import Labels, Words, batch_labels, join_pieces, lines
 
 MEAN = -1  # in `heads`: the mean of several
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """What a call computed its weights from, kept inside `keep_inputs`: any rows can be computed later."""
-
-    observed: Observation = field(repr=False)
-    rng: RngSnapshot = field(repr=False)
-    rows: tuple[int, ...]  # queries of the call that the map has
-    value_norms_BHM: Tensor | None = field(default=None, repr=False)  # ‖W_o v_j‖ per head
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that q and k take."""
-        return self.observed.q_BLHK.nbytes + self.observed.k_BMHK.nbytes
-
-    @torch.no_grad()
-    def weights(self, first: int, last: int, heads: tuple[int, ...]) -> Tensor:
-        """weights_BHLM of the map's rows from `first` up to, not including, `last`."""
-        with self.rng.replayed(), torch.autocast(self.observed.q_BLHK.device.type, enabled=False):
-            rows = torch.tensor(self.rows[first:last], dtype=torch.long, device=self.observed.q_BLHK.device)
-            return self.observed.weights(rows)[:, list(heads)].float().cpu()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
