@@ -197,3 +197,13 @@ def test_the_widget_mounts_from_its_module_alone(browser, captured, tmp_path):
     assert browser.errors == []
     bundle, _ = captured._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle and "data:image/png" in bundle["text/html"]
+
+
+def test_captures_named_after_steps_become_a_slider(browser, captured, tmp_path):
+    other = Maps([m.head(0) for m in captured.all])
+    show(browser, captured.save_html(tmp_path / "steps.html", title="100", others={"200": other}).as_uri(), "view=compare")
+    browser.wait("document.querySelector('input[type=range]')")
+    browser.run("(slider => { slider.value = 1; slider.dispatchEvent(new Event('input')); })(document.querySelector('input[type=range]'))")
+    browser.wait("document.querySelector('.rx-slider').textContent === 'Step 200'")
+    assert browser.run(f"{EXPLORER}.capture().maps[0].heads.length") == 1
+    assert browser.errors == []
