@@ -17,6 +17,7 @@ used while it trains, and after it was stopped.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import threading
@@ -427,3 +428,16 @@ def _is_ours(folder: Path) -> bool:
         return "format_version" in read_json(folder)
     except BadFile:
         return (folder / METRICS).exists() or (folder / "state").exists()
+
+
+def checkpoints(folder: Path | str) -> list[int]:
+    """The steps of which a run still has checkpoints, in order."""
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in Path(folder, "state").glob(f"step-*[0-9]/{PARAMETERS}"))
+
+
+def load_checkpoint(run: Run[Kind], step: int) -> Kind:
+    """A copy of the model with its parameters at this step."""
+    path = run.folder / "state" / f"step-{step:08d}" / PARAMETERS
+    model = copy.deepcopy(run.model)
+    load_parameters(model, read_parameters(path), str(path))
+    return model.eval()

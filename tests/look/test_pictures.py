@@ -51,9 +51,9 @@ def test_png_of_each_layout(maps, tmp_path, layout):
 
 
 def test_nodes_of_a_graph_in_pieces_do_not_overlap():
-    from regard.look.pictures import _spring_layout
+    from regard.look.pictures import spring_layout
 
-    point = torch.tensor(_spring_layout(13, ((0, 0), (1, 0), (6, 2), (2, 6), (3, 4), (5, 12))))
+    point = torch.tensor(spring_layout(13, ((0, 0), (1, 0), (6, 2), (2, 6), (3, 4), (5, 12))))
     assert torch.pdist(point).min() > 0.1 * (point.amax(0) - point.amin(0)).max()
 
 

@@ -106,7 +106,7 @@ def check_writable(path: Path | None, option: str, suffix: str = "") -> None:
     if path is None or path == Path("-"):
         return
     if suffix and path.suffix.lower() != suffix:
-        raise NotSupported(f"{option} {path}: the picture is a PNG file, so the name must end in {suffix}")
+        raise NotSupported(f"{option} {path}: the name must end in {suffix}")
     writable_folder(path.parent)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise NotSupported(f"cannot write to {path}; choose another file")

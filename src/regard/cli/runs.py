@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 from tyro.conf import Positional
 
 from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
-from ..look import Layers, Maps, save_curves
+from ..look import Layers, Maps, keep_inputs, save_curves
 from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
 from ..tasks import NoOptions, Prediction, Task, attention_maps, evaluate, find_task, predict, score_outputs
@@ -234,23 +234,30 @@ def arriving(lines: Iterator[str], at_most: int = 64) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Look(RunCommand[TaskOptions]):
-    """Show which tokens a run attends to while it reads a text.
+    """Show which tokens a run attends to while it reads a text: in the browser, or here as heat maps.
 
-    Of a translator: also while it writes. Heat maps in the terminal, and as a PNG file.
+    Of a translator: also while it writes. Without a text, a page opens in the browser.
 
-    As in:  regard look runs/numbers "twenty-one" --png map.png
-            regard look runs/book "Once upon a time" --layer 0 --head 2
+    As in:  regard look runs/numbers
+            regard look runs/numbers "twenty-one" --html map.html
+            regard look runs/book "Once upon a time" --layer 0 --head 2 --png map.png
     """
 
     task_options = "LookOptions"
-    text: Positional[str]
-    """What to read or to translate (a tab between the two texts of a pair)."""
+    text: Positional[str | None] = None
+    """What to read or to translate (a tab between the two texts of a pair); the explorer opens in the browser if not given."""
     layer: str | None = None
     """Number or name, * for any part of it; if not given, the alignment of a translator, else the last layer here and all in the picture."""
     head: int | None = None
     """Number; if not given, the mean of all heads here, and all of them in the picture."""
     png: Path | None = None
     """Also write the picture to this file."""
+    html: Path | None = None
+    """Write the explorer to this file, which opens without a server or a network; all layers unless --layer is given."""
+    port: int = 0
+    """Port of the explorer without a text; 0: a free one."""
+    no_browser: bool = False
+    """Print the address of the explorer and do not open a browser."""
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> None:
@@ -262,18 +269,31 @@ class Look(RunCommand[TaskOptions]):
         if interop.is_imported(config):
             return super().main(arguments)
         command = parse(cls[NoOptions], arguments, f"regard look {folder}")  # type: ignore[index]
+        if command.text is None:
+            raise NotSupported(
+                f"{folder}: the explorer runs models that regard imports; of this one it shows a text: regard look {folder} TEXT --html look.html"
+            )
         command.show(lambda layers: interop.text_maps(folder, command.text, layers))
 
     def use(self, run: Run[Any]) -> None:
-        self.show(
-            lambda layers: attention_maps(run, self.text, "*" if layers is None and self.head is not None else layers, None, self.task)
-        )
+        if self.text is None:
+            from ..serve import explore
+
+            return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)
+        text = self.text
+        everything = self.head is not None or self.html is not None
+        self.show(lambda layers: attention_maps(run, text, "*" if layers is None and everything else layers, None, self.task))
 
     def show(self, read: Callable[[Layers], tuple[str, Maps]]) -> None:
         check_writable(self.png, "--png", ".png")
-        text, maps = read(int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer)
+        check_writable(self.html, "--html", ".html")
+        with keep_inputs() if self.html is not None else nullcontext():
+            text, maps = read(int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer)
         if text:
             print(text)
+        if self.html is not None:
+            print(f"wrote {maps.save_html(self.html, title=self.folder.resolve().name, text=self.text or '')}")
+            return
         for name in maps.layers if self.layer is not None else maps.layers[-1:]:
             maps.show(name, self.head)
         if self.png is not None:

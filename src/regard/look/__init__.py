@@ -3,6 +3,7 @@
 | name | what it is |
 |---|---|
 | `capture` | `with capture(model) as maps:` keeps the weights of every attention call inside; outputs stay bit for bit the same |
+| `keep_inputs` | inside it, captures keep q and k, from which the explorer computes long maps piece by piece |
 | `Maps`, `Map` | the weights by layer and call, with labels: entropy, distance, rollout, sub-words merged; save, load, pictures |
 | `Sequence`, `Grid`, `Tree`, `Graph` | the layout of the keys |
 | `word_numbers` | which sub-word tokens belong to the same word |
@@ -11,6 +12,7 @@
 
 from ._capture import Indices, Layers, capture
 from .curves import save_curves
+from .inputs import keep_inputs
 from .layouts import Graph, Grid, Sequence, Tree
 from .maps import Map, Maps
 from .token_labels import word_numbers

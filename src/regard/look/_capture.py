@@ -28,6 +28,7 @@ from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, 
 from ..layers import Mixer
 from ..layers.reversible import RngSnapshot
 from ..patterns import Pattern
+from .inputs import Inputs, defer_above
 from .maps import Map, Maps
 from .token_labels import Labels, lines
 
@@ -78,6 +79,9 @@ def capture(
         raise CaptureNotSupported(f"{type(model).__name__} holds no attention layer and no Mixer, so there are no weights to capture")
     settings = (_layer_filter(layers, list(known or modules)), heads, rows, tokens, dtype, chunk, limit)
     recorder = _Recorder(known, *settings) if known else ModuleRecorder(modules, layers is not None, *settings)
+    if known:
+        inside = {id(child): part for part in model.modules() for child in part.children()}
+        recorder.parents = {name: inside[id(module)] for name, module in known.items() if id(module) in inside}
     with ExitStack() as undo:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import takes seconds
             undo.enter_context(torch.compiler.set_stance("force_eager"))
@@ -111,6 +115,7 @@ class _Recorder:
         limit: int,
     ):
         self.known, self.wanted, self.tokens = known, wanted, tokens
+        self.parents: dict[str, nn.Module] = {}  # of the mechanisms
         self.heads, self.rows = _as_tuple(heads), _as_tuple(rows)
         self.dtype, self.chunk, self.limit = dtype, chunk, limit
         self.maps = Maps(idle=known)
@@ -118,6 +123,8 @@ class _Recorder:
         if tokens is not None:
             self.longest = len(tokens) if all(isinstance(word, str) for word in tokens) else max(map(len, tokens), default=0)
         self.labelled = False
+        self.defer_above = defer_above.get()
+        self.value_norms: dict[str, Tensor] = {}
         self.run = -1
         self.order: dict[str, int] = {}  # of first call
         self.calls: dict[str, int] = {}
@@ -144,6 +151,8 @@ class _Recorder:
                         f"{name}: the keys of earlier steps are gone, so this step has no weights to capture: {error}"
                     ) from error
             self.rng[name] = RngSnapshot(layer)
+            if self.defer_above is not None and isinstance(layer, Attention):
+                self.value_norms[name] = self._value_norms(name, _arguments(layer, args, kwargs)["v_BMHV"])
 
         prepare._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled inside the capture: break, do not trace
         return prepare
@@ -182,7 +191,17 @@ class _Recorder:
         columns = tuple(range(call.keys)) if cache is None else tuple(cache.columns().tolist())
         heads = _select(self.heads, observed.q_BLHK.shape[2], "heads", name)
         rows = _select(self.rows, L, "rows", name)
-        weights_BHLM = self._weights(name, observed, heads, rows, rng)
+        inputs, deferred = self._inputs(name, observed, rows, rng), False
+        if inputs is not None and self.defer_above is not None and observed.rows_cheap:
+            deferred = len(observed.q_BLHK) * len(heads) * len(rows) * call.keys > self.defer_above
+        if deferred:
+            assert inputs is not None
+            ends = torch.cat([inputs.weights(n, n + 1, heads) for n in {0, len(rows) - 1}], 2)
+            normalised = _normalised(ends, observed.q_BLHK.dtype)
+            weights_BHLM = torch.full((), torch.nan).expand(len(observed.q_BLHK), len(heads), len(rows), call.keys)
+        else:
+            weights_BHLM = self._weights(name, observed, heads, rows, rng)
+            normalised = _normalised(weights_BHLM, observed.q_BLHK.dtype)
         return self._new_map(
             name,
             observed.attention.facts.name,
@@ -191,10 +210,35 @@ class _Recorder:
             columns=columns,
             queries=before + L,
             weights_BHLM=weights_BHLM,
-            normalised=_normalised(weights_BHLM, observed.q_BLHK.dtype),
+            normalised=normalised,
             pattern=str(observed.pattern),
+            inputs=inputs,
+            deferred=deferred,
             stream=None if cache is None else self._stream(cache),
         )
+
+    def _inputs(self, name: str, observed: Observation, rows: tuple[int, ...], rng: RngSnapshot) -> Inputs | None:
+        if self.defer_above is None or observed.call.cache is not None:  # a cache moves on, so its steps are computed now
+            return None
+        inputs = Inputs(observed, rng, rows, self.value_norms.pop(name, None))
+        if self.maps.nbytes + inputs.nbytes > self.limit:
+            raise CaptureNotSupported(
+                f"{name}: its queries and keys take {_mib(inputs.nbytes)}, besides {_mib(self.maps.nbytes)} already recorded: more than the "
+                f"limit of {_mib(self.limit)}; use a shorter text, or fewer layers"
+            )
+        return inputs
+
+    @torch.no_grad()
+    def _value_norms(self, name: str, v_BMHV: Tensor) -> Tensor:
+        """value_norms_BHM: how long each value is after the output projection, if there is one; else as it is."""
+        parent = self.parents.get(name)
+        groups, out = v_BMHV.shape[2], getattr(parent, "out", None)
+        heads = getattr(parent, "heads", groups)
+        v_BHMV = v_BMHV.detach().float().transpose(1, 2)
+        if not isinstance(out, nn.Linear) or out.in_features != heads * v_BHMV.shape[-1] or heads % groups:
+            return v_BHMV.norm(dim=-1)
+        parts_VD = out.weight.float().T.chunk(heads)  # head by head: all together are as large as the layer's input times heads
+        return torch.stack([(v_BHMV[:, h * groups // heads] @ part_VD).norm(dim=-1) for h, part_VD in enumerate(parts_VD)], 1)
 
     @torch.no_grad()
     def _mixer_map(self, name: str, mixer: Mixer, x_BLD: Tensor, pattern: Pattern) -> Map:

@@ -28,13 +28,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadFile, MissingFile, RegardError
+from ..errors import BadFile, CaptureNotSupported, MissingFile, RegardError
 from .layouts import from_json, to_json
 from .maps import Map, Maps
 
 VERSION = 1
 _BROKEN = (OSError, ValueError, TypeError, AttributeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, struct.error)
-_SHARED = {name: kind for name, kind in get_type_hints(Map).items() if name not in ("weights_BHLM", "layout")}  # as they are, in JSON
+_SHARED = {
+    name: kind for name, kind in get_type_hints(Map).items() if name not in ("weights_BHLM", "layout", "inputs", "deferred")
+}  # as they are, in JSON
 _FIELDS = [(name, kind, None) if name == "stream" else (name, kind) for name, kind in _SHARED.items()]
 _Entry: Any = msgspec.defstruct("_Entry", [("tensor", str), *_FIELDS, ("layout", dict[str, Any])], kw_only=True)  # one map, as JSON
 
@@ -42,6 +44,10 @@ _Entry: Any = msgspec.defstruct("_Entry", [("tensor", str), *_FIELDS, ("layout",
 def save(maps: Maps, path: str | Path) -> Path:
     """Write the format that the suffix names."""
     path = _check_suffix(path)
+    if any(m.deferred for m in maps.all):
+        raise CaptureNotSupported(
+            "maps this long are computed as they are read, not kept; capture fewer rows, without keep_inputs, to save them"
+        )
     arrays = {str(n): m.weights_BHLM.contiguous() for n, m in enumerate(maps.all)}
     description = {"format": "regard.maps", "format_version": VERSION, "maps": [_to_json(n, m) for n, m in enumerate(maps.all)]}
     text = json.dumps(description, ensure_ascii=False)

@@ -13,7 +13,8 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from ..errors import CaptureNotSupported, ShapeError, UnknownName
+from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
+from .inputs import Inputs
 from .layouts import Layout, Sequence
 from .token_labels import Labels, Words, batch_labels, join_pieces, lines
 
@@ -43,6 +44,8 @@ class Map:
     query_labels: Labels = field(default=(), repr=False)
     key_labels: Labels = field(default=(), repr=False)
     layout: Layout = field(default_factory=Sequence)
+    inputs: Inputs | None = field(default=None, repr=False)
+    deferred: bool = False  # weights_BHLM is a placeholder of NaN without memory; `read` computes rows from `inputs`
 
     def __post_init__(self) -> None:
         shape, expected = tuple(self.weights_BHLM.shape), (len(self.heads), len(self.rows), len(self.columns))
@@ -64,12 +67,19 @@ class Map:
     @property
     def signed(self) -> bool:
         """Whether some weights are negative."""
-        return bool(self.weights_BHLM.numel()) and bool(self.weights_BHLM.amin() < 0)
+        return not self.deferred and bool(self.weights_BHLM.numel()) and bool(self.weights_BHLM.amin() < 0)
 
     @property
     def square(self) -> bool:
         """Whether all positions are rows and columns: a complete self-attention."""
         return self.rows == self.columns == tuple(range(self.queries))
+
+    def read(self, first: int, last: int, batch: int = 0) -> Tensor:
+        """weights_HLM of the rows from `first` up to, not including, `last`, as float32; computed now if they were deferred."""
+        if self.deferred:
+            assert self.inputs is not None
+            return self.inputs.weights(first, last, self.heads)[batch]
+        return self.weights_BHLM[batch, :, first:last].float()
 
     def labels(self, batch: int = 0) -> tuple[list[str], list[str]]:
         """The labels of rows and columns; positions where there are none."""
@@ -78,11 +88,15 @@ class Map:
     def head(self, head: int | None = None) -> Map:
         """One head; the mean of all for None."""
         if head is None:
-            return self if len(self.heads) == 1 else replace(self, heads=(MEAN,), weights_BHLM=self.weights_BHLM.mean(1, keepdim=True))
+            return (
+                self
+                if len(self.heads) == 1
+                else replace(self, heads=(MEAN,), weights_BHLM=self.weights_BHLM.mean(1, keepdim=True), inputs=None)
+            )
         if head not in self.heads:
             raise UnknownName("head of " + self.layer, str(head), map(str, self.heads))
         at = self.heads.index(head)
-        return replace(self, heads=(head,), weights_BHLM=self.weights_BHLM[:, at : at + 1])
+        return replace(self, heads=(head,), weights_BHLM=self.weights_BHLM[:, at : at + 1], inputs=None)
 
     # -- statistics -----------------------------------------------------------------------------------------------
 
@@ -148,6 +162,7 @@ class Map:
             query_labels=tuple(join_pieces(line, of_row, rows) for line in self.query_labels),
             key_labels=tuple(join_pieces(line, of_column, columns) for line in self.key_labels),
             layout=Sequence(),
+            inputs=None,
         )
 
     def _repr_png_(self) -> bytes:
@@ -175,8 +190,8 @@ class Maps(Mapping[str, list[Map]]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the weights take."""
-        return sum(m.weights_BHLM.nbytes for m in self.all)
+        """Bytes that the weights take, or what they are computed from."""
+        return sum((0 if m.deferred else m.weights_BHLM.nbytes) + (0 if m.inputs is None else m.inputs.nbytes) for m in self.all)
 
     def __getitem__(self, layer: str) -> list[Map]:
         self._check_layer(layer)
@@ -230,6 +245,7 @@ class Maps(Mapping[str, list[Map]]):
             normalised=all(m.normalised for m in calls),
             query_labels=_join_query_labels(calls),
             key_labels=last.key_labels if last.columns == tuple(range(keys)) else _gather_key_labels(calls, keys),
+            inputs=None,
         )
 
     def _calls(self, layer: str, stream: int | None) -> list[Map]:
@@ -341,6 +357,18 @@ class Maps(Mapping[str, list[Map]]):
         Path(path).write_bytes(png(figure_of([m if head is None else m.head(head) for m in chosen], batch, query, image)))
         return Path(path)
 
+    def save_html(
+        self, path: str | Path, title: str = "", text: str = "", batch: int = 0, others: Mapping[str, Maps] | None = None
+    ) -> Path:
+        """Write the explorer with these maps as one HTML file that opens without a server or a network.
+
+        `others`, by name, can be compared with them; named after numbers of steps, they become a slider over training.
+        """
+        from .explorer import record
+        from .html import save_html
+
+        return save_html(record(self, title, text, batch, others), path, title)
+
     def show(
         self, layer: str | None = None, head: int | None = None, batch: int = 0, call: int | None = None, file: TextIO | None = None
     ) -> None:
@@ -348,6 +376,22 @@ class Maps(Mapping[str, list[Map]]):
         from .terminal import to_text
 
         print(to_text(self.view(layer, call).head(head), batch), file=sys.stdout if file is None else file)
+
+    def widget(self, title: str = "", batch: int = 0) -> Any:
+        """The explorer as a notebook widget (extra `[notebook]`). Where it is installed, maps display themselves as one."""
+        from .widget import widget
+
+        return widget(self, title, batch)
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]] | dict[str, Any]:
+        """What a notebook shows: the widget if it can be made, always with the static picture as fall-back."""
+        fallback: dict[str, Any] = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        try:
+            shown = self.widget()._repr_mimebundle_(**options)
+        except RegardError:  # not installed, nothing captured, or too large for a page
+            return fallback
+        data, metadata = shown if isinstance(shown, tuple) else (shown or {}, {})
+        return {**fallback, **{kind: value for kind, value in data.items() if kind != "text/plain"}}, metadata
 
     def _repr_png_(self) -> bytes | None:
         from .pictures import figure_of, png

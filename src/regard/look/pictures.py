@@ -149,7 +149,7 @@ def draw_graph(m: Map, batch: int = 0) -> Figure:
     assert isinstance(m.layout, Graph)
     weights, edges = head_matrix(m, batch), m.layout.edges
     nodes = max(m.keys, m.queries)
-    point = _spring_layout(nodes, edges)
+    point = spring_layout(nodes, edges)
     _, keys = m.labels(batch)
     figure = _figure(6.4, 5.6)
     axis = figure.subplots()
@@ -332,7 +332,7 @@ def _missing(file: str, characters: set[str]) -> set[str]:
     return {c for c in characters if not font.get_char_index(ord(c))}
 
 
-def _spring_layout(nodes: int, edges: tuple[tuple[int, int], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def spring_layout(nodes: int, edges: tuple[tuple[int, int], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Positions of the nodes: starting on a circle, edges attract and all pairs repel (Fruchterman & Reingold 1991)."""
     angle = 2 * np.pi * np.arange(nodes) / max(nodes, 1)
     point = np.stack([np.cos(angle), np.sin(angle)], 1)

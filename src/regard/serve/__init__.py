@@ -8,8 +8,8 @@
 | `POST /v1/attention` | completes one prompt, and returns the attention weights of its layers |
 | `GET /v1/models` | the model served |
 | `GET /metrics` | metrics in Prometheus' text format |
+| `GET /` | the explorer, as a playground of the model; `serve.explorer` has its routes |
 | `GET /health` | whether the server is alive; needs no API key |
-| `GET /` | a page that says so; needs no API key |
 
 Routes validate, submit and stream; one thread owns the model and decodes all completions together (`decode.Engine`).
 """
@@ -19,12 +19,14 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..data import Tokenizer
 from ..decode import EngineOptions, PromptEncoder, build_engine, quantize
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
 from ..models import LanguageModel, TextEncoder
+from ..runs import Run
 
 
 def serve(
@@ -45,13 +47,7 @@ def serve(
     `key` is the API key that clients must send; without one the server accepts requests from this machine only. Web pages may use it if
     their origin is one of `cors`. `access_log` prints a line per request to standard error.
     """
-    try:
-        import jinja2
-        import prometheus_client
-        import starlette
-        import uvicorn
-    except ImportError as missing:
-        raise NotSupported(f"serving needs {missing.name}, which is not installed: pip install 'regard[serve]'") from missing
+    _check_installed()
     from .access import check_origins
     from .app import Service
     from .connections import Timeouts
@@ -75,8 +71,26 @@ def serve(
     bound = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
     access = "with an API key" if key else "no API key, this machine only"
-    print(f"{name} at {url}/v1; context of {service.limits.context_length} tokens, {access}", flush=True)
+    print(f"{name} at {url}/v1, page at {url}/; context of {service.limits.context_length} tokens, {access}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn has handled it by then; the process exits with 0
     with contextlib.suppress(KeyboardInterrupt):
         build_server(service, key, cors=cors, access_log=access_log).run([bound])
     print("stopped", flush=True)
+
+
+def explore(run: Run[Any], name: str, *, port: int = 0, browser: bool = True) -> None:
+    """Serve the explorer of a run of any task on this machine, and open it in the browser, until Ctrl-C."""
+    _check_installed()
+    from .local import run_explorer
+
+    run_explorer(run, name, port, browser)
+
+
+def _check_installed() -> None:
+    try:
+        import jinja2
+        import prometheus_client
+        import starlette
+        import uvicorn
+    except ImportError as missing:
+        raise NotSupported(f"serving needs {missing.name}, which is not installed: pip install 'regard[serve]'") from missing

@@ -130,7 +130,7 @@ class AccessMiddleware:
         if self._key is None:
             if not _is_local(headers.get(b"host", b"").decode("latin-1")):
                 raise ApiError("without an API key only requests to localhost are answered", status=403, code="wrong_host")
-        elif scope["path"] not in PUBLIC and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
+        elif not is_public(scope["path"]) and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
             raise ApiError(
                 "missing or wrong API key; expected the header Authorization: Bearer KEY",
                 status=401,
@@ -153,6 +153,11 @@ class AccessMiddleware:
         path = quote(scope["path"])  # a path may contain line breaks
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         print(f"{stamp} {client} {scope['method']} {path} {status} {seconds:.3f} s", file=sys.stderr, flush=True)
+
+
+def is_public(path: str) -> bool:
+    """Whether it needs no API key: the page holds nothing secret."""
+    return path in PUBLIC or path.startswith("/static/")
 
 
 def _preflight() -> Response:

@@ -23,6 +23,8 @@ from ..look import capture
 from . import schemas
 from .chat import ChatTemplate
 from .connections import Timeouts
+from .explorer import Explorer
+from .playground import Playground
 from .responses import ApiError, ChatResponse, CompletionResponse, token_text, usage
 from .schemas import AttentionRequest, ChatRequest, CompletionRequest
 from .service import ModelService, json_response
@@ -42,6 +44,10 @@ class Service(ModelService):
         self.engine, self.encoder = engine, encoder
         self.template = ChatTemplate(encoder)
         self.token_texts: dict[int, str] = {}  # grows to the size of the vocabulary at most
+        self.explorer = Explorer(Playground.of_language_model(engine.model, encoder.tokenizer), name, self.worker.call, self.bodies.read)
+
+    def page_routes(self) -> list[Route]:
+        return self.explorer.routes()
 
     def routes(self) -> list[Route]:
         return [

@@ -58,9 +58,12 @@ class ModelService:
         )
         self.created = int(time.time())
 
+    def page_routes(self) -> list[Route]:
+        return [Route("/", self.home)]
+
     def routes(self) -> list[Route]:
         return [
-            Route("/", self.home),
+            *self.page_routes(),
             Route("/health", self.health),
             Route("/metrics", self.metrics_text),
             Route("/v1/models", self.models),
@@ -78,17 +81,7 @@ class ModelService:
             yield
             await self.worker.stop()
 
-        async def http_error(request: HttpRequest, error: Exception) -> Response:
-            assert isinstance(error, HTTPException)
-            message, code = {
-                404: (f"no such path; there are {', '.join(describe(routes))}", "not_found"),
-                405: ("this path does not accept this method", "method_not_allowed"),
-            }.get(error.status_code, (error.detail, None))
-            return ApiError(message, status=error.status_code, code=code, headers=error.headers).response()
-
-        handlers: Any = {ApiError: _api_error, HTTPException: http_error, Exception: _unexpected_error}
-        app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-        return AccessMiddleware(app, Access(key, cors, access_log), self.metrics, {route.path for route in routes})
+        return build_app(routes, lifespan, Access(key, cors, access_log), self.metrics)
 
     # -- routes --------------------------------------------------------------------------------------------------------
 
@@ -144,6 +137,22 @@ class ModelService:
         for ids, _ in encoded:
             schemas.check_length("input", len(ids), self.limits)
         return encoded
+
+
+def build_app(routes: list[Route], lifespan: Any, access: Access, metrics: Metrics) -> ASGIApp:
+    """The application of some routes, with errors in one form and access checked."""
+
+    async def http_error(request: HttpRequest, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message, code = {
+            404: (f"no such path; there are {', '.join(describe(routes))}", "not_found"),
+            405: ("this path does not accept this method", "method_not_allowed"),
+        }.get(error.status_code, (error.detail, None))
+        return ApiError(message, status=error.status_code, code=code, headers=error.headers).response()
+
+    handlers: Any = {ApiError: _api_error, HTTPException: http_error, Exception: _unexpected_error}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    return AccessMiddleware(app, access, metrics, {route.path for route in routes})
 
 
 async def json_response(body: Callable[[], dict[str, Any]]) -> Response:

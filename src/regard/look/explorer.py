@@ -1,0 +1,280 @@
+"""What the explorer page reads: a JSON header, and binary pieces by key. docs/explorer.md describes the format.
+
+    >>> recording = Recording(maps, title="runs/numbers", text="twenty-one")
+    >>> recording.header()["maps"][0]["name"]
+    >>> recording.piece("tile/0/0/0/0/0")
+
+| key | bytes |
+|---|---|
+| `statistics/MAP` | JSON: entropy, distance, sink, low, high; a number per head |
+| `tile/MAP/HEAD/LEVEL/I/J` | float32 low and high, then uint8 cells |
+| `allowed/MAP/HEAD/LEVEL/I/J` | the same for the pattern: 255 where a pair is allowed |
+| `values/MAP/HEAD/FIRST/LAST` | float32: exact rows |
+| `column/MAP/HEAD/J` | float32: one exact column |
+| `maxima/MAP/HEAD` | float32: the largest magnitude of each row |
+| `queries/MAP/HEAD`, `keys/MAP/HEAD` | float32: the vectors of which dot products are taken |
+| `norms/MAP/HEAD` | float32: the norm of each value after the output projection |
+| `bias/MAP/HEAD/I` | float32: what was added to the scores of one query |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
+from .layouts import Graph, to_json
+from .maps import MEAN, Map, Maps
+from .tiles import TILE, TileReader
+
+FORMAT, VERSION = "regard.explorer", 1
+MAX_VALUES = 2**22  # exact weights per piece
+MAX_ROLLOUT = 2048  # positions: a rollout multiplies whole matrices
+
+
+class Recording:
+    """One capture as the explorer reads it. `facts` are further plain values for the page: the loss, the output, the step."""
+
+    def __init__(self, maps: Maps, *, id: str = "0", title: str = "", text: str = "", batch: int = 0, **facts: Any):
+        views = [maps.view(layer) for layer in maps.layers]
+        self.id, self.title, self.text, self.facts, self.batch = id, title, text, facts, batch
+        for m in views:
+            if not 0 <= batch < len(m.weights_BHLM):
+                raise ShapeError(f"{m.layer}: batch={batch}; expected one of {len(m.weights_BHLM)} batch rows, counted from 0")
+        self.derived = [] if any(m.deferred for m in views) else _rollouts(maps, views)
+        self.maps = [*views, *self.derived]
+        self.readers = [TileReader(m, batch) for m in self.maps]
+        self._labels: list[list[str]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its maps keep in memory."""
+        return Maps(self.maps).nbytes
+
+    def header(self) -> dict[str, Any]:
+        """Plain values that describe the capture; small, and made without reading weights."""
+        self._labels = []
+        described = [self._describe(reader) for reader in self.readers]
+        return {"id": self.id, "title": self.title, "text": self.text, **self.facts, "labels": self._labels, "maps": described}
+
+    def _describe(self, reader: TileReader) -> dict[str, Any]:
+        m, queries, keys = reader.map, None, None
+        if m.query_labels:
+            queries = self._label_index(m.labels(self.batch)[0])
+        if m.key_labels:
+            keys = self._label_index(m.labels(self.batch)[1])
+        return {
+            "name": m.layer,
+            "mechanism": m.mechanism,
+            "pattern": m.pattern,
+            "heads": [str(h) if h != MEAN else "mean" for h in m.heads] + (["mean"] if len(m.heads) > 1 else []),
+            "rows": reader.rows,
+            "columns": reader.columns,
+            "first_row": m.rows[0] if m.rows else 0,
+            "offset": m.keys - m.queries,
+            "levels": reader.levels,
+            "deferred": m.deferred,
+            "tile": TILE,
+            "normalised": m.normalised,
+            "signed": m.signed,
+            "derived": any(m is one for one in self.derived),
+            "cross": _is_cross(m),
+            "row_labels": queries,
+            "column_labels": keys,
+            "layout": _layout(m),
+            "allowed": reader.pattern() is not None,
+            "dimensions": self._dimensions(m),
+            "scale": self._score_scale(reader),
+        }
+
+    def _label_index(self, labels: list[str]) -> int:
+        if labels not in self._labels:
+            self._labels.append(labels)
+        return self._labels.index(labels)
+
+    @staticmethod
+    def _dimensions(m: Map) -> int:
+        return 0 if m.inputs is None else m.inputs.observed.q_BLHK.shape[-1]
+
+    def _score_scale(self, reader: TileReader) -> float | None:
+        """The factor of q·k in the scores, 1/√K as a rule; None if the weights of the last row are no softmax of q·k plus a bias."""
+        if reader.map.inputs is None or not reader.rows:
+            return None
+        last, n = reader.rows - 1, reader.columns
+        row_M = reader.values(0, last, last + 1)[0].double()
+        read = [
+            torch.frombuffer(bytearray(self.piece(f"{kind}/{self.readers.index(reader)}/0")), dtype=torch.float32)
+            for kind in ("queries", "keys")
+        ]
+        q_K, k_MK = read[0].unflatten(0, (reader.rows, -1))[last].double(), read[1].unflatten(0, (n, -1)).double()
+        log_M = row_M.log() - self._row_bias(reader, 0, last).double()
+        used = (row_M > 1e-9).nonzero()[:, 0]
+        dot = (k_MK @ q_K)[used]
+        spread = dot - dot.mean()
+        if len(used) < 3 or float(spread.square().sum()) < 1e-9:
+            return None
+        target = log_M[used] - log_M[used].mean()
+        scale = float((spread * target).sum() / spread.square().sum())
+        return scale if float((target - scale * spread).abs().max()) < 1e-3 * max(1.0, float(target.abs().max())) else None
+
+    # -- pieces --------------------------------------------------------------------------------------------------------
+
+    def piece(self, key: str) -> bytes:
+        """The bytes of one piece; an unknown key is a RegardError."""
+        if not re.fullmatch(r"[a-z]+(/\d{1,9}){1,5}", key):
+            raise UnknownName("piece", key[:80], self._kinds)
+        kind, *numbers = key.split("/")
+        where = [int(number) for number in numbers]
+        if kind not in self._kinds or len(where) != self._kinds[kind][0] or where[0] >= len(self.readers):
+            raise UnknownName("piece", key[:80], (f"{name} and {count} numbers" for name, (count, _) in self._kinds.items()))
+        return self._kinds[kind][1](self, self.readers[where[0]], *where[1:])
+
+    def _statistics(self, reader: TileReader) -> bytes:
+        return json.dumps(reader.statistics()).encode()
+
+    def _tile(self, reader: TileReader, *at: int) -> bytes:
+        return reader.tile(*at)
+
+    def _allowed(self, reader: TileReader, *at: int) -> bytes:
+        return reader.allowed(*at)
+
+    def _values(self, reader: TileReader, head: int, first: int, last: int) -> bytes:
+        if not first < last <= reader.rows or (last - first > 1 and (last - first) * reader.columns > MAX_VALUES):
+            raise ShapeError(f"rows {first} to {last} of {reader.rows}; expected at most {MAX_VALUES:,} weights per piece")
+        return _floats(reader.values(head, first, last))
+
+    def _column(self, reader: TileReader, head: int, j: int) -> bytes:
+        return _floats(reader.column(head, j))
+
+    def _maxima(self, reader: TileReader, head: int) -> bytes:
+        return _floats(reader.maxima(head))
+
+    def _queries(self, reader: TileReader, head: int) -> bytes:
+        observed, head = self._observed(reader, head)
+        return _floats(observed.q_BLHK[self.batch, list(reader.map.inputs.rows), head])  # type: ignore[union-attr]
+
+    def _keys(self, reader: TileReader, head: int) -> bytes:
+        observed, head = self._observed(reader, head)
+        groups, heads = observed.k_BMHK.shape[2], observed.q_BLHK.shape[2]
+        return _floats(observed.k_BMHK[self.batch, :, head * groups // heads])
+
+    def _norms(self, reader: TileReader, head: int) -> bytes:
+        observed, head = self._observed(reader, head)
+        assert reader.map.inputs is not None
+        norms_BHM = reader.map.inputs.value_norms_BHM
+        if norms_BHM is None:
+            raise UnknownName("norms of", reader.map.layer, ())
+        return _floats(norms_BHM[self.batch, head * norms_BHM.shape[1] // observed.q_BLHK.shape[2]])
+
+    def _bias(self, reader: TileReader, head: int, i: int) -> bytes:
+        return _floats(self._row_bias(reader, head, i))
+
+    def _row_bias(self, reader: TileReader, head: int, i: int) -> Tensor:
+        """What is added to the scores of one query."""
+        observed, head = self._observed(reader, head)
+        assert reader.map.inputs is not None
+        if i >= reader.rows:
+            raise UnknownName("row of " + reader.map.layer, str(i), ())
+        bias = observed.call.of_rows(torch.tensor([reader.map.inputs.rows[i]])).scores_bias()
+        if not isinstance(bias, Tensor):
+            return torch.full((reader.columns,), float(bias))
+        B, H = observed.q_BLHK.shape[0], observed.q_BLHK.shape[2]
+        return bias.detach().expand(B, H, 1, observed.call.keys)[self.batch, head, 0]
+
+    def _observed(self, reader: TileReader, head: int) -> tuple[Any, int]:
+        inputs, heads = reader.map.inputs, reader.map.heads
+        if inputs is None or not 0 <= head < len(heads):
+            raise UnknownName("head of " + reader.map.layer + " with queries and keys", str(head), map(str, heads) if inputs else ())
+        return inputs.observed, heads[head]
+
+    _kinds: dict[str, tuple[int, Callable[..., bytes]]] = {  # noqa: RUF012  a constant
+        "statistics": (1, _statistics),
+        "tile": (5, _tile),
+        "allowed": (5, _allowed),
+        "values": (4, _values),
+        "column": (3, _column),
+        "maxima": (2, _maxima),
+        "queries": (2, _queries),
+        "keys": (2, _keys),
+        "norms": (2, _norms),
+        "bias": (3, _bias),
+    }
+
+
+def record(maps: Maps, title: str = "", text: str = "", batch: int = 0, others: Mapping[str, Maps] | None = None) -> list[Recording]:
+    """Recordings of maps and of others to compare them with. Names that are numbers are steps of training."""
+    named = {title: maps, **(others or {})}
+    if not all(each.all for each in named.values()):
+        raise CaptureNotSupported("nothing was captured; run the model inside `with capture(model) as maps:`")
+    return [
+        Recording(each, id=str(n), title=name, text=text, batch=batch, **({"step": int(name)} if others and name.isdecimal() else {}))
+        for n, (name, each) in enumerate(named.items())
+    ]
+
+
+def document(recordings: list[Recording], title: str = "", **facts: Any) -> dict[str, Any]:
+    """The header of a page: all captures it shows."""
+    captures = [recording.header() for recording in recordings]
+    return {"format": FORMAT, "format_version": VERSION, "title": title, **facts, "captures": captures}
+
+
+def _floats(x: Tensor) -> bytes:
+    return x.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
+
+
+def _layout(m: Map) -> dict[str, Any]:
+    """As in files of maps; a graph also with points to draw its nodes at."""
+    plain = to_json(m.layout)
+    if isinstance(m.layout, Graph):
+        from .pictures import spring_layout
+
+        nodes = max(m.keys, m.queries)
+        points = spring_layout(nodes, m.layout.edges)
+        plain["points"] = (points / max(abs(points).max(), 1e-9)).round(4).tolist() if nodes else []
+    return plain
+
+
+def _is_cross(m: Map) -> bool:
+    """Whether queries and keys are different sequences, as far as labels and pattern tell."""
+    return "causal" not in m.pattern and (m.query_labels != m.key_labels or len(m.rows) != len(m.columns))
+
+
+def _rollouts(maps: Maps, views: list[Map]) -> list[Map]:
+    """Attention rollout of each stack of self-attention layers, as one more map per stack."""
+    stacks: dict[tuple[str, int], list[Map]] = {}
+    for m in views:
+        if m.square and m.normalised and not m.signed and m.stream is None and m.queries <= MAX_ROLLOUT:
+            stacks.setdefault((m.layer.split(".")[0], m.queries), []).append(m)
+    found = []
+    for (stack, _), members in stacks.items():
+        if len(members) < 2:
+            continue
+        try:
+            rolled_BLM = maps.rollout([m.layer for m in members])
+        except RegardError:
+            continue
+        last = members[-1]
+        found.append(
+            Map(
+                layer=f"rollout of {stack}",
+                mechanism=f"rollout of {len(members)} layers",
+                call=0,
+                run=last.run,
+                heads=(MEAN,),
+                rows=last.rows,
+                columns=last.columns,
+                queries=last.queries,
+                weights_BHLM=rolled_BLM[:, None],
+                normalised=True,
+                pattern=last.pattern,
+                query_labels=last.query_labels,
+                key_labels=last.key_labels,
+                layout=last.layout,
+            )
+        )
+    return found

@@ -1,0 +1,65 @@
+"""Heads switched off, to test what a picture suggests: does the output change when the head cannot do what it seems to do?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Attention, SoftmaxAttention
+from ..errors import NotSupported, UnknownName
+from ..patterns import full
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One head of one layer: its output becomes zero, or the plain average of the values it may attend to."""
+
+    layer: str  # path of the mechanism, as in `Maps.layers`
+    head: int
+    how: Literal["zero", "uniform"] = "zero"
+
+
+@contextmanager
+def ablate(model: nn.Module, ablations: Iterable[Ablation]) -> Iterator[None]:
+    """Inside, these heads are ablated in every forward pass.
+
+    >>> with ablate(model, [Ablation("blocks.1.mixer.attention", head=0)]):
+    ...     model(ids)
+    """
+    known = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+    with ExitStack() as undo:
+        for one in ablations:
+            if one.layer not in known:
+                raise UnknownName("attention layer", one.layer, known)
+            undo.callback(known[one.layer].register_forward_hook(_hook(one), with_kwargs=True).remove)
+        yield
+
+
+def _hook(one: Ablation) -> Any:
+    def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out_BLHV: Tensor) -> Tensor:
+        heads = out_BLHV.shape[2]
+        if not 0 <= one.head < heads:
+            raise UnknownName(f"head of {one.layer}", str(one.head), map(str, range(heads)))
+        changed = out_BLHV.clone()
+        changed[:, :, one.head] = 0 if one.how == "zero" else _uniform(one, args, kwargs, heads)
+        return changed
+
+    return change
+
+
+@torch.no_grad()
+def _uniform(one: Ablation, args: tuple[Any, ...], kwargs: dict[str, Any], heads: int) -> Tensor:
+    """The average of the values of one head, out_BLV: a softmax of equal scores."""
+    names = ("q_BLHK", "k_BMHK", "v_BMHV", "pattern", "bias", "state")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    state = given.get("state")
+    if state is not None and state.grows:
+        raise NotSupported(f"{one.layer}: uniform weights need all values at once, and a step with a cache has only its own; use zero")
+    q_BLHK, k_BMHK, v_BMHV = given["q_BLHK"], given["k_BMHK"], given["v_BMHV"]
+    out_BLHV = SoftmaxAttention()(torch.zeros_like(q_BLHK), torch.zeros_like(k_BMHK), v_BMHV, given.get("pattern", full))
+    return out_BLHV[:, :, one.head]

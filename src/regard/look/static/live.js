@@ -1,0 +1,180 @@
+// Runs the model: a text to read, to translate or to continue; heads to ablate; another mechanism; an earlier checkpoint.
+
+import { choose, element, percent, readable, tokenText } from "./dom.js";
+import { Explorer } from "./app.js";
+import { tokenLine } from "./text_view.js";
+
+export class LiveBar {
+  constructor(root, source, about) {
+    Object.assign(this, { root, source, about, ablations: [], mechanism: "", step: "", busy: false });
+    this.text = element("textarea", { name: "text", rows: 2, required: true, "aria-label": "Text", placeholder: about.generates ? "A text to read, or to continue" : "A text to read", onkeydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.capture() });
+    this.length = element("input", { type: "number", min: 1, max: 512, value: 24 });
+    this.heat = element("input", { type: "number", min: 0, max: 2, step: 0.1, value: 0 });
+    this.run = element("button", { type: "submit", class: "rx-button rx-main" }, "Show attention");
+    this.write = element("button", { type: "button", class: "rx-button", onclick: () => this.generate() }, "Continue");
+    this.choices = element("div", { class: "rx-controls rx-choices" });
+    this.stream = element("div", { class: "rx-stream", hidden: true });
+    this.result = element("div", { class: "rx-result", role: "status" });
+    const generation = about.generates
+      ? [this.write, element("label", { class: "rx-field" }, element("span", {}, "Tokens"), this.length), element("label", { class: "rx-field" }, element("span", {}, "Temperature"), this.heat)]
+      : [];
+    this.form = element("form", { class: "rx-prompt", onsubmit: (event) => (event.preventDefault(), this.capture()) }, this.text, element("div", { class: "rx-inline-plain" }, this.run, ...generation));
+    this.part = element("section", { "aria-label": "Run the model" }, this.form, this.choices, this.stream, this.result);
+  }
+
+  open() {
+    // Before the first text there is nothing to explore.
+    this.root.classList.add("rx", "rx-start");
+    this.root.replaceChildren(element("h1", {}, element("span", { class: "rx-brand" }, "regard"), element("span", { class: "rx-title" }, readable(this.about.title, 60))), element("p", { class: "rx-quiet" }, "Give the model a text, and see what every layer and head attends to."), this.part);
+    this.renderChoices();
+    this.text.focus();
+  }
+
+  // -- what to change --------------------------------------------------------------------------------------------------
+
+  renderChoices() {
+    const parts = [];
+    const { mechanisms, steps } = this.about;
+    const again = () => this.explorer && this.text.value.trim() && this.capture();
+    if (mechanisms.length) {
+      const all = [["", "as trained"], ...mechanisms.map((name) => [name, name])];
+      parts.push(choose("Mechanism", all, this.mechanism, (name) => ((this.mechanism = name), again())));
+    }
+    if (steps.length) {
+      const all = [["", "final"], ...steps.map((step) => [step, `step ${step}`])];
+      parts.push(choose("Parameters", all, this.step, (step) => ((this.step = step), again())));
+    }
+    const here = this.explorer && this.explorer.capture().maps[this.explorer.state.map];
+    if (here && !here.derived && here.heads[this.explorer.state.head] !== "mean") {
+      const [layer, head] = [here.name, Number(here.heads[this.explorer.state.head])];
+      const add = (how) => {
+        this.ablations = [...this.ablations.filter((one) => one.layer !== layer || one.head !== head), { layer, head, how }];
+        this.renderChoices();
+        again();
+      };
+      const button = (how, title) => element("button", { type: "button", class: "rx-button", title, onclick: () => add(how) }, how);
+      parts.push(element("span", { class: "rx-field", role: "group", "aria-label": "Ablate the chosen head" }, element("span", {}, `Ablate head ${head}`), button("zero", `${layer}: its output becomes zero`), button("uniform", `${layer}: it attends to all allowed keys equally`)));
+    }
+    for (const one of this.ablations) {
+      const drop = () => {
+        this.ablations = this.ablations.filter((other) => other !== one);
+        this.renderChoices();
+        again();
+      };
+      const name = `${one.layer} ${one.head}: ${one.how}`;
+      parts.push(element("span", { class: "rx-chip" }, name, element("button", { type: "button", "aria-label": `Remove ${name}`, onclick: drop }, "×")));
+    }
+    const focused = this.choices.contains(document.activeElement);
+    this.choices.replaceChildren(...parts);
+    if (focused) this.choices.querySelector("select, button")?.focus();
+  }
+
+  asked(more = {}) {
+    return JSON.stringify({ text: this.text.value, ablate: this.ablations, mechanism: this.mechanism || null, step: this.step === "" ? null : Number(this.step), ...more });
+  }
+
+  async post(path, body) {
+    const response = await this.source.request(`${this.source.base}/${path}`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+    if (response.ok) return response;
+    const { error } = await response.json();
+    throw new Error(error?.message ?? response.statusText);
+  }
+
+  async working(task) {
+    if (this.busy) return;
+    this.busy = this.run.disabled = this.write.disabled = true;
+    this.result.classList.remove("rx-error");
+    try {
+      await task();
+    } catch (error) {
+      this.result.classList.add("rx-error");
+      this.result.textContent = error.message;
+    } finally {
+      this.busy = this.run.disabled = this.write.disabled = false;
+    }
+  }
+
+  // -- running -------------------------------------------------------------------------------------------------------
+
+  capture() {
+    if (!this.text.reportValidity()) return;
+    return this.working(async () => {
+      this.result.textContent = "Running …";
+      const capture = await (await this.post("captures", this.asked())).json();
+      this.show(capture);
+      this.stream.hidden = true;
+    });
+  }
+
+  show(capture) {
+    if (this.explorer) {
+      this.explorer.addCapture(capture);
+    } else {
+      this.source.header.captures.push(capture);
+      this.root.classList.remove("rx-start");
+      this.root.replaceChildren();
+      this.explorer = new Explorer(this.root, this.source);
+      this.explorer.live.append(this.part);
+      this.explorer.onchange = () => this.renderChoices();
+    }
+    this.renderChoices();
+    this.tell(capture);
+  }
+
+  tell({ loss, next, output, baseline, note }) {
+    const parts = [];
+    if (loss !== undefined && loss !== null) {
+      parts.push(element("span", {}, "Loss ", element("b", {}, loss.toFixed(3)), " nats per token"));
+      if (baseline?.loss) parts.push(change(loss - baseline.loss));
+    }
+    if (next) parts.push(element("span", {}, "Next: ", ...next.flatMap(([token, share], n) => [n ? " · " : "", element("b", { dir: "auto" }, tokenText(token, 20)), ` ${percent(share)}`])));
+    if (output) parts.push(element("span", {}, "Output: ", element("b", { dir: "auto" }, readable(output, 300))));
+    if (baseline?.output && baseline.output !== output) parts.push(element("span", { class: "rx-worse" }, "unchanged model: ", element("b", { dir: "auto" }, readable(baseline.output, 300))));
+    if (baseline?.output && baseline.output === output) parts.push(element("span", {}, "the same as without the change"));
+    if (note) parts.push(element("span", { class: "rx-quiet" }, note));
+    this.result.replaceChildren(...parts);
+  }
+
+  generate() {
+    if (!this.text.reportValidity()) return;
+    return this.working(async () => {
+      this.result.textContent = "Writing …";
+      const state = this.explorer?.state;
+      const where = state ? { layer: Math.min(state.map, this.explorer.capture().maps.filter((map) => !map.derived).length - 1), head: state.head } : {};
+      const response = await this.post("generate", this.asked({ max_tokens: Number(this.length.value), temperature: Number(this.heat.value), seed: Math.floor(Math.random() * 2 ** 31), ...where }));
+      this.stream.hidden = false;
+      const tokens = [];
+      const theme = this.root.dataset.theme;
+      for await (const event of serverEvents(response)) {
+        if (event.error) throw new Error(event.error.message);
+        if (event.tokens) tokens.push(...event.tokens);
+        if (event.token !== undefined) tokens.push(event.token);
+        if (event.text !== undefined) this.text.value = event.text;
+        const line = tokenLine(tokens, "queries", () => {}, "Text so far");
+        if (event.row) line.shade([...event.row, 0], { top: Math.max(...event.row), signed: false }, "linear", theme);
+        line.choose(tokens.length - 1);
+        this.stream.replaceChildren(line);
+      }
+      const capture = await (await this.post("captures", this.asked())).json();
+      this.show(capture);
+    });
+  }
+}
+
+function change(by) {
+  const text = `${by >= 0 ? "+" : "−"}${Math.abs(by).toFixed(3)} compared with the unchanged model`;
+  return element("span", { class: by > 0.0005 ? "rx-worse" : "" }, text);
+}
+
+async function* serverEvents(response) {
+  // Values of "data:" lines as they arrive.
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) yield JSON.parse(event.replace(/^data: /, ""));
+  }
+}

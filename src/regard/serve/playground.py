@@ -1,0 +1,211 @@
+"""What the explorer page can do with a model: capture a text, ablate heads, switch the mechanism, take an earlier checkpoint, write on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import MECHANISMS
+from ..data import Tokenizer
+from ..decode import PromptEncoder
+from ..errors import NotSupported, RegardError, UnknownName
+from ..kernels import smoothed_cross_entropy
+from ..look import Maps, capture, keep_inputs
+from ..look.explorer import Recording
+from ..look.interventions import Ablation, ablate
+from ..models import LanguageModel, Model, eval_mode
+from ..runs import Run, checkpoints, load_checkpoint
+from ..tasks import attention_maps, predict
+from .responses import token_text
+
+NEXT_TOKENS = 5
+Read = Callable[[Model, str], tuple[str, Maps]]
+Answer = Callable[[Model, str], str]
+
+
+class Playground:
+    """A language model with its tokenizer, or another model with functions that read and answer a text.
+
+    All methods are called by the thread that owns the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        read: Read | None = None,
+        answer: Answer | None = None,
+        tokenizer: Tokenizer | None = None,
+        steps: Mapping[int, Callable[[], Model]] | None = None,
+    ):
+        self.model, self._read_other, self._answer, self.tokenizer = model, read, answer, tokenizer
+        self._steps = dict(steps or {})
+        self._variant: tuple[tuple[str | None, int | None], Model] = ((None, None), model)  # the last one used
+        self._count = 0
+
+    @classmethod
+    def of_run(cls, run: Run[Any]) -> Playground:
+        """Any run: its task knows how to read a text and how to answer it."""
+        steps: dict[int, Callable[[], Model]] = {step: partial(load_checkpoint, run, step) for step in checkpoints(run.folder)}
+        if isinstance(run.model, LanguageModel):
+            return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps)
+        return cls(
+            run.model,
+            lambda model, text: attention_maps(run.with_model(model), text, "*"),
+            lambda model, text: predict(run.with_model(model), [text])[0].text,
+            steps=steps,
+        )
+
+    @classmethod
+    def of_language_model(cls, model: LanguageModel, tokenizer: Tokenizer) -> Playground:
+        """A language model that is served."""
+        return cls(model, tokenizer=tokenizer)
+
+    # -- what the page asks for ------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """What can be chosen."""
+        return {
+            "model": getattr(getattr(self.model, "facts", None), "name", type(self.model).__name__),
+            "mechanisms": self._mechanisms(),
+            "steps": sorted(self._steps),
+            "generates": self.tokenizer is not None,
+        }
+
+    @torch.no_grad()
+    def record(self, text: str, ablations: list[Ablation], mechanism: str | None = None, step: int | None = None) -> Recording:
+        """Capture a text. Beside the maps, the loss and the output; under an ablation or another mechanism, also those of the model itself."""
+        model = self._model(mechanism, step)
+        maps, facts = self._read(model, text, ablations)
+        if not maps.all:
+            raise NotSupported("this model has no attention layer, so there is nothing to show")
+        changes = [f"{one.layer} head {one.head} {one.how}" for one in ablations] + ([mechanism] if mechanism else [])
+        if step is not None:
+            facts["step"] = step
+        if changes:
+            with eval_mode(self.model):
+                facts["baseline"] = self._scores(self.model, text) if self.tokenizer else self._output(self.model, text)
+        self._count += 1
+        return Recording(maps, id=str(self._count), title=", ".join(changes), text=text, **facts)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        text: str,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        ablations: list[Ablation],
+        mechanism: str | None,
+        layer: int,
+        head: int,
+    ) -> Iterator[dict[str, Any]]:
+        """The tokens of the prompt, then each new token with the attention weights of the query that chose it.
+
+        Every token is a forward pass over the whole text, as weights of any mechanism are then defined, and ablations apply.
+        """
+        model, tokenizer = self._model(mechanism, None), self.tokenizer
+        if tokenizer is None or not isinstance(model, LanguageModel):
+            raise NotSupported("this model does not generate text token by token")
+        encoder = PromptEncoder(tokenizer, model.config.vocab_size)
+        ids = self._encode(model, text)
+        generator = torch.Generator().manual_seed(seed)
+        yield {"tokens": [token_text(tokenizer, token) for token in ids]}
+        for _ in range(min(max_tokens, model.max_length - len(ids))):
+            with ExitStack() as stack:
+                stack.enter_context(eval_mode(model))
+                stack.enter_context(ablate(model, ablations))
+                maps = stack.enter_context(capture(model, rows=-1, layers=layer))
+                logits_N = model.logits(model.features(torch.tensor([ids]))[:, -1])[0].float()
+            token = _sample(logits_N, encoder.banned_ids, temperature, generator)
+            if token in encoder.eos_ids:
+                break
+            ids.append(token)
+            weights_HM = maps.all[-1].weights_BHLM[0, :, 0]
+            row_M = weights_HM[head] if head < len(weights_HM) else weights_HM.mean(0)
+            share = float(logits_N.log_softmax(-1)[token].exp())
+            yield {"token": token_text(tokenizer, token), "probability": round(share, 5), "row": [round(w, 5) for w in row_M.tolist()]}
+        yield {"text": tokenizer.decode(ids[len(encoder.prefix) :])}
+
+    # -- parts -----------------------------------------------------------------------------------------------------------
+
+    def _model(self, mechanism: str | None, step: int | None) -> Model:
+        """The model itself, or a copy with another mechanism or earlier parameters; the last copy is kept."""
+        key = (mechanism, step)
+        if key == (None, None):
+            return self.model
+        if key != self._variant[0]:
+            if step is not None and step not in self._steps:
+                raise UnknownName("checkpoint", str(step), map(str, self._steps))
+            model = self.model if step is None else self._steps[step]()
+            self._variant = (key, model if mechanism is None else model.with_attention(mechanism).eval())
+        return self._variant[1]
+
+    def _read(self, model: Model, text: str, ablations: list[Ablation]) -> tuple[Maps, dict[str, Any]]:
+        """The maps of a text, and what else can be measured: the loss and the next tokens, or the answer."""
+        with eval_mode(model), ablate(model, ablations), keep_inputs():
+            if self.tokenizer is not None and isinstance(model, LanguageModel):
+                tokens = [token_text(self.tokenizer, token) for token in self._encode(model, text)]
+                with capture(model, tokens=tokens) as maps:
+                    return maps, self._scores(model, text)
+            assert self._read_other is not None
+            output, maps = self._read_other(model, text)
+            return maps, {"output": output} if output else self._output(model, text)
+
+    def _encode(self, model: LanguageModel, text: str) -> list[int]:
+        assert self.tokenizer is not None
+        ids = PromptEncoder(self.tokenizer, model.config.vocab_size).encode(text)[0]
+        if not 1 <= len(ids) <= model.max_length:
+            raise NotSupported(f"a text of {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
+        return ids
+
+    def _scores(self, model: Model, text: str) -> dict[str, Any]:
+        """The loss of a text in nats per token, and the most likely next tokens."""
+        assert self.tokenizer is not None and isinstance(model, LanguageModel)
+        ids = torch.tensor(self._encode(model, text))
+        x_LD = model.features(ids[None])[0]
+        total = float(smoothed_cross_entropy(x_LD[:-1], *model.head(), ids[1:], 0.0)[0]) if len(ids) > 1 else 0.0
+        best = model.logits(x_LD[-1:])[0].float().softmax(-1).topk(min(NEXT_TOKENS, len(self.tokenizer)))
+        chosen = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return {
+            "loss": round(total / (len(ids) - 1), 5) if len(ids) > 1 else None,
+            "next": [[token_text(self.tokenizer, token), round(share, 4)] for token, share in chosen],
+        }
+
+    def _output(self, model: Model, text: str) -> dict[str, Any]:
+        try:
+            return {"output": self._answer(model, text) if self._answer else ""}
+        except NotSupported as reason:
+            return {"output": "", "note": str(reason)}
+
+    def _mechanisms(self) -> list[str]:
+        """Mechanisms that this model can run with untrained: they have no parameters and no gates of their own."""
+        try:
+            layers = list(self.model.attentions().values())
+        except AttributeError:
+            return []
+        if not layers:
+            return []
+        heads, found = layers[0].heads, []
+        for mechanism in MECHANISMS:
+            try:
+                made = mechanism.sized(
+                    heads=heads, head_dim=layers[0].sizes[0] // heads, length=min(self.model.max_length, 64)
+                )  # some are as large as length²
+            except RegardError:
+                continue
+            if not made.gates and not any(True for _ in made.parameters()) and (not self.tokenizer or made.facts.causal != "none"):
+                found.append(made.facts.name)
+        return sorted(found)
+
+
+def _sample(logits_N: Tensor, banned: tuple[int, ...], temperature: float, generator: torch.Generator) -> int:
+    logits_N = logits_N.clone()
+    logits_N[list(banned)] = -torch.inf
+    if temperature == 0:
+        return int(logits_N.argmax())
+    return int(torch.multinomial((logits_N / temperature).softmax(-1), 1, generator=generator))

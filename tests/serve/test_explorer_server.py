@@ -1,0 +1,207 @@
+"""The explorer over HTTP: who may ask, what is computed, what is refused; and the page itself in a browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import struct
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_server import KEY
+from tests.look.browser import CHROMIUM, Browser
+
+from regard.look import capture
+from regard.serve.local import LocalExplorer
+from regard.serve.server import bind, build_server
+from regard.tasks import find_task, load_run, train
+
+TEXT = "Hello, explorer"
+
+
+def post(server, path, body):
+    return server.ask("POST", path, body)
+
+
+def raw(server, path, body=None):
+    """The bytes of a response."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        connection.request(
+            "GET" if body is None else "POST", path, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
+        )
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return answer.read()
+    finally:
+        connection.close()
+
+
+def test_page_and_files_come_with_a_strict_policy(open_served):
+    for path in ("/", "/static/app.js", "/static/style.css"):
+        status, headers, _ = open_served.ask("GET", path)
+        assert status == 200
+        policy = headers["content-security-policy"]
+        assert "default-src 'self'" in policy and "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+    for path in ("/static/nothing.js", "/static/..%2fmaps.py", "/static/__init__.py"):
+        assert open_served.ask("GET", path)[0] == 404
+
+
+def test_host_and_origin_are_checked(open_served):
+    host = f"127.0.0.1:{open_served.port}"
+    assert open_served.ask("GET", "/explorer/model", headers={"Origin": f"http://{host}"})[0] == 200
+    for origin in ("http://evil.example", "null", f"http://{host}.evil.example", "http://127.0.0.1:1"):
+        status, _, body = open_served.ask("GET", "/explorer/model", headers={"Origin": origin})
+        assert (status, body["error"]["code"]) == (403, "wrong_origin")
+    status, _, body = open_served.ask("GET", "/", headers={"Host": "evil.example"})
+    assert (status, body["error"]["code"]) == (403, "wrong_host")
+
+
+def test_everything_but_the_page_needs_the_key(served):
+    assert served.ask("GET", "/")[0] == 200 and served.ask("GET", "/static/page.js")[0] == 200
+    for method, path in (
+        ("GET", "/explorer/model"),
+        ("POST", "/explorer/captures"),
+        ("POST", "/explorer/generate"),
+        ("GET", "/explorer/captures/1/tile/0/0/0/0/0"),
+    ):
+        assert served.ask(method, path, headers={"Authorization": "Bearer wrong-key"})[0] == 401
+    assert served.ask("GET", "/explorer/model", headers={"Authorization": f"Bearer {KEY}"})[0] == 200
+
+
+def test_a_capture_has_the_weights_of_the_model(open_served):
+    status, _, header = post(open_served, "/explorer/captures", {"text": TEXT})
+    assert status == 200
+    ids = [open_served.service.encoder.prefix[0], *open_served.tokenizer.encode(TEXT)]
+    with torch.no_grad(), capture(open_served.model) as maps:
+        logits = open_served.model(torch.tensor([ids]))[0]
+    layer = maps.all[1]
+    assert header["maps"][1]["name"] == layer.layer and header["maps"][1]["rows"] == len(ids)
+    loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]))
+    assert header["loss"] == pytest.approx(float(loss), abs=1e-4)
+    rows = raw(open_served, f"/explorer/captures/{header['id']}/values/1/1/3/5")
+    assert np.array_equal(np.frombuffer(rows, "<f4").reshape(2, -1), layer.weights_BHLM[0, 1, 3:5].numpy())
+    low, high = struct.unpack("<ff", (tile := raw(open_served, f"/explorer/captures/{header['id']}/tile/1/0/0/0/0"))[:8])
+    cells = np.frombuffer(tile, np.uint8, offset=8).reshape(len(ids), -1)
+    assert np.abs(low + cells / 255 * (high - low) - layer.weights_BHLM[0, 0].numpy()).max() <= high / 510 + 1e-6
+
+
+def test_ablation_and_another_mechanism_change_the_loss_and_leave_the_model(open_served):
+    def loss(**more):
+        return post(open_served, "/explorer/captures", {"text": TEXT, **more})[2]
+
+    plain, layer = loss(), "blocks.0.mixer.attention"
+    for change in ({"ablate": [{"layer": layer, "head": 0, "how": how}]} for how in ("zero", "uniform")):
+        changed = loss(**change)
+        assert changed["loss"] != plain["loss"] and changed["baseline"]["loss"] == plain["loss"]
+    local = loss(mechanism="local")
+    assert {one["mechanism"] for one in local["maps"] if not one["derived"]} == {"local"}
+    assert loss()["loss"] == plain["loss"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"text": ""}, {"text": 5}, {"text": "x", "more": 1}, {"text": "x", "mechanism": "nothing"}, {"text": "x", "step": 7}, {"text": "x" * 600},
+        {"text": "x", "ablate": [{"layer": "nowhere", "head": 0}]}, {"text": "x", "ablate": [{"layer": "blocks.0.mixer.attention", "head": 99}]},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_a_client_error(open_served, body):
+    status, _, answer = post(open_served, "/explorer/captures", body)
+    assert status == 400 and answer["error"]["message"]
+
+
+def test_unknown_pieces_are_not_found(open_served):
+    header = post(open_served, "/explorer/captures", {"text": TEXT})[2]
+    for path in (f"{header['id']}/tile/0/0/0/0/9", f"{header['id']}/tile/x", f"{header['id']}/../../v1/models", "999/tile/0/0/0/0/0"):
+        assert open_served.ask("GET", f"/explorer/captures/{path}")[0] == 404
+
+
+def test_tokens_come_with_the_weights_of_the_query_that_chose_them(open_served):
+    events = [
+        json.loads(line[6:])
+        for line in raw(open_served, "/explorer/generate", {"text": "abc", "max_tokens": 4, "layer": 1, "head": 0}).decode().splitlines()
+        if line
+    ]
+    prompt = events[0]["tokens"]
+    assert len(prompt) == 4  # and the token that begins documents
+    for n, event in enumerate(events[1:-1]):
+        assert len(event["row"]) == len(prompt) + n and sum(event["row"]) == pytest.approx(1, abs=1e-3)
+    status, _, whole = post(open_served, "/explorer/captures", {"text": events[-1]["text"]})
+    if status == 200 and whole["maps"][1]["rows"] == len(prompt) + len(events) - 2:  # the bytes it wrote may be no text
+        row = np.frombuffer(raw(open_served, f"/explorer/captures/{whole['id']}/values/1/0/4/5"), "<f4")
+        assert np.abs(row[:5] - np.array(events[2]["row"])).max() < 1e-4
+
+
+# -- regard look RUN, in a browser -------------------------------------------------------------------------------------
+
+
+class LocalServed:
+    def __init__(self, run):
+        self.socket = bind("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
+        self.server = build_server(LocalExplorer(run, "a run"), None)
+        self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
+
+    def __enter__(self):
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object):
+        self.server.should_exit = True
+        self.thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    found = Browser()
+    yield found
+    found.close()
+
+
+def submit(browser: Browser, text: str) -> None:
+    browser.wait("document.querySelector('textarea')")
+    browser.run(f"document.querySelector('textarea').value = {json.dumps(text)}; document.querySelector('form').requestSubmit()")
+    browser.wait("document.querySelector('.rx')?.explorer?.opened")
+
+
+def test_the_playground_asks_for_the_key_and_works_with_it(browser, served):
+    browser.open(f"{served.url}/")
+    browser.wait("document.querySelector('input[type=password]')")
+    assert [text for text in browser.errors if "401" not in text] == []
+    browser.errors.clear()
+    browser.run(f"document.querySelector('input').value = '{KEY}'; document.querySelector('form').requestSubmit()")
+    submit(browser, "Hello <b>there</b>")
+    browser.run("[...document.querySelectorAll('.rx-prompt button')].find((one) => one.textContent === 'Continue').click()")
+    browser.wait("document.querySelector('.rx').explorer.captures.length === 2")
+    browser.run("[...document.querySelectorAll('.rx-choices button')].find((one) => one.textContent === 'zero').click()")
+    browser.wait("document.querySelector('.rx').explorer.captures.length === 3")
+    browser.wait("document.querySelector('.rx-result').textContent.includes('compared with the unchanged model')")
+    assert browser.errors == []
+    assert {url.split("/")[2] for url in browser.requests if not url.startswith("data:")} == {f"127.0.0.1:{served.port}"}
+
+
+def test_a_translator_in_the_browser(browser, tmp_path: Path):
+    task = find_task("translation")
+    example = task.example(tmp_path)
+    train(task, example.options, replace(task.default_train, steps=2), tmp_path / "run", settings=example.settings, progress=False)
+    with LocalServed(load_run(tmp_path / "run")) as local:
+        browser.open(local.url)
+        submit(browser, example.input)
+        for view in browser.run("[...document.querySelectorAll('[role=tab]')].map((tab) => tab.dataset.view)"):
+            browser.run(f"document.querySelector('[data-view={view}]').click()")
+            browser.settle()
+        browser.wait("document.querySelector('.rx-result').textContent.includes('Output')")
+        browser.run("document.querySelector('[data-view=alignment]').click()")
+        browser.wait("document.querySelectorAll('.rx-links path').length > 0")
+        assert browser.errors == []
