@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 from tyro.conf import Positional
 
 from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
-from ..look import Layers, Maps, save_curves
+from ..look import Layers, Maps, ScaleName, save_curves
 from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
 from ..tasks import NoOptions, Prediction, Task, attention_maps, evaluate, find_task, predict, score_outputs
@@ -239,7 +239,8 @@ class Look(RunCommand[TaskOptions]):
     Of a translator: also while it writes. Heat maps in the terminal, and as a PNG file.
 
     As in:  regard look runs/numbers "twenty-one" --png map.png
-            regard look runs/book "Once upon a time" --layer 0 --head 2
+            regard look runs/book "Once upon a time" --layer 0 --head 2 --scale log
+            regard look runs/book "Once upon a time" --summary
     """
 
     task_options = "LookOptions"
@@ -249,6 +250,10 @@ class Look(RunCommand[TaskOptions]):
     """Number or name, * for any part of it; if not given, the alignment of a translator, else the last layer here and all in the picture."""
     head: int | None = None
     """Number; if not given, the mean of all heads here, and all of them in the picture."""
+    scale: ScaleName = "row"
+    """The darkest shade is the largest weight of each row, or of all (global, log), or the 95th percentile of all."""
+    summary: bool = False
+    """Entropy and mean distance per head, and rollout, instead of maps; of all layers if --layer is not given."""
     png: Path | None = None
     """Also write the picture to this file."""
 
@@ -265,19 +270,24 @@ class Look(RunCommand[TaskOptions]):
         command.show(lambda layers: interop.text_maps(folder, command.text, layers))
 
     def use(self, run: Run[Any]) -> None:
-        self.show(
-            lambda layers: attention_maps(run, self.text, "*" if layers is None and self.head is not None else layers, None, self.task)
-        )
+        default = "*" if self.summary or self.head is not None else None
+        self.show(lambda layers: attention_maps(run, self.text, default if layers is None else layers, None, self.task))
 
     def show(self, read: Callable[[Layers], tuple[str, Maps]]) -> None:
         check_writable(self.png, "--png", ".png")
         text, maps = read(int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer)
         if text:
             print(text)
+        if self.summary:
+            maps = maps if self.head is None else Maps(m.head(self.head) for m in maps.all)
+            maps.show_summary()
+            if self.png is not None:
+                print(f"wrote {maps.save_summary(self.png)}")
+            return
         for name in maps.layers if self.layer is not None else maps.layers[-1:]:
-            maps.show(name, self.head)
+            maps.show(name, self.head, scale=self.scale)
         if self.png is not None:
-            print(f"wrote {maps.save_png(self.png, head=self.head)}")
+            print(f"wrote {maps.save_png(self.png, head=self.head, scale=self.scale)}")
 
 
 @dataclass(frozen=True, kw_only=True)
