@@ -40,7 +40,8 @@ def colours(signed: bool, cmap: str = SEQUENTIAL) -> ScalarMappable:
 def paint(axis: Axes, shades: Tensor, m: Map, signed: bool) -> None:
     """Shades as colours; square cells, unless the picture would be too thin."""
     for spine in axis.spines.values():
-        spine.set_color("0.7")
+        spine.set(color="0.7", linewidth=0.6)
+        spine.set_position(("outward", 0.8))  # else it hides the first column of a long map, where attention often sinks
     if not shades.numel():
         raise ShapeError(f"{m.layer}: an empty matrix, {tuple(shades.shape)}, has no picture")
     colour = colours(signed)
@@ -56,12 +57,10 @@ def is_thin(rows: int, columns: int) -> bool:
 def add_colorbar(figure: Figure, axes: Any, scale: Scale, signed: bool, cmap: str = SEQUENTIAL, **style: Any) -> None:
     """With the weights that the shades stand for."""
     bar = figure.colorbar(colours(signed, cmap), ax=axes, pad=0.02, **style)
-    at = [n / 4 for n in range(-4 if signed else 0, 5)]
-    if scale.name == "log" and signed:
-        at = [share for share in at if share]  # blank is a small weight of either sign
-    bar.set_ticks(at, labels=[f"{scale.weight(share):.2g}" for share in at])
+    ticks = scale.ticks(signed)
+    bar.set_ticks([shade for shade, _ in ticks], labels=[label for _, label in ticks])
     bar.ax.tick_params(labelsize=7)
-    bar.set_label(scale.legend, fontsize=8)
+    bar.set_label(scale.legend.replace(" (", "\n(") if figure.get_figheight() < 4 else scale.legend, fontsize=8)
 
 
 def fit_labels(labels: list[str], room: float) -> bool:
@@ -101,8 +100,7 @@ def set_heading(figure: Figure, heading: str) -> None:
 def centre_heading(figure: Figure) -> None:
     """Over the plots, without labels and colour bars, as far as the heading stays inside the figure."""
     heading = figure._suptitle  # type: ignore[attr-defined]
-    plots = [axis.get_position() for axis in figure.axes if axis.get_label() != "<colorbar>"]
-    if heading is None or not plots:
+    if heading is None:
         return
     figure.draw_without_rendering()
     plots = [axis.get_position() for axis in figure.axes if axis.get_label() != "<colorbar>"]

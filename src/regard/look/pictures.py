@@ -21,8 +21,8 @@ from ._axes import DPI, SEQUENTIAL, add_colorbar, centre_heading, colours, drawa
 from .layouts import Graph, Grid, Tree
 from .maps import MEAN, Map
 from .overview import draw_overview
-from .scales import Scale, ScaleName
-from .terminal import CAPTION, head_matrix, pool, readable
+from .scales import Scale, ScaleName, shaded
+from .terminal import CAPTION, head_matrix, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,10 +64,10 @@ def draw_matrix(m: Map, batch: int = 0, scale: ScaleName = "row") -> Figure:
         down = across = max(down, across)  # cells stay square
         cell = min(9.0 / max(M, L), max(0.24, 3.2 / max(M, L)))
         size = [max(cell * n, 1.2) for n in (M, L)]
-    figure = new_figure(size[0] + 2.6, size[1] + 1.9)
+    figure = new_figure(size[0] + 2.6, max(size[1] + 1.6, 2.5))
     axis = figure.subplots()
-    fitted = Scale.fit(scale, [weights])
-    paint(axis, pool(fitted.shades(weights), down, across), m, m.signed)
+    fitted, (shades,) = shaded([weights], [(down, across)], scale)
+    paint(axis, shades, m, m.signed)
     set_ticks(axis, "x", keys, m.columns, across, size[0], bool(m.key_labels))
     set_ticks(axis, "y", queries, m.rows, down, size[1], bool(m.query_labels))
     axis.set_xlabel("key (attended to)")
@@ -76,7 +76,7 @@ def draw_matrix(m: Map, batch: int = 0, scale: ScaleName = "row") -> Figure:
         for _, end in m.layout.spans[:-1]:
             axis.axvline(end / across - 0.5, color="0.35", linewidth=0.8)
     set_title(figure, m, "" if max(down, across) <= 1 else f"largest of each {down} × {across} block")
-    add_colorbar(figure, axis, fitted, m.signed, shrink=min(1.0, 4.0 / size[1]))
+    add_colorbar(figure, axis, fitted, m.signed, shrink=min(1.0, 4.0 / size[1]), aspect=20 if size[1] > 2 else 10)
     return figure
 
 

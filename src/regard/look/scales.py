@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import UnknownName
 
@@ -64,13 +64,22 @@ class Scale:
             return (weights / largest).where(largest > NOISE * self.top, 0.0)
         return (weights / self.top).clamp(-1, 1)
 
-    def weight(self, shade: float) -> float:
-        """The weight of a shade; of "row", its share of the row's largest weight."""
-        if self.name == "row" or not self.top:
-            return shade
-        if self.name == "log":
-            return math.copysign(self.top * (self.low / self.top) ** (1 - abs(shade)), shade) if shade else 0.0
-        return shade * self.top
+    def ticks(self, signed: bool) -> list[tuple[float, str]]:
+        """Shades and the weights that they stand for; of "row", shares of the row's largest weight."""
+        if self.name == "log" and self.top:
+            decades = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.top)) + 1)
+            weights = [self.low, *(10.0**n for n in decades), self.top]
+            shades = [float(shade) for shade in self.shades(torch.tensor(weights, dtype=torch.float64))]
+            # neither ends nor decades closer together than their labels are high
+            kept = [n for n, shade in enumerate(shades) if n in (0, len(shades) - 1) or min(shade, 1 - shade) > 0.06]
+            ticks = [(shades[n], f"{'≤ ' if n == 0 else ''}{weights[n]:.2g}") for n in kept]
+            return (
+                ticks
+                if not signed
+                else [*((-shade, f"-{label}") for shade, label in reversed(ticks[1:])), (0.0, f"± {self.low:.2g}"), *ticks[1:]]
+            )
+        top = 1.0 if self.name == "row" or not self.top else self.top
+        return [(n / 4, f"{n / 4 * top:.2g}") for n in range(-4 if signed else 0, 5)]
 
     @property
     def legend(self) -> str:
@@ -105,3 +114,24 @@ def _percentile(sizes: list[Tensor], percent: float) -> float:
     every = torch.cat([size[size > 0].flatten() for size in sizes]) if sizes else torch.zeros(0)
     every = every[:: max(1, -(-len(every) // SAMPLE))]
     return float(every.float().quantile(percent / 100)) if len(every) else 0.0
+
+
+def shaded(matrices: Sequence[Tensor], blocks: Sequence[tuple[int, int]], name: ScaleName) -> tuple[Scale, list[Tensor]]:
+    """The scale of matrices that are shown together, and the shades of their blocks, (rows, keys) in size.
+
+    A percentile is one of the blocks that are seen. Rows are scaled before they share a block.
+    """
+    if name == "row":
+        scale = Scale.fit(name, matrices)
+        return scale, [pool(scale.shades(x), *block) for x, block in zip(matrices, blocks, strict=True)]
+    pooled = [pool(x, *block) for x, block in zip(matrices, blocks, strict=True)]
+    scale = Scale.fit(name, pooled)
+    return scale, [scale.shades(x) for x in pooled]
+
+
+def pool(matrix: Tensor, down: int, across: int) -> Tensor:
+    """One value per block of down × across: that of largest magnitude, so that thin lines stay visible."""
+    if not matrix.numel() or max(down, across) <= 1:
+        return matrix
+    high, low = (nn.functional.max_pool2d(x[None], (down, across), ceil_mode=True)[0] for x in (matrix, -matrix))
+    return high.where(high >= low, -low)

@@ -6,11 +6,11 @@ import re
 import shutil
 import unicodedata
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import ShapeError
 from .maps import MEAN, Map
-from .scales import Scale, ScaleName
+from .scales import ScaleName, pool, shaded
 
 SHADES = " ░▒▓█"
 MAX_LINES = 64
@@ -32,8 +32,8 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     margin = max((_display_width(name) for name in names), default=0)
     across = -(-matrix.shape[1] // max((width - margin - 2 - maxima) // 2, 8))
     keys = [readable(key, 14) for key in (keys if across <= 1 else map(str, m.columns[::across]))]
-    fitted = Scale.fit(scale, [matrix])
-    shades, largest = pool(fitted.shades(matrix), down, across), pool(matrix, down, max(matrix.shape[1], 1))
+    fitted, (shades,) = shaded([matrix], [(down, across)], scale)
+    largest = pool(matrix, down, max(matrix.shape[1], 1))
     lines = [title(m) + ("" if max(down, across) <= 1 else f"  (largest of each {down} × {across} block)")]
     for n, row in enumerate(shades.tolist()):
         line = f"{_pad(names[n], margin)} │{''.join(map(_cell, row))}"
@@ -74,14 +74,6 @@ def batch_row(m: Map, batch: int) -> Tensor:
     if not 0 <= batch < len(m.weights_BHLM):
         raise ShapeError(f"{m.layer}: batch={batch}; expected one of {len(m.weights_BHLM)} batch rows, counted from 0")
     return m.weights_BHLM[batch].float()
-
-
-def pool(matrix: Tensor, down: int, across: int) -> Tensor:
-    """One value per block of down × across: that of largest magnitude, so that thin lines stay visible."""
-    if not matrix.numel() or max(down, across) <= 1:
-        return matrix
-    high, low = (nn.functional.max_pool2d(x[None], (down, across), ceil_mode=True)[0] for x in (matrix, -matrix))
-    return high.where(high >= low, -low)
 
 
 def readable(label: str, longest: int) -> str:
