@@ -136,7 +136,7 @@ def _draw_heads(axis: Any, stack: Stack, what: str, values: list[list[float]]) -
 
 def _draw_rollout(axis: Any, m: Map, batch: int, side: float) -> None:
     weights = head_matrix(m, batch)
-    block = _block(*weights.shape, side)
+    block = _block(weights.shape[0], weights.shape[1], side)
     _, (shades,) = shaded([weights], [(block, block)], "row")
     paint(axis, shades, m, m.signed)
     queries, keys = m.labels(batch)

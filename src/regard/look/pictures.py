@@ -99,7 +99,7 @@ def draw_grid(m: Map, batch: int = 0, query: int = 0, image: Any = None, scale: 
         axis.imshow(np.asarray(image), cmap="gray", extent=extent, interpolation="nearest")
         # opacity follows the shade, so that the image shows where there is no weight
         opacity = shades.abs().mul(0.85).numpy()
-        axis.imshow(shades.numpy(), extent=extent, alpha=opacity, interpolation="nearest", cmap=colour.cmap, norm=colour.norm)
+        axis.imshow(shades.numpy(), extent=extent, alpha=opacity, interpolation="nearest", cmap=colour.cmap, clim=colour.get_clim())
     else:
         paint(axis, shades, m, m.signed)
     position = query - layout.prefix_tokens if m.queries == m.keys else -1
