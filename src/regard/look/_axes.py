@@ -46,7 +46,11 @@ def paint(axis: Axes, shades: Tensor, m: Map, signed: bool) -> None:
         raise ShapeError(f"{m.layer}: an empty matrix, {tuple(shades.shape)}, has no picture")
     colour = colours(signed)
     axis.imshow(
-        shades.numpy(), interpolation="nearest", aspect="auto" if is_thin(*shades.shape) else "equal", cmap=colour.cmap, clim=colour.get_clim()
+        shades.numpy(),
+        interpolation="nearest",
+        aspect="auto" if is_thin(*shades.shape) else "equal",
+        cmap=colour.cmap,
+        clim=colour.get_clim(),
     )
 
 
