@@ -12,7 +12,8 @@ from tests.look.conftest import THREE, make_map
 
 from regard.errors import CaptureNotSupported, ShapeError, UnknownName
 from regard.look import Graph, Grid, Maps, Tree, capture
-from regard.look.terminal import pool, readable, to_text
+from regard.look.scales import pool
+from regard.look.terminal import readable, to_text
 from regard.patterns import causal
 
 WORDS = ["<script>alert(1)</script>", "$x_1$", "中文", "\n", " ", "a\x07b", "a very long word that nobody could ever read"]
@@ -63,9 +64,10 @@ def test_signed_weights_have_two_colours_and_say_so(tmp_path):
     m = make_map([[0.5, -0.4], [0.0, 0.2]], normalised=False)
     figure = draw_matrix(m)
     image = figure.axes[0].images[0]
-    assert image.cmap.name == "RdBu" and image.get_clim() == (-0.5, 0.5)
+    assert image.cmap.name == "RdBu" and image.get_clim() == (-1, 1)
+    assert figure.axes[1].get_yticklabels()[-1].get_text() == "1" and "0.2 to 0.5" in figure.axes[1].get_ylabel()
     assert figure.get_suptitle().splitlines()[1:] == ["rows do not sum to one"]
-    assert "-▓" in to_text(m) and "rows do not sum to one" in to_text(m)
+    assert "-▓" in to_text(m) and "│  ██ 0.2" in to_text(m) and "rows do not sum to one" in to_text(m)
 
 
 def test_at_most_sixty_labels_an_axis():
@@ -90,21 +92,22 @@ def test_notebooks(maps):
 def test_text_by_hand(capsys):
     m = make_map(THREE).label(queries=["a", "bb", "中"], keys=["x", "yy", "z"])
     shown = to_text(m, columns=80).splitlines()
-    assert shown[1:5] == [" a │██    ", "bb │▒▒▒▒  ", "中 │░░░░▒▒", "   └──────"]
+    assert shown[1:5] == [" a │██     1", "bb │████   0.5", "中 │▒▒▒▒██ 0.5", "   └──────"]  # 0.3 / 0.5 = 0.6 rounds to two quarters
+    assert to_text(m, columns=80, scale="global").splitlines()[1:5] == [" a │██    ", "bb │▒▒▒▒  ", "中 │░░░░▒▒", "   └──────"]
     assert shown[5] == "    x yyz "
     Maps([m]).show()
     assert capsys.readouterr().out.startswith("layer, head 0 · softmax\n a │██")
     file = io.StringIO()
     Maps([m]).show(head=0, file=file)
-    assert "bb │▒▒▒▒" in file.getvalue()
+    assert "bb │████" in file.getvalue()
 
 
 def test_text_of_what_is_too_large_is_pooled():
     shown = to_text(make_map(torch.eye(1000).tolist()), columns=60)
     assert "largest of each 16 × " in shown and all(len(line) <= 60 for line in shown.splitlines()[1:-1])
     x = torch.tensor([[0.0, 0.1, 0.0], [0.0, -0.9, 0.5]])
-    torch.testing.assert_close(pool(x, 1, 2), torch.tensor([[-0.9, 0.5]]))
-    assert torch.equal(pool(x, 9, 9), x)
+    torch.testing.assert_close(pool(x, 2, 2), torch.tensor([[-0.9, 0.5]]))
+    assert torch.equal(pool(x, 1, 1), x)
 
 
 def test_readable():
@@ -142,5 +145,5 @@ def test_a_stream_is_drawn_whole(model, x):
             model(x[:, n : n + 1], pattern=causal, states=states)
     file = io.StringIO()
     maps.show(file=file)
-    assert len(file.getvalue().splitlines()) == 1 + 5 + 3
+    assert len(file.getvalue().splitlines()) == 1 + 5 + 4
     assert is_png(maps._repr_png_())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from abuse import SlowClients, good_beside_slow
-from small_server import KEY, NAME, Served
+from small_server import KEY, Served
 
 import regard
 from regard.errors import NotSupported
@@ -140,8 +140,8 @@ def test_cors():
 
 def test_the_page(served):
     status, headers, page = served.ask("GET", "/", headers={"Authorization": ""})
-    assert status == 200 and NAME in page and "POST /v1/chat/completions" in page
-    assert "default-src 'none'" in headers["content-security-policy"] and headers["x-content-type-options"] == "nosniff"
+    assert status == 200 and 'id="explorer"' in page
+    assert "default-src 'self'" in headers["content-security-policy"] and headers["x-content-type-options"] == "nosniff"
     status, _, found = served.ask("GET", "/v1/engines")
     assert status == 404 and "POST /v1/embeddings" in found["error"]["message"] and "GET /v1/models" in found["error"]["message"]
 

@@ -94,12 +94,22 @@ def test_command(folder, capsys, tmp_path):
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("all.png", "one.png"))
 
 
+@pytest.mark.parametrize("folder", ["language", "translation"], indirect=True)
+def test_summary_and_scales(folder, capsys, tmp_path):
+    assert main(["look", str(folder), "to be", "--summary", "--png", str(tmp_path / "summary.png")]) == 0
+    said = capsys.readouterr().out
+    assert "Entropy in nats" in said and "Mean distance" in said and "rollout of" in said and "head 1" in said
+    assert main(["look", str(folder), "to be", "--scale", "log", "--png", str(tmp_path / "log.png")]) == 0
+    assert "log scale" in capsys.readouterr().out
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("summary.png", "log.png"))
+
+
 @pytest.mark.parametrize("folder", ["translation"], indirect=True)
 def test_layers_of_a_translator(folder, capsys, tmp_path):
     run = load_run(folder)
     text, maps = attention_maps(run, "to be", "*")
     assert len(maps.layers) == 6 and all(m.query_labels and m.key_labels for m in maps.all)
-    read = [*"to be", "‹end›"]
+    read = [*"to be", "⟨eos⟩"]
     for m in maps.all:
         queries, keys = m.labels()
         assert (keys == read) == ("encoder" in m.layer or "cross" in m.layer) and (queries == read) == ("encoder" in m.layer)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 from tyro.conf import Positional
 
 from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
-from ..look import Layers, Maps, keep_inputs, save_curves
+from ..look import Layers, Maps, ScaleName, keep_inputs, save_curves
 from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
 from ..tasks import NoOptions, Prediction, Task, attention_maps, evaluate, find_task, predict, score_outputs
@@ -240,7 +240,8 @@ class Look(RunCommand[TaskOptions]):
 
     As in:  regard look runs/numbers
             regard look runs/numbers "twenty-one" --html map.html
-            regard look runs/book "Once upon a time" --layer 0 --head 2 --png map.png
+            regard look runs/book "Once upon a time" --layer 0 --head 2 --scale log --png map.png
+            regard look runs/book "Once upon a time" --summary
     """
 
     task_options = "LookOptions"
@@ -250,6 +251,10 @@ class Look(RunCommand[TaskOptions]):
     """Number or name, * for any part of it; if not given, the alignment of a translator, else the last layer here and all in the picture."""
     head: int | None = None
     """Number; if not given, the mean of all heads here, and all of them in the picture."""
+    scale: ScaleName = "row"
+    """The darkest shade is the largest weight of each row, or of all (global, log), or the 95th percentile of all."""
+    summary: bool = False
+    """Entropy and mean distance per head, and rollout, instead of maps; of all layers if --layer is not given."""
     png: Path | None = None
     """Also write the picture to this file."""
     html: Path | None = None
@@ -281,8 +286,8 @@ class Look(RunCommand[TaskOptions]):
 
             return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)
         text = self.text
-        everything = self.head is not None or self.html is not None
-        self.show(lambda layers: attention_maps(run, text, "*" if layers is None and everything else layers, None, self.task))
+        everything = "*" if self.summary or self.head is not None or self.html is not None else None
+        self.show(lambda layers: attention_maps(run, text, everything if layers is None else layers, None, self.task))
 
     def show(self, read: Callable[[Layers], tuple[str, Maps]]) -> None:
         check_writable(self.png, "--png", ".png")
@@ -294,10 +299,16 @@ class Look(RunCommand[TaskOptions]):
         if self.html is not None:
             print(f"wrote {maps.save_html(self.html, title=self.folder.resolve().name, text=self.text or '')}")
             return
+        if self.summary:
+            maps = maps if self.head is None else Maps(m.head(self.head) for m in maps.all)
+            maps.show_summary()
+            if self.png is not None:
+                print(f"wrote {maps.save_summary(self.png)}")
+            return
         for name in maps.layers if self.layer is not None else maps.layers[-1:]:
-            maps.show(name, self.head)
+            maps.show(name, self.head, scale=self.scale)
         if self.png is not None:
-            print(f"wrote {maps.save_png(self.png, head=self.head)}")
+            print(f"wrote {maps.save_png(self.png, head=self.head, scale=self.scale)}")
 
 
 @dataclass(frozen=True, kw_only=True)

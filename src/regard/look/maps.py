@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from .inputs import Inputs
 from .layouts import Layout, Sequence
+from .scales import ScaleName
 from .token_labels import Labels, Words, batch_labels, join_pieces, lines
 
 MEAN = -1  # in `heads`: the mean of several
@@ -130,7 +131,7 @@ class Map:
     # -- labels and words -----------------------------------------------------------------------------------------------
 
     def label(self, queries: Words | None = None, keys: Words | None = None, layout: Layout | None = None) -> Map:
-        """The same map with labels: a word per position, one list for all batch rows or one per batch row."""
+        """A new map with labels: a word per position, one list for all batch rows or one per batch row."""
         return replace(
             self,
             query_labels=self.query_labels if queries is None else lines(queries, self.rows, self.queries, f"{self.layer}: queries"),
@@ -279,7 +280,7 @@ class Maps(Mapping[str, list[Map]]):
     def label(
         self, queries: Words | None = None, keys: Words | None = None, layout: Layout | None = None, layer: str | None = None
     ) -> Maps:
-        """The same maps with labels for rows and columns, all of them or those of one layer."""
+        """New maps with labels for rows and columns, all of them or those of one layer; these keep theirs: `maps = maps.label(words, words)`."""
         if layer is not None:
             self._check_layer(layer)
         return self._each(lambda m: m.label(queries, keys, layout) if layer in (None, m.layer) else m)
@@ -346,15 +347,17 @@ class Maps(Mapping[str, list[Map]]):
         call: int | None = None,
         query: int | None = None,
         image: Any = None,
+        scale: ScaleName = "row",
     ) -> Path:
         """Write a picture as PNG: one head of one layer, or small multiples of the layers and heads that are not selected.
 
         `query` is a position: the picture shows what it attends to; over a Grid on top of `image`, (h, w) or (h, w, 3), if given.
+        `scale`: what the darkest colour stands for, see `Scale`.
         """
         from .pictures import figure_of, png
 
         chosen = [self.view(name, call) for name in ([layer] if layer is not None or not self.all else self.layers)]
-        Path(path).write_bytes(png(figure_of([m if head is None else m.head(head) for m in chosen], batch, query, image)))
+        Path(path).write_bytes(png(figure_of([m if head is None else m.head(head) for m in chosen], batch, query, image, scale)))
         return Path(path)
 
     def save_html(
@@ -370,12 +373,32 @@ class Maps(Mapping[str, list[Map]]):
         return save_html(record(self, title, text, batch, others), path, title)
 
     def show(
-        self, layer: str | None = None, head: int | None = None, batch: int = 0, call: int | None = None, file: TextIO | None = None
+        self,
+        layer: str | None = None,
+        head: int | None = None,
+        batch: int = 0,
+        call: int | None = None,
+        file: TextIO | None = None,
+        scale: ScaleName = "row",
     ) -> None:
-        """Print one matrix as shaded blocks; the mean of heads by default."""
+        """Print one matrix as shaded blocks; the mean of heads by default. `scale`: what a full block stands for, see `Scale`."""
         from .terminal import to_text
 
-        print(to_text(self.view(layer, call).head(head), batch), file=sys.stdout if file is None else file)
+        print(to_text(self.view(layer, call).head(head), batch, scale=scale), file=sys.stdout if file is None else file)
+
+    def show_summary(self, batch: int = 0, file: TextIO | None = None) -> None:
+        """Print entropy and mean distance, layers × heads, and the rollout of each stack of self-attention layers."""
+        from .summary import to_text
+
+        print(to_text([self.view(layer) for layer in self.layers], batch), file=sys.stdout if file is None else file)
+
+    def save_summary(self, path: str | Path, batch: int = 0) -> Path:
+        """Write what `show_summary` prints as PNG."""
+        from .overview import draw_summary
+        from .pictures import png
+
+        Path(path).write_bytes(png(draw_summary([self.view(layer) for layer in self.layers], batch)))
+        return Path(path)
 
     def widget(self, title: str = "", batch: int = 0) -> Any:
         """The explorer as a notebook widget (extra `[notebook]`). Where it is installed, maps display themselves as one."""

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import unicodedata
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import ShapeError
 from .maps import MEAN, Map
+from .scales import ScaleName, pool, shaded
 
 SHADES = " ░▒▓█"
+MAX_LINES = 64
 CAPTION = "weights show where values were read from, not what mattered"
 
 
-def to_text(m: Map, batch: int = 0, columns: int | None = None) -> str:
-    """The first head of a map as shaded blocks, one line per query, scaled to its largest weight; a minus marks negative weights.
+def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName = "row") -> str:
+    """The first head of a map as shaded blocks, one line per query, and what a full block stands for; a minus marks negative weights.
 
-    A matrix wider than `columns` (the terminal's by default), or longer than 64 lines, is pooled: a block shows its largest weight.
+    A matrix wider than `columns` (the terminal's by default), or longer than 64 lines, is pooled: a block shows its darkest shade, and
+    positions take the place of labels.
     """
     matrix = head_matrix(m, batch)
-    names, keys = ([readable(label, 14) for label in side] for side in m.labels(batch))
+    names, keys = m.labels(batch)
+    width = columns or shutil.get_terminal_size((100, 30)).columns
+    maxima = 7 if scale == "row" else 0  # room for the largest weight of each row
+    down = -(-matrix.shape[0] // MAX_LINES)
+    names = [readable(name, 14) for name in (names if down <= 1 else map(str, m.rows[::down]))]
     margin = max((_display_width(name) for name in names), default=0)
-    cells = ((columns or shutil.get_terminal_size((100, 30)).columns) - margin - 2) // 2
-    pooled = pool(matrix, 64, max(cells, 8))
-    down, across = (-(-matrix.shape[n] // max(pooled.shape[n], 1)) for n in (0, 1))
-    top = float(pooled.abs().max()) if pooled.numel() else 0.0
+    across = -(-matrix.shape[1] // max((width - margin - 2 - maxima) // 2, 8))
+    keys = [readable(key, 14) for key in (keys if across <= 1 else map(str, m.columns[::across]))]
+    fitted, (shades,) = shaded([matrix], [(down, across)], scale)
+    largest = pool(matrix, down, max(matrix.shape[1], 1))
     lines = [title(m) + ("" if max(down, across) <= 1 else f"  (largest of each {down} × {across} block)")]
-    for n, row in enumerate(pooled.tolist()):
-        blocks = "".join(_cell(value / top if top else 0.0) for value in row)
-        lines.append(f"{_pad(names[n * down], margin)} │{blocks}")
-    lines.append(" " * margin + " └" + "──" * pooled.shape[1])
-    shown = keys[::across]
-    if max(map(_display_width, shown), default=0) <= 2:
-        lines.append(" " * (margin + 2) + "".join(_pad(name, 2, left=False) for name in shown))
-    else:  # vertically: names are longer than a column is wide
-        tall = max(map(len, shown))
-        lines += [" " * (margin + 2) + "".join(_pad(name[n : n + 1], 2, left=False) for name in shown).rstrip() for n in range(tall)]
-    lines.append(f"{SHADES[-1]} = {top:.3g}" + ("" if m.normalised else "; rows do not sum to one") + f"; {CAPTION}")
+    for n, row in enumerate(shades.tolist()):
+        line = f"{_pad(names[n], margin)} │{''.join(map(_cell, row))}"
+        lines.append(f"{line} {float(largest[n, 0]):.2g}" if maxima and largest.numel() else line)
+    lines.append(" " * margin + " └" + "──" * shades.shape[1])
+    if max(map(_display_width, keys), default=0) <= 2:
+        lines.append(" " * (margin + 2) + "".join(_pad(key, 2, left=False) for key in keys))
+    else:  # vertically: labels are longer than a column is wide
+        tall = max(map(len, keys))
+        lines += [" " * (margin + 2) + "".join(_pad(key[n : n + 1], 2, left=False) for key in keys).rstrip() for n in range(tall)]
+    lines += [f"{SHADES[-1]} = {fitted.darkest}" + ("" if m.normalised else "; rows do not sum to one"), CAPTION]
     return "\n".join(lines)
 
 
@@ -49,7 +56,12 @@ def _cell(share: float) -> str:
 def title(m: Map) -> str:
     """Layer, head, mechanism and pattern, in one line."""
     head = "" if len(m.heads) != 1 else ", mean of heads" if m.heads[0] == MEAN else f", head {m.heads[0]}"
-    return f"{m.layer}{head} · {m.mechanism}" + ("" if m.pattern == "full" else f" · {readable(m.pattern, 48)}")
+    pattern = _PADDING.sub("padding masked", _NO_PADDING.sub("", m.pattern))
+    return f"{m.layer}{head} · {m.mechanism}" + ("" if pattern in ("", "full") else f" · {readable(pattern, 48)}")
+
+
+_NO_PADDING = re.compile(r"^lengths\(<1>\)( & |$)| & lengths\(<1>\)")  # the length of a single text: nothing is masked
+_PADDING = re.compile(r"\blengths\(<\d+>\)")
 
 
 def head_matrix(m: Map, batch: int) -> Tensor:
@@ -62,15 +74,6 @@ def batch_row(m: Map, batch: int) -> Tensor:
     if not 0 <= batch < len(m.weights_BHLM):
         raise ShapeError(f"{m.layer}: batch={batch}; expected one of {len(m.weights_BHLM)} batch rows, counted from 0")
     return m.weights_BHLM[batch].float()
-
-
-def pool(matrix: Tensor, rows: int, columns: int) -> Tensor:
-    """At most rows × columns, each the weight of largest magnitude in its block, so that thin lines stay visible."""
-    if not matrix.numel() or (matrix.shape[0] <= rows and matrix.shape[1] <= columns):
-        return matrix
-    size = (-(-matrix.shape[0] // rows), -(-matrix.shape[1] // columns))
-    high, low = (nn.functional.max_pool2d(x[None], size, ceil_mode=True)[0] for x in (matrix, -matrix))
-    return high.where(high >= low, -low)
 
 
 def readable(label: str, longest: int) -> str:

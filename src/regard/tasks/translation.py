@@ -30,7 +30,6 @@ from ._processor import TextProcessor
 
 GREEDY = Beam(size=1)
 SMALL = 20_000  # pairs: below, a model of width 128 learns more in the same time
-END = "‹end›"  # the label of the end token
 Pairs = Sequence[tuple[str, str]]
 
 
@@ -350,7 +349,8 @@ def alignment(run: Run[Translator], sentence: str, options: Beam = GREEDY) -> tu
     ((text, answers),) = translations(run, [sentence], options, want_weights=True)
     best, source, target = answers[0], run.processor.tokenizers.source, run.processor.tokenizers.target
     assert best.weights_LM is not None
-    keys, queries = [*source.strings(source.encode(sentence)), END], [*target.strings(best.ids), END]
+    end = decoder_tokens(target).end
+    keys, queries = source.strings([*source.encode(sentence), end]), target.strings([*best.ids, end])
     weights_BHLM = best.weights_LM[None, None].float().cpu()
     L, M = weights_BHLM.shape[2:]
     drawn = Map(
@@ -379,9 +379,9 @@ def layer_maps(
     source, best = [*tokenizers.source.encode(sentence), special.end], answers[0].ids
     with capture(model, layers, heads) as maps:
         model.features(torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([[special.first, *best]]))
-    read_labels = [*tokenizers.source.strings(source[:-1]), END]
+    read_labels = tokenizers.source.strings(source)
     target_labels = tokenizers.target.strings([special.first, *best])
-    written_labels = [*target_labels[1:], END]
+    written_labels = tokenizers.target.strings([*best, special.end])
     self_attention = model.attentions()
 
     def labelled(m: Map) -> Map:
