@@ -30,13 +30,13 @@ def chat_tokenizer(template=TEMPLATE, eos_ids=()):
     native = tokenizers.Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
     native.pre_tokenizer, native.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     native.add_special_tokens(["<s>", "<|im_start|>", "<|im_end|>", "</s>"])
-    return HFTokenizer(native, {"bos": 256, "eos": 259}, eos_ids, template)
+    return HFTokenizer(native, {"bos": 256, "eos": 259}, eos_ids, chat_template=template)
 
 
 @pytest.fixture(scope="module")
 def chatting():
     """A model with a chat template, which two tokens end."""
-    with Served(None, model=(tiny()[0], chat_tokenizer(eos_ids=(258,)))) as server:
+    with Served(None, model=(tiny()[0], chat_tokenizer(eos_ids=(258, 259)))) as server:
         yield server
 
 
@@ -48,9 +48,8 @@ def test_templates_are_those_of_transformers(tmp_path):
     """What transformers renders from the same directory, token by token."""
     transformers = pytest.importorskip("transformers")
     chat_tokenizer().save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [258, 259]}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = HFTokenizer.from_directory(tmp_path)
+    ours = HFTokenizer.from_directory(tmp_path).with_generation({}, [258, 259], [])
     assert ours.eos_ids == (258, 259) and HFTokenizer.from_json(json.loads(json.dumps(ours.to_json()))) == ours
     template = ChatTemplate(PromptEncoder(ours, 260))
     text = template.render(HELLO)

@@ -46,7 +46,7 @@ from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metr
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyOptions(TuningOptions):
-    """Which examples, what their labels are, and how much of a pretrained model may change."""
+    """Examples and their labels, and how much of a pretrained model may change."""
 
     multi_label: bool = False
     """A text has any number of labels: a list in JSON, else separated by commas or |."""
