@@ -222,7 +222,7 @@ def test_two_processes_give_what_one_gives(text, tmp_path):
         (["train", "language", "--out", "x", "--data", "nowhere"], "python-docs"),
         (["train", "language", "--out", "x", "--steps", "many"], "--steps"),
         (["train", "language", "--out", "x", "--model", "transformer", "--steps", "1"], "transformer"),
-        (["train", "language", "--out", "x", "--model", "bert", "--steps", "1"], "no causal language model"),
+        (["train", "language", "--out", "x", "--model", "bert", "--steps", "1"], "bert is not a model for language; those that are"),
         (["train", "language", "--out", "x", "--set", "context_length=8", "--steps", "1"], "length 8"),
         (["train", "language", "--out", "x", "--context-length", "0"], "context_length=0"),
         (["train", "language"], "--out"),
@@ -239,7 +239,7 @@ def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):
 def test_help_has_an_example(task, capsys):
     assert main(["train", *([task] if task else []), "--help"]) == 0
     said = capsys.readouterr().out
-    assert f"As in:  regard train {task}" in said
+    assert f"Examples:\n  regard train {task}" in said
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -27,7 +27,7 @@ from ._model import ModelFacts, Positive, Probability, Size, Sizes, Spec
 class GemmaConfig(DecoderConfig):
     context_length: Size = 8192  # not a limit: for mechanisms that need a length
     kv_heads: Size = 4  # heads of keys and values, a divisor of `heads`
-    head_dim: Size = 64
+    head_dim: Size = 64  # size of a head
     hidden: Size = 688  # width inside the feed-forward layers
     base: Positive = 10_000.0  # of the rotary angles
     local_base: Positive = 10_000.0  # of the rotary angles in layers with a window
@@ -36,7 +36,7 @@ class GemmaConfig(DecoderConfig):
     qk_norm: bool = False  # an RMS norm of each head's queries and keys; Gemma 3 has it
     logit_softcap: Positive | None = None  # logits are bounded to ± this number; Gemma 2 has 30
     tied: bool = True  # tied input and output embeddings
-    dropout: Probability = 0.0
+    dropout: Probability = 0.0  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

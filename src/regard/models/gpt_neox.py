@@ -22,15 +22,15 @@ from ._model import ModelFacts, Positive, Probability, Size, Sizes
 class GPTNeoXConfig(DecoderConfig):
     context_length: Size = 2048  # not a limit: for mechanisms that need a length
     hidden: Size = 1024  # width inside the feed-forward layers
-    activation: str = "gelu"
+    activation: str = "gelu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
     parallel: bool = True  # attention and feed-forward layer in parallel; False: one after the other
     part: Positive = 0.25  # share of each head's features that rotary embeddings rotate
     base: Positive = 10_000.0  # of the rotary angles
     stretch: tuple[int | float, ...] = ()  # of the rotary angles, for texts longer than in training; see `Rotary`
     eps: Positive = 1e-5  # of the layer norms
-    qkv_bias: bool = True
+    qkv_bias: bool = True  # biases of the projections to q, k and v
     tied: bool = False  # tied input and output embeddings
-    dropout: Probability = 0.0
+    dropout: Probability = 0.0  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

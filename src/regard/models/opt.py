@@ -16,9 +16,9 @@ from ._model import ModelFacts, Probability, Size, Sizes
 class OPTConfig(DecoderConfig):
     context_length: Size = 2048
     hidden: Size = 1024  # width inside the feed-forward layers
-    activation: str = "relu"
+    activation: str = "relu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
     tied: bool = True  # tied input and output embeddings
-    dropout: Probability = 0.1
+    dropout: Probability = 0.1  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

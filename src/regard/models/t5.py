@@ -21,7 +21,7 @@ from .transformer import Transformer, TransformerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class T5Config(TransformerConfig):
-    head_dim: Size = 64
+    head_dim: Size = 64  # size of a head
     buckets: Size = 32  # ranges of distances, with a bias each
     furthest: Size = 128  # distances beyond it share a bias
     gated: bool = False  # a gated gelu (T5 1.1) in place of relu
