@@ -24,7 +24,8 @@ def test_the_first_minutes(regard):
 
 def test_a_translator(regard):
     pairs = regard.write(
-        "pairs.tsv", "".join(f"{a} and then {b}\t{WORTE[n]} und dann {WORTE[m]}\n" for n, a in enumerate(WORDS) for m, b in enumerate(WORDS))
+        "pairs.tsv",
+        "".join(f"{a} and then {b}\t{WORTE[n]} und dann {WORTE[m]}\n" for n, a in enumerate(WORDS) for m, b in enumerate(WORDS)),
     )
     train = ("train", "translation", "--data", pairs, "--tokenizer", "word", "--batch-tokens", "256", *SMALL, "--quiet")
     done = regard(*train, "--steps", "3", "--out", "runs/pairs")
