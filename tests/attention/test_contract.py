@@ -21,6 +21,16 @@ def test_contract(check, mechanism):
         pytest.skip(str(reason))
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.facts.name)
+def test_sizes_are_known_without_memory(mechanism):
+    """On the meta device, where a run is measured before it is loaded, the tensors are those of the CPU."""
+    with torch.device("meta"):
+        found = mechanism.sized(heads=H, head_dim=K, length=16).state_dict()
+    expected = mechanism.sized(heads=H, head_dim=K, length=16).state_dict()
+    assert {name: x.shape for name, x in found.items()} == {name: x.shape for name, x in expected.items()}
+    assert all(x.is_meta for x in found.values())
+
+
 class TestJoined:
     """What joining costs, and what it refuses."""
 

@@ -99,7 +99,7 @@ def damage_json(path, dice):
     """A value replaced, removed, doubled or added; False if the file is not JSON."""
     try:
         value = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):  # RecursionError: an earlier damage has nested it too deep for Python's decoder
         return damage_bytes(path, dice)
     for _ in range(dice.choice((1, 1, 2))):
         spots = [spot for spot in paths_in(value) if spot]
@@ -169,7 +169,7 @@ def rehash(folder):
                 content = (state / name).read_bytes() if usable(state / name) else b""
                 about |= {"size": len(content), "sha256": sha256(content).hexdigest()}
             (state / "manifest.json").write_text(json.dumps(manifest))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
     if not (folder / "state" / "latest").is_dir():
         (folder / "state" / "latest").unlink(missing_ok=True)

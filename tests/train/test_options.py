@@ -29,12 +29,14 @@ def test_each_option_reaches_the_configuration():
         steps=50, epochs=7, minutes=2.0, optimizer="adamw", lr=0.5, schedule="cosine", warmup_steps=3, min_lr=0.1, weight_decay=0.2,
         betas=(0.5, 0.6), clip=2.0, outlier=9.0, accumulate=4, average=6, ema=0.9, patience=8, evaluate_every=11, log_every=12,
         save_every=13, keep=5, seed=14, precision="auto", sharding="full", tensorboard=True, wandb=True, mlflow=True,
+        deterministic=True,
     )  # fmt: skip
     found = options.to_config()
     assert found == TrainConfig(
         budget=Budget(steps=50, epochs=7, minutes=2.0), optimizer=AdamW(betas=(0.5, 0.6), weight_decay=0.2),
         schedule=Cosine(lr=0.5, warmup_steps=3, steps=50, floor=0.1), every=Every(log=12, evaluate=11, save=13), accumulate=4, clip=2.0,
         outlier=9.0, ema=0.9, average=6, patience=8, keep=5, sharding="full", precision="auto", tensorboard=True, seed=14, wandb=True, mlflow=True,
+        deterministic=True,
     )  # fmt: skip
     plain = TrainOptions(steps=1).to_config()
     same = {field.name for field in dataclasses.fields(TrainConfig) if getattr(found, field.name) == getattr(plain, field.name)}
