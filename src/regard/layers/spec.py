@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from ..attention import Attention, find_mechanism
 from ..errors import BadConfig, UnknownName
@@ -42,7 +42,7 @@ class Spec(NamedTuple):
         """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""
         if self.settings is None:
             return self.kind.sized(heads=heads, head_dim=head_dim, length=length)
-        known = [name for name in inspect.signature(self.kind.__init__).parameters if name != "self"]
+        known = _known_settings(self.kind)
         for name in self.settings:
             if name not in known:
                 raise UnknownName(f"setting of {self.kind.facts.name}", name, known)
@@ -54,6 +54,18 @@ class Spec(NamedTuple):
     def __str__(self) -> str:
         given = "" if self.settings is None else f"({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
         return self.kind.facts.name + given + ("" if isinstance(self.pattern, Full) else f" under {self.pattern}")
+
+
+def _known_settings(kind: type[Attention]) -> list[str]:
+    """The constructor's arguments; those of `**options: Unpack[SoftmaxOptions]` by their own names."""
+    names: list[str] = []
+    for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (options,) = get_args(get_type_hints(kind.__init__)[parameter.name])
+            names += options.__annotations__
+        else:
+            names.append(parameter.name)
+    return names
 
 
 def split_names(text: str) -> list[str]:
