@@ -21,6 +21,15 @@ def test_contract(check, mechanism):
         pytest.skip(str(reason))
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.facts.name)
+def test_shapes_are_known_without_memory(mechanism):
+    """On the meta device, where the size of a model is compared with its file before it is built."""
+    with torch.device("meta"):
+        empty = mechanism.sized(heads=4, head_dim=8, length=64).state_dict()
+    real = mechanism.sized(heads=4, head_dim=8, length=64).state_dict()
+    assert {name: x.shape for name, x in empty.items()} == {name: x.shape for name, x in real.items()}
+
+
 class TestJoined:
     """What joining costs, and what it refuses."""
 

@@ -108,7 +108,12 @@ def test_files_that_are_damaged(name, content, says, tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "says"),
-    [(2**32 - 1, "the id 4,294,967,295 among 2"), (2**32, "the id 4,294,967,296 among 2"), (2**70, "303,424 among 2"), (-1, "not a file of")],
+    [
+        (2**32 - 1, "the id 4,294,967,295 among 2"),
+        (2**32, "the id 4,294,967,296 among 2"),
+        (2**70, "303,424 among 2"),
+        (-1, "not a file of"),
+    ],
 )
 def test_a_token_id_beyond_all_vocabularies(number, says, tmp_path):
     plain = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0, "b": number}, "unk_token": "a"}}
