@@ -8,6 +8,7 @@ from regard import MultiHead, catalogue, load_run
 from regard.attention import LinearAttention, LocalAttention
 from regard.cli import main
 from regard.errors import BadConfig, NotSupported, UnknownName
+from regard.layers.spec import Spec
 from regard.models import MODELS, SIZES, build, config_of, find_model, of_size
 from regard.patterns import window
 
@@ -27,6 +28,20 @@ def test_multihead_takes_a_name():
         MultiHead(16, heads=2, attention="lineer")
     with pytest.raises(UnknownName, match="no setting of local is called 'raduis'; did you mean 'radius'"):
         MultiHead(16, heads=2, attention="local(raduis=3)")
+    capped = MultiHead(16, heads=2, attention="local(radius=3, softcap=5.0)").attention
+    assert capped.settings == {"radius": 3, "softcap": 5.0}
+    with pytest.raises(UnknownName, match="no setting of local is called 'dropuot'; did you mean 'dropout'"):
+        MultiHead(16, heads=2, attention="local(dropuot=0.1)")
+
+
+def test_a_constructor_that_takes_any_setting_decides_itself():
+    class Own(LocalAttention):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+
+    assert Spec(Own, {"radius": 2}).build(heads=2, head_dim=8, length=9).radius == 2
+    with pytest.raises(BadConfig, match="does not take the settings"):
+        Spec(Own, {"raduis": 2}).build(heads=2, head_dim=8, length=9)
 
 
 def test_build_takes_keywords_and_names():

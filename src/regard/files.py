@@ -129,6 +129,8 @@ def parse_json(content: bytes, where: Path | str) -> Any:
         if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair is no text: what was read must be writable
             json.dumps(value, ensure_ascii=False).encode()
         return value
+    except UnicodeEncodeError as wrong:
+        raise BadFile(f"{where}: a string that is not text: {wrong}") from wrong
     except (ValueError, RecursionError, MemoryError) as wrong:
         raise BadFile(f"{where}: not JSON: {wrong or type(wrong).__name__}") from wrong
 

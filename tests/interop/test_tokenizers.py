@@ -94,7 +94,7 @@ def test_added_tokens(legacy, tmp_path):
         ("tokenizer_config.json", "[" * 100_000, "not JSON"),
         ("vocab.txt", b"\xff\xfe", "UTF-8"),
         ("tokenizer.json", b"\xff\xfe", "UTF-8"),
-        ("tokenizer.json", '{"a":' * 100_000, "tokenizers library"),
+        ("tokenizer.json", '{"a":' * 100_000, "not JSON"),
         ("vocab.txt", "the\ncat\n", "without"),
     ],
 )
@@ -106,11 +106,19 @@ def test_files_that_are_damaged(name, content, says, tmp_path):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", [2**32 - 1, 2**32, 2**70, -1])
-def test_a_token_id_beyond_all_vocabularies(number, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (2**32 - 1, "the id 4,294,967,295 among 2"),
+        (2**32, "the id 4,294,967,296 among 2"),
+        (2**70, "303,424 among 2"),
+        (-1, "not a file of"),
+    ],
+)
+def test_a_token_id_beyond_all_vocabularies(number, says, tmp_path):
     plain = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0, "b": number}, "unk_token": "a"}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(plain))
-    with pytest.raises(BadFile, match=r"token id 4294967295|not a file of the tokenizers library"):
+    with pytest.raises(BadFile, match=says):
         HFTokenizer.from_directory(tmp_path)
 
 

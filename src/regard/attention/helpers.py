@@ -179,5 +179,5 @@ def uniform_parameter(*shape: int, fan: int) -> nn.Parameter:
 
 
 def seeded_generator(seed: int | None) -> torch.Generator:
-    """A generator with this seed, or with one drawn from PyTorch's global generator."""
+    """A generator on the CPU with this seed, or with one drawn from PyTorch's global generator."""
     return torch.Generator().manual_seed(int(torch.randint(2**31, (), device="cpu")) if seed is None else seed)

@@ -69,10 +69,10 @@ class Performer(FeatureMapAttention):
     def redraw(self, seed: int | None = None) -> None:
         """Draw new features, from `seed` or else from PyTorch's global generator. Existing states belong to the old ones."""
         (F, K), generator = self.omega_FK.shape, seeded_generator(seed)
-        normal = torch.randn(-(-F // K), K, K, generator=generator, dtype=torch.float64)
+        normal = torch.randn(-(-F // K), K, K, generator=generator, dtype=torch.float64, device="cpu")
         q, r = torch.linalg.qr(normal)
         directions = (q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT.reshape(-1, K)[:F]  # without the signs q is biased
-        lengths = torch.randn(F, K, generator=generator, dtype=torch.float64).norm(dim=-1, keepdim=True)
+        lengths = torch.randn(F, K, generator=generator, dtype=torch.float64, device="cpu").norm(dim=-1, keepdim=True)
         self.omega_FK.copy_(directions * lengths)
 
     def exponents(self, x_BLHK: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class RandomFeatureAttention(FeatureMapAttention):
 
     def redraw(self, seed: int | None = None) -> None:
         """Draw new features, from `seed` or else from PyTorch's global generator. Existing states belong to the old ones."""
-        self.w_HFK.copy_(torch.randn(self.w_HFK.shape, generator=seeded_generator(seed)))
+        self.w_HFK.copy_(torch.randn(self.w_HFK.shape, generator=seeded_generator(seed), device="cpu"))
 
     def features(self, x_BLHK: Tensor, positions_BL: Tensor) -> Tensor:
         w_HFK = self.w_HFK * self.sigma_HK.unsqueeze(1)

@@ -241,7 +241,7 @@ class TranslationTokens:
 
     first: int
     end: int
-    pad: int
+    pad: int | None  # None: the tokenizer has none
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TranslationTokens:
@@ -249,12 +249,10 @@ class TranslationTokens:
             return cls(BOS, EOS, PAD)
         roles = tokenizer.roles
         end = tokenizer.eos_ids[0] if tokenizer.eos_ids else roles.get("sep")
-        if end is None or "pad" not in roles:
-            raise NotSupported(
-                f"{tokenizer!r} has no token that ends a text, or none for padding; its roles are {', '.join(roles) or 'none'}"
-            )
-        first = next(roles[role] for role in ("start", "bos", "cls", "pad") if role in roles)  # Marian's targets begin with padding
-        return cls(first, end, roles["pad"])
+        first = next((roles[role] for role in ("start", "bos", "cls", "pad") if role in roles), None)  # Marian's begin with padding
+        if first is None or end is None:
+            raise NotSupported(f"{tokenizer!r} has no token that begins or ends a text; its roles are {', '.join(roles) or 'none'}")
+        return cls(first, end, roles.get("pad"))
 
 
 def _native(text: str, where: str) -> tokenizers.Tokenizer:

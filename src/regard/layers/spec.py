@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints, is_typeddict
 
 from ..attention import Attention, find_mechanism
 from ..errors import BadConfig, UnknownName
@@ -42,9 +42,9 @@ class Spec(NamedTuple):
         """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""
         if self.settings is None:
             return self.kind.sized(heads=heads, head_dim=head_dim, length=length)
-        known = [name for name in inspect.signature(self.kind.__init__).parameters if name != "self"]
+        known = _known_settings(self.kind)
         for name in self.settings:
-            if name not in known:
+            if known is not None and name not in known:
                 raise UnknownName(f"setting of {self.kind.facts.name}", name, known)
         try:
             return self.kind(**self.settings)
@@ -54,6 +54,16 @@ class Spec(NamedTuple):
     def __str__(self) -> str:
         given = "" if self.settings is None else f"({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
         return self.kind.facts.name + given + ("" if isinstance(self.pattern, Full) else f" under {self.pattern}")
+
+
+def _known_settings(kind: type[Attention]) -> list[str] | None:
+    """The constructor's arguments, those of `**options: Unpack[SoftmaxOptions]` by their own names; None: any, the constructor decides."""
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    if len(names) == len(parameters):
+        return names
+    options = get_args(get_type_hints(kind.__init__).get(parameters[-1].name))
+    return [*names, *options[0].__annotations__] if options and is_typeddict(options[0]) else None
 
 
 def split_names(text: str) -> list[str]:

@@ -50,7 +50,7 @@ class Embedder:
 
     @torch.no_grad()
     def vectors(self, texts: Sequence[tuple[list[int], int]]) -> Tensor:
-        """y_BD, of length 1. Padding stands at the end, where a causal model does not see it and an encoder is told about it."""
+        """y_BD, of length 1. Padding is at the end, where a causal model does not see it and an encoder is told about it."""
         device = device_of(self.model)
         n_B = torch.tensor([len(ids) for ids, _ in texts], device=device)
         skipped_B = torch.tensor([hidden if len(ids) > hidden else 0 for ids, hidden in texts], device=device)

@@ -178,7 +178,7 @@ class Worker:
             self.preparing -= 1
 
     async def submit(self, requests: Sequence[Request], seconds: float) -> Job:
-        """A job for the completions of all of these requests, which fails after so many seconds; or an ApiError."""
+        """A job for the completions of all of these requests, which fails after `seconds`; or an ApiError."""
         job = Job(self, requests)
         job.fail_after(seconds)
         self._reserve(len(requests))

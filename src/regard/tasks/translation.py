@@ -297,7 +297,8 @@ def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
     if not isinstance(tokenizer, HFTokenizer):
         return DecoderTokens()
     tokens = TranslationTokens.of(tokenizer)
-    banned = tuple({tokens.pad} - {tokens.end}) if tokenizer.banned_ids is None else tokenizer.banned_ids
+    padding = () if tokens.pad is None or tokens.pad == tokens.end else (tokens.pad,)
+    banned = padding if tokenizer.banned_ids is None else tokenizer.banned_ids
     return DecoderTokens(first=tokens.first, end=tokens.end, banned=banned)
 
 
