@@ -34,7 +34,7 @@ export function palette(theme, signed) {
   return palettes.get(key);
 }
 
-// Where a weight is on the palette, 0 to 255. `range`: {top, signed, decades}; scales: linear, or log over so many powers of ten below the top.
+// Where a weight is on the palette, 0 to 255. `range`: {top, signed, decades}; scales: linear, or log over `decades` powers of ten below the top.
 export function colourIndex(value, range, scale) {
   let share = range.top > 0 ? Math.min(Math.abs(value) / range.top, 1) : 0;
   if (scale === "log" && share > 0) share = Math.max(0, 1 + Math.log10(share) / (range.decades ?? 2.5));
