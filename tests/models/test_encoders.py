@@ -20,6 +20,8 @@ from regard.models import (
     FNetConfig,
     Longformer,
     LongformerConfig,
+    ModernBert,
+    ModernBertConfig,
     Nystromformer,
     NystromformerConfig,
     Reformer,
@@ -39,6 +41,7 @@ SMALL = {
     "big_bird, first block again": BigBird(BigBirdConfig(**sizes, heads=H, depth=2, block=2, random=1, drawn=False, attention_dropout=0.0)),
     "fnet": FNet(FNetConfig(**sizes, depth=2)),
     "nystromformer": Nystromformer(NystromformerConfig(**sizes, heads=H, depth=2, landmarks=3, kernel=5)),
+    "modernbert": ModernBert(ModernBertConfig(**sizes, heads=H, depth=3, attention=("softmax", "local(radius=2)"))),
     "reformer": Reformer(ReformerConfig(**sizes, heads=H, head_dim=5, chunk=(4, 4), rounds=2, buckets=(4,), attention_dropout=0.0)),
 }
 ALONE = [name for name in SMALL if not name.startswith("big_bird") and name not in ("nystromformer", "reformer")]

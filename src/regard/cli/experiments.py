@@ -53,9 +53,8 @@ class Compare(Command):
             self.json.write_text(found.to_json() + "\n", encoding="utf-8")
         out = console(width=200)
         out.print(f"{found.machine}; {found.seconds:.0f} s\n", highlight=False, markup=False)
-        out.print(found.table(), "")
-        if len(found.options.lengths) > 1:
-            out.print(found.by_length("train"), "")
+        for table in found.tables(out.width):
+            out.print(table, "")
         if found.noise > 0.25:
             print(f"Repeats differ by {found.noise:.0%}: something else is running, so small differences mean nothing.\n")
         for line in found.refusals():

@@ -59,6 +59,9 @@ class TextEncoder(Model):
     def logits(self, x: Tensor) -> Tensor:
         return fast_linear(self.mlm_features(x), *self.head())
 
+    def cross_entropy(self, x_TD: Tensor, target_T: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        return super().cross_entropy(self.mlm_features(x_TD), target_T, smoothing)
+
     def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
         """One unit vector per text, y_BD: the normalised mean of its token features, to be compared by dot products."""
         x_BLD = self.features(ids_BL, n_B, segment_BL)

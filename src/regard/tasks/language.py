@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import LMBatch, LMBatches, TokenizedText
@@ -22,7 +21,6 @@ from ..data.batches import Numbers
 from ..data.lm_batches import NONE, gather
 from ..decode import GenerationOptions, generate
 from ..errors import NotSupported
-from ..kernels import smoothed_cross_entropy
 from ..layers import Packing, add_lora, merge_lora
 from ..layers.lora import Targets
 from ..models import LanguageModel, Model, eval_mode
@@ -160,11 +158,7 @@ def summed_loss(model: LanguageModel, batch: LMBatch) -> tuple[Tensor, Tensor, i
         x_TD, wanted_T = Packing(*batch.shape, index_T).pack(x_BLD)[0], wanted_BL.flatten()[index_T]
     else:
         x_TD, wanted_T = x_BLD.flatten(0, 1), wanted_BL.flatten()
-    if getattr(model.config, "logit_softcap", None) is not None:  # logits that are more than an output projection
-        logits_TN = model.logits(x_TD).float()
-        return F.cross_entropy(logits_TN, wanted_T, reduction="sum"), (logits_TN.argmax(-1) == wanted_T).sum(), len(index_T)
-    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_T, 0.0)
-    return total, right, len(index_T)
+    return *model.cross_entropy(x_TD, wanted_T), len(index_T)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from ..data import PAD, HFTokenizer, TokenizedText
 from ..data.batches import Numbers
 from ..data.hf_tokenizer import SpecialTokens
 from ..errors import BadConfig, NotSupported, ShapeError
-from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
 from ..models import Model, TextEncoder, find_model
 from ..runs import Run
@@ -310,7 +309,7 @@ def _losses(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor, Tenso
     x_BLD = model.features(batch.ids_BL, batch.n_B, batch.segment_BL)
     B, L = batch.ids_BL.shape
     x_TD = Packing(B, L, batch.chosen_T).pack(x_BLD)[0]
-    total, right = smoothed_cross_entropy(model.mlm_features(x_TD), *model.head(), batch.wanted_T, 0.0)
+    total, right = model.cross_entropy(x_TD, batch.wanted_T)
     if batch.unrelated_B is None:
         return total, right, None, 0.0
     assert isinstance(model, Follower)

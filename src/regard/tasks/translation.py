@@ -18,7 +18,6 @@ from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer,
 from ..data.hf_tokenizer import TranslationTokens
 from ..decode import GNMT, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig
-from ..kernels import smoothed_cross_entropy
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.maps import MEAN
 from ..models import Model, Translator
@@ -240,7 +239,7 @@ def summed_loss(model: Translator, batch: PairBatch, label_smoothing: float) -> 
     given_BL, wanted_BL = batch.target_BL[:, :-1], batch.target_BL[:, 1:]
     x_TD = model.real_features(batch.source_BM, batch.source_n_B, given_BL, batch.target_n_B)
     real_BL = torch.arange(wanted_BL.shape[1], device=wanted_BL.device) < batch.target_n_B[:, None]
-    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_BL[real_BL], label_smoothing)
+    total, right = model.cross_entropy(x_TD, wanted_BL[real_BL], label_smoothing)
     return total, right, int(batch.target_n_B.sum())
 
 

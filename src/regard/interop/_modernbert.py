@@ -1,0 +1,96 @@
+"""ModernBERT in the files of transformers. Its classification heads, which have a layer and a norm more than ours, are not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import BadConfig
+from ..models import ModernBert
+from ._attention import Softmax, layer_attention, same_in_all, specs, window_config
+from ._family import Family, SettingKeys, Settings
+from ._hf_config import HFConfig, hf_activation
+from ._llama import layer_windows
+from ._names import Entry, tensor
+from ._rotary import rotary_config, stretch_settings
+
+SETTINGS: SettingKeys = {
+    "vocab_size": "vocab_size",
+    "max_length": "max_position_embeddings",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "depth": "num_hidden_layers",
+    "hidden": "intermediate_size",
+    "eps": "norm_eps",
+    "dropout": "mlp_dropout",
+}
+
+
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    hf.require(
+        attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False, decoder_bias=True, classifier_activation="gelu"
+    )
+    depth, types = hf["num_hidden_layers"], hf["layer_types"]
+    if types is None:
+        every = hf.get("global_attn_every_n_layers", 3)
+        types = ["sliding_attention" if i % every else "full_attention" for i in range(min(depth, 10_000))]
+    windows = layer_windows(types, depth, hf["local_attention"] // 2 + 1)  # transformers counts both sides of the query
+    return {
+        "activation": hf.activation("hidden_activation"),
+        "attention": specs([Softmax(window, hf["attention_dropout"] or 0.0) for window in windows]),
+        "mlm_head": "head.dense.weight" in hf.tensor_names,
+        "base": _base(hf, "full_attention", "global_rope_theta", 160_000.0),
+        "local_base": _base(hf, "sliding_attention", "local_rope_theta", 10_000.0),
+    }
+
+
+def _base(hf: HFConfig, kind: str, key: str, default: float) -> Any:
+    """The base of the rotary angles in layers of one kind; `key` is its name in older files."""
+    rope = {**((hf["rope_parameters"] or {}).get(kind) or {}), **(hf.get("rope_scaling") or {})}
+    if stretch_settings(rope, 1)["stretch"] or rope.get("partial_rotary_factor", 1) != 1:
+        raise BadConfig("config.json has rotary embeddings that are scaled, or of a part; a modernbert is supported without")
+    return rope.get("rope_theta", hf.get(key, default))
+
+
+def more_config(model: ModernBert) -> dict[str, Any]:
+    c, layers = model.config, layer_attention(model, "window")
+    windows = window_config(model, layers)
+    return {
+        "architectures": ["ModernBertForMaskedLM" if c.mlm_head else "ModernBertModel"],
+        "hidden_activation": hf_activation(c.activation),
+        "layer_types": windows["layer_types"],
+        "local_attention": 2 * ((windows["sliding_window"] or 65) - 1),
+        "rope_parameters": {"full_attention": rotary_config(c.base, ()), "sliding_attention": rotary_config(c.local_base, ())},
+        "attention_dropout": same_in_all(model, [layer._replace(window=None) for layer in layers]).dropout,
+        "embedding_dropout": c.dropout,
+    }
+
+
+def table(settings: Settings) -> list[Entry]:
+    names = {"embedding.token": "embeddings.tok_embeddings", "embedding_norm": "embeddings.norm", "norm": "final_norm"}
+    for i in range(settings["depth"]):
+        block, hf = f"blocks.{i}", f"layers.{i}"
+        names |= {
+            f"{block}.mixer.qkv": f"{hf}.attn.Wqkv",
+            f"{block}.mixer.out": f"{hf}.attn.Wo",
+            f"{block}.feedforward.up": f"{hf}.mlp.Wi",
+            f"{block}.feedforward.down": f"{hf}.mlp.Wo",
+            f"{block}.around_feedforward.before": f"{hf}.mlp_norm",
+        } | ({f"{block}.around_mixer.before": f"{hf}.attn_norm"} if i else {})
+    if settings["mlm_head"]:
+        names |= {"mlm_head.0": "head.dense", "mlm_head.1": "head.norm"}
+    entries = [tensor(f"{ours}.weight", f"{hf}.weight") for ours, hf in names.items()]
+    return [*entries, tensor("mlm_bias", "decoder.bias")] if settings["mlm_head"] else entries
+
+
+MODERNBERT = Family(
+    model="modernbert",
+    model_types=("modernbert",),
+    settings=SETTINGS,
+    more_settings=more_settings,
+    more_config=more_config,
+    table=table,
+    prefix="model",
+    heads=("head.", "decoder."),
+    base="ModernBertModel",
+    tied=(("decoder.weight", "embeddings.tok_embeddings.weight"),),
+)
