@@ -47,7 +47,7 @@ __version__ = "0.1.0"
 
 
 def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None) -> "_Run[_Model]":
-    """A run of ours, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
+    """A run, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
 
     `config` is what `runs.read_json` gave, if it has been called.
     """

@@ -126,7 +126,7 @@ def parse_json(content: bytes, where: Path | str) -> Any:
     try:
         text = content.decode("utf-8")
         value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair is no text: what was read must be writable
+        if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair is not text: what was read must be writable
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError as wrong:

@@ -22,7 +22,7 @@ from ._command import Command, check_writable, console, writable_folder
 class Compare(Command):
     """Measure what mechanisms cost on this machine.
 
-    Tables of time and memory, and from which length each mechanism is faster than exact attention.
+    Prints time and memory, and the length from which each mechanism is faster than exact attention.
 
     As in:  regard compare
             regard compare linear local performer --lengths 512 2048 8192 --width 512 --heads 8 --plot cost.png
@@ -34,7 +34,7 @@ class Compare(Command):
     json: Path | None = None
     """Write everything to this file; - for standard output, without tables."""
     plot: Path | None = None
-    """Draw time against length into this .png."""
+    """Plot time against length and save it as this PNG file."""
     quiet: bool = False
     """No progress bar."""
 

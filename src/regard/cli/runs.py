@@ -58,7 +58,7 @@ class RunCommand(Command, Generic[TaskOptions]):
 
 
 def _folder(arguments: Sequence[str]) -> Path | None:
-    """The run among the arguments: a directory with config.json, else the first that is no option."""
+    """The run among the arguments: a directory with config.json, else the first that is not an option."""
     plain = [Path(one) for one in arguments if not one.startswith("-")]
     return next((path for path in plain if (path / CONFIG).is_file()), plain[0] if plain else None)
 
@@ -86,9 +86,9 @@ class Evaluate(RunCommand[TaskOptions]):
 
     task_options = "EvaluateOptions"
     data: str | tuple[str, ...] | None = None
-    """Data in the form that the run was trained on; the test part of its own data if not given."""
+    """Data in the same format as the training data; by default the test part of the run's own data."""
     out: Path | None = None
-    """Also write the answers to this file, one per line: translations, labels."""
+    """Also write the predictions to this file, one per line: translations or labels."""
     json: bool = False
     """Print JSON."""
 
@@ -97,7 +97,7 @@ class Evaluate(RunCommand[TaskOptions]):
         report = evaluate(run, self.data, self.task)
         if self.out is not None:
             if not report.outputs:
-                raise NotSupported(f"--out {self.out}: a run of the task {run.task} gives no answers to write; leave --out out")
+                raise NotSupported(f"--out {self.out}: a run of the task {run.task} makes no predictions to write; omit --out")
             with _writing(self.out) as file:
                 file.writelines(f"{line}\n" for line in report.outputs)
         if self.json:
@@ -113,7 +113,7 @@ class Evaluate(RunCommand[TaskOptions]):
 class Predict(RunCommand[TaskOptions]):
     """Translate, classify or label inputs with a run.
 
-    Inputs are arguments, or lines of a file or of standard input, each answered as soon as it is there. `regard predict RUN --help` lists the
+    Inputs are arguments, or lines of a file or of standard input, each answered as soon as it arrives. `regard predict RUN --help` lists the
     options of its task.
 
     As in:  regard predict runs/numbers "twenty-one" "three hundred"
@@ -126,21 +126,21 @@ class Predict(RunCommand[TaskOptions]):
     inputs: Positional[tuple[str, ...]] = ()
     """What to translate, continue or classify (a tab between the two texts of a pair); standard input if not given."""
     input: Path | None = None
-    """File with an input per line; - is standard input."""
+    """File with one input per line; - is standard input."""
     output: Path | None = None
-    """File to write the answers to, instead of printing them."""
+    """Write the predictions to this file instead of printing them."""
     json: bool = False
-    """A JSON object per input."""
+    """Print a JSON object per input."""
     score: str | None = None
-    """Score this output of each input by its log-probability, instead of answering."""
+    """Print the log-probability of this output for each input, instead of predicting."""
     references: Path | None = None
-    """Score the outputs in this file, one per input, by their log-probabilities, instead of answering."""
+    """Print the log-probabilities of the outputs in this file, one line per input, instead of predicting."""
 
     def use(self, run: Run[Any]) -> None:
         if self.inputs and self.input is not None:
-            raise BadConfig("inputs as arguments and --input; give one of them")
+            raise BadConfig("inputs were given as arguments and with --input; use one of them")
         if self.score is not None and self.references is not None:
-            raise BadConfig("--score and --references; give one of them")
+            raise BadConfig("--score and --references cannot be combined; use one of them")
         check_writable(self.output, "--output")
         with _writing(self.output) as file:
             for chunk in self._chunks():
@@ -234,9 +234,9 @@ def arriving(lines: Iterator[str], at_most: int = 64) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Look(RunCommand[TaskOptions]):
-    """Show which tokens a run attends to while it reads a text: in the browser, or here as heat maps.
+    """Show which tokens a run attends to while it reads a text: in the browser, or as heat maps in the terminal.
 
-    Of a translator: also while it writes. Without a text, a page opens in the browser.
+    For a translator, also while it generates the translation. Without a text, a page opens in the browser.
 
     As in:  regard look runs/numbers
             regard look runs/numbers "twenty-one" --html map.html
@@ -313,7 +313,7 @@ class Look(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Swap(Command):
-    """Replace the attention of a run by another mechanism.
+    """Replace the attention of a run with another mechanism.
 
     All other parameters are copied; `regard train TASK --init-from NEW` trains the result further.
 
@@ -327,7 +327,7 @@ class Swap(Command):
     attention: Positional[str]
     """Mechanism from `regard list`, as in linear or local(radius=64); several with commas between them are for the layers in turn."""
     out: Path
-    """Run directory to make."""
+    """Run directory to create."""
     layers: tuple[int, ...] = ()
     """Numbers of the layers to change, from 0; all if not given."""
 
@@ -397,7 +397,7 @@ class Runs(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Import(Command):
-    """Make a run of a Transformers checkpoint.
+    """Turn a Transformers checkpoint into a run.
 
     A checkpoint is a directory with config.json and safetensors, as transformers writes it.
 
@@ -407,7 +407,7 @@ class Import(Command):
     folder: Positional[Path]
     """Directory of the checkpoint."""
     out: Path
-    """Run directory to make."""
+    """Run directory to create."""
 
     def run(self) -> None:
         from ..interop import import_checkpoint
@@ -423,7 +423,7 @@ class Import(Command):
 class Export(Command):
     """Write a run as a Transformers checkpoint.
 
-    from_pretrained of transformers reads the directory.
+    The directory is read by from_pretrained in transformers.
 
     As in:  regard export runs/bert --to huggingface --out published/bert
     """
@@ -431,7 +431,7 @@ class Export(Command):
     folder: Positional[Path]
     """Run directory."""
     out: Path
-    """Directory to make."""
+    """Directory to create."""
     to: Literal["huggingface"] = "huggingface"
     """Format to write."""
 

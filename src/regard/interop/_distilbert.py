@@ -1,4 +1,4 @@
-"""DistilBERT in the files of transformers: BERT without segments and pooler, under other names."""
+"""DistilBERT in transformers' files: BERT without segments and pooler, under other names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia in the files of transformers: q, k and v of each head are stored together."""
+"""GPT-NeoX and Pythia in transformers' files: q, k and v of each head are stored together."""
 
 from __future__ import annotations
 

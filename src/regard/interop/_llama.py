@@ -1,4 +1,4 @@
-"""Llama and its relatives in the files of transformers: Mistral, Qwen 2 and 3, Phi 3, which differ in a bias, norms or a window."""
+"""Llama and its relatives in transformers' files: Mistral, Qwen 2 and 3, Phi 3, which differ in a bias, norms or a window."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def more_config(model: Llama) -> dict[str, Any]:
     if c.qkv_bias + c.qk_norm + (c.part != 1) > 1 or (c.part != 1 and c.stretch):
         raise NotSupported(
             f"a Llama with qkv_bias={c.qkv_bias}, qk_norm={c.qk_norm}, part={c.part}, stretch={c.stretch}; transformers has Qwen 2 with a bias, "
-            "Qwen 3 with norms of q and k, Phi 3 with rotary embeddings of a part, and no model with several of them"
+            "Qwen 3 with norms of q and k, Phi 3 with partial rotary embeddings, and no model that combines them"
         )
     model_type = "qwen2" if c.qkv_bias else "qwen3" if c.qk_norm else "phi3" if c.part != 1 else "mistral" if windows else "llama"
     if model_type in PER_LAYER:

@@ -1,4 +1,4 @@
-"""ModernBERT in the files of transformers. Its classification heads, which have a layer and a norm more than ours, are not read."""
+"""ModernBERT in transformers' files. Its classification heads, which have a layer and a norm more than ours, are not read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _base(hf: HFConfig, kind: str, key: str, default: float) -> Any:
     """The base of the rotary angles in layers of one kind; `key` is its name in older files."""
     rope = {**((hf["rope_parameters"] or {}).get(kind) or {}), **(hf.get("rope_scaling") or {})}
     if stretch_settings(rope, 1)["stretch"] or rope.get("partial_rotary_factor", 1) != 1:
-        raise BadConfig("config.json has rotary embeddings that are scaled, or of a part; a modernbert is supported without")
+        raise BadConfig("config.json has scaled or partial rotary embeddings, which are not supported for a modernbert")
     return rope.get("rope_theta", hf.get(key, default))
 
 

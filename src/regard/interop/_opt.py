@@ -1,4 +1,4 @@
-"""OPT in the files of transformers."""
+"""OPT in transformers' files."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class BertEmbeddings(nn.Module):
         L, positions = ids_BL.shape[1], self.position.num_embeddings - self.offset
         if positions < L:
             raise ShapeError(
-                f"a text of {L} tokens for a model of {positions} positions; truncate it, or build it with a larger max_length"
+                f"the text has {L} tokens, and the model has {positions} positions; truncate the text, or build the model with a larger max_length"
             )
         if self.padding is None:
             at_BL = torch.arange(self.offset, self.offset + L, device=ids_BL.device).expand_as(ids_BL)

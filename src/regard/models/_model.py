@@ -280,7 +280,9 @@ def _swap(model: Model, path: str, spec: Spec) -> None:
     why = _obstacle(spec.kind, heads, spec.pattern, causal_parts)
     if why is not None:
         can = [kind.facts.name for kind in mechanisms().values() if _obstacle(kind, heads, spec.pattern, causal_parts) is None]
-        raise NotSupported(f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; those that can: {', '.join(can)}")
+        raise NotSupported(
+            f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; mechanisms that fit: {', '.join(can)}"
+        )
     like, attention = heads.out.weight, spec.build(heads=heads.heads, head_dim=heads.sizes[0] // heads.heads, length=model.max_length)
     heads.attention, heads.within = attention.to(like.device, like.dtype).train(heads.training), spec.pattern
     gates = heads.kv_heads * attention.gates

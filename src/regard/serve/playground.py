@@ -159,7 +159,7 @@ class Playground:
         assert self.tokenizer is not None
         ids = PromptEncoder(self.tokenizer, model.config.vocab_size).encode(text)[0]
         if not 1 <= len(ids) <= model.max_length:
-            raise NotSupported(f"a text of {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
+            raise NotSupported(f"the text has {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
         return ids
 
     def _scores(self, model: Model, text: str) -> dict[str, Any]:

@@ -111,9 +111,7 @@ def new_config(
 ) -> RunConfig:
     """What a run begins with: `settings` are those that were given, not yet those of the built model."""
     if from_scratch and init_from is None:
-        raise BadConfig(
-            "--from-scratch takes the shape of a run: name it with --init-from, or leave --from-scratch out and choose a --model"
-        )
+        raise BadConfig("--from-scratch takes the shape of a run: name it with --init-from, or omit --from-scratch and choose a --model")
     return RunConfig(
         task=kind.name,
         options=to_plain((options or kind.Options()).absolute()),
@@ -135,7 +133,7 @@ def resumed_config(
 ) -> RunConfig:
     """The config of a run that is continued, with those options changed that may be. Any other change is refused by name."""
     if not (out / CONFIG).exists():
-        raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; leave --resume out to start a run")
+        raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; omit --resume to start a new run")
     stored = read_config(out)
     training, free = to_plain(train_options), {*TrainOptions.BUDGETS, *TrainOptions.RESUMABLE}
     fixed = {name: value for name, value in training.items() if name not in free}
@@ -144,7 +142,7 @@ def resumed_config(
     for name, value in given.items():
         if began.get(name) != value:
             raise BadConfig(
-                f"--{name.replace('_', '-')} is {value!r}, and {out} began with {began.get(name)!r}; "
+                f"--{name.replace('_', '-')} is {value!r}, but {out} was started with {began.get(name)!r}; "
                 "a resumed run may only be given larger --steps, --epochs or --minutes, another --lr and other intervals"
             )
     budget = {name: stored.train.get(name) for name in TrainOptions.BUDGETS}
@@ -152,7 +150,7 @@ def resumed_config(
     for name, old in budget.items():
         new = training.get(name)
         if new is not None and old is not None and new < old:
-            raise BadConfig(f"--{name} {new} is below {old}, which {out} began with; a budget can only be extended")
+            raise BadConfig(f"--{name} {new} is less than {old}, which {out} was started with; a budget can only be extended")
     changes = {name: value for name, value in training.items() if name in free and value is not None}
     return replace(stored, train=stored.train | changes)
 
@@ -182,7 +180,7 @@ class _Training:
 
     def run(self) -> TrainResult:
         if not self.task.options.data:
-            raise BadConfig(f"no data to train {self.task.name} on; name some with --data")
+            raise BadConfig(f"there is no data to train {self.task.name} on; name some with --data")
         check_installed([name for name in ("tensorboard", "wandb", "mlflow") if getattr(self.options, name)])
         raw = self.task.read()
         if self.resume:
@@ -193,7 +191,7 @@ class _Training:
         dataset = self.task.encode(raw, self.processor, self.out)
         if self.resume and self.config.digest not in (None, dataset.digest):
             raise BadConfig(
-                f"the data are not those that {self.out} began with, so the result would not be that of one training; restore them, "
+                f"the data differ from those that {self.out} was started with, so it cannot be resumed; restore them, "
                 f"or start another run with --init-from {self.out}"
             )
         self.task = self.task.settle(dataset)
@@ -287,7 +285,7 @@ class _Training:
             sizes = {} if given.keys() & SIZES else self.task.size_settings(self.config.model)
             return build(self.config.model, {**sizes, **wanted, **given})
         body = base.model.body if isinstance(base.model, Classifier) else base.model
-        copy = build(*config_of(body))  # drawn anew also if it is filled: so what is added to it is the same with and without pretraining
+        copy = build(*config_of(body))  # drawn again even if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:
             load_parameters(copy, parameters_of(body))
         return self._swapped(copy)
@@ -297,7 +295,7 @@ class _Training:
         kind, wanted = find_model(name), (LanguageModel, TextEncoder) if self.task.model_kind is Classifier else (self.task.model_kind,)
         if not issubclass(kind, wanted):
             fitting = ", ".join(model.facts.name for model in MODELS if issubclass(model, wanted))
-            raise BadConfig(f"{name} is not a model for {self.task.name}; those that are: {fitting}")
+            raise BadConfig(f"{name} is not a model for {self.task.name}; choose one of {fitting}")
 
     def _swapped(self, model: Model) -> Model:
         """The model of the run to initialise from, with the attention that was asked for; its other settings are fixed."""

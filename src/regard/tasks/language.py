@@ -35,7 +35,7 @@ from ._tuning import require_lora
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(TextOptions):
-    """Which text, which tokens, windows of which size."""
+    """Data, vocabulary and windows."""
 
     context_length: int = 128
     """Tokens per window."""
@@ -204,9 +204,9 @@ def perplexity(
     length = length or model.max_length
     stride = stride or max(1, length // 2)
     if not 1 <= stride <= length:
-        raise NotSupported(f"a stride of {stride} leaves tokens out between windows of {length}; use 1 to {length}")
+        raise NotSupported(f"a stride of {stride} would skip tokens between windows of {length}; use 1 to {length}")
     if not tokens.documents:
-        raise NotSupported("there is no text to evaluate on; name some")
+        raise NotSupported("there is no text to evaluate on; name some with --data")
     span_B2, asked_B = _sliding(tokens, length, stride, documents, at_most)
     order = np.argsort(span_B2[:, 0] - span_B2[:, 1], kind="stable")  # rows of similar length together, the longest first
     total, right, count = 0.0, 0, 0

@@ -34,16 +34,16 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationOptions(TokenizerOptions):
-    """Which pairs, which tokens, batches of which size."""
+    """Data, vocabulary and batches."""
 
     data: Files = "numbers:en-de"
     """Two files; a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet; hf:FOLDER, a dataset; or numbers:en-de, dates:en-fr, gettext:fr."""
     fields: tuple[str, ...] = ()
     """Names of the columns or fields of source and target, or numbers of columns from 1."""
     joint: bool = True
-    """One vocabulary for source and target."""
+    """False: a vocabulary each for source and target; by default they share one."""
     bpe_dropout: float = 0.0
-    """Probability of leaving out each BPE merge, drawn anew every epoch; 0.1 helps with few data."""
+    """Probability of skipping each BPE merge, drawn again every epoch; 0.1 helps with little data."""
     batch_tokens: int = 2048
     """Tokens per batch, of the longer side."""
     label_smoothing: float = 0.1

@@ -98,7 +98,7 @@ def load_latest(folder: Path) -> Checkpoint | None:
         checkpoint.skipped = skipped
         return checkpoint
     if order or skipped:
-        raise BadFile(f"{folder} holds no intact checkpoint: {'; '.join(skipped)}. Remove the folder to start again")
+        raise BadFile(f"{folder} holds no intact checkpoint: {'; '.join(skipped)}. Delete the folder to start over")
     return None
 
 
@@ -126,7 +126,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     check_regular(path)
     try:
         with safe_open(path, "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  it is no mapping
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  it is not a mapping
     except Exception as error:
         raise BadFile(f"{path}: not a safetensors file: {' '.join(str(error).split())}") from error
 

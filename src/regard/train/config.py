@@ -36,7 +36,7 @@ class Budget:
     def __post_init__(self) -> None:
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if not given:
-            raise BadConfig("an empty budget; give steps, epochs or minutes")
+            raise BadConfig("the budget is empty; give steps, epochs or minutes")
         for name, value in given.items():
             if not value > 0:
                 raise BadConfig(f"{name}={value} in the budget: expected a number above 0")
@@ -124,7 +124,9 @@ class TrainConfig(LoopOptions):
         if wrong:
             raise BadConfig("; ".join(wrong))
         if self.sharding == "full" and isinstance(self.optimizer, Adafactor | Muon):
-            raise BadConfig(f"{type(self.optimizer).__name__} needs whole matrices, which sharding='full' splits; take AdamW, or 'none'")
+            raise BadConfig(
+                f"{type(self.optimizer).__name__} needs whole matrices, which sharding='full' splits; use AdamW, or sharding='none'"
+            )
         if self.sharding == "full" and self.compile:
             raise BadConfig("compile=True and sharding='full' cannot be combined; choose one of the two")
 
@@ -195,7 +197,7 @@ class _Optimization:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(LoopOptions, _Optimization):
-    """How long, with which optimizer and schedule, and on how many processes to train."""
+    """Budget, optimizer, schedule and processes."""
 
     BUDGETS: ClassVar[tuple[str, ...]] = ("steps", "epochs", "minutes")
     RESUMABLE: ClassVar[tuple[str, ...]] = (  # may differ when resumed, and are recorded: they change neither the data nor the model
