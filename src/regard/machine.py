@@ -213,6 +213,8 @@ def _conclude(measured: dict[str, dict[str, float]], needs_cap: bool) -> Bf16:
     if speed > 1:
         return Bf16(True, True, needs_cap, f"{works}, at least {speed:.1f}× as fast as float32")
     slower = 1 / max(speed, 1e-6)
+    if slower < 1.05:
+        return Bf16(True, False, needs_cap, f"{works}, but no faster than float32: not used")
     return Bf16(True, False, needs_cap, f"{works}, but slower than float32: not used ({name} takes {slower:.{0 if slower >= 10 else 1}f}×)")
 
 

@@ -378,7 +378,9 @@ class Attention(nn.Module):
                 f"{name}: batch, key size and key length must agree, got {_shapes(inputs)}; q and k share K, k and v share length and heads"
             )
         if H != G and not (G and H % G == 0):
-            raise ShapeError(f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first")
+            raise ShapeError(
+                f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first, and tensors are (batch, length, heads, size)"
+            )
         if self.heads not in (None, H) or self.head_dim not in (None, K):
             size = "" if self.head_dim is None else f" of size {self.head_dim}"
             raise ShapeError(

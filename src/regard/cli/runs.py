@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 
 from tyro.conf import Positional
 
-from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
+from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported, count
 from ..look import Layers, Maps, ScaleName, keep_inputs, save_curves
 from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
@@ -346,8 +346,8 @@ class Swap(Command):
         config = replace(run.config, model=name, settings=settings, init_from=str(self.folder))
         runs.save(replace(run, config=config, model=model), self.out)
         new = sum(parameter.numel() for name, parameter in model.named_parameters() if name in after - before)
-        count = len(self.layers) or len(model.attentions())
-        print(f"{count} layers of {self.folder} now use {', '.join(names)}; {new:,} new parameters. wrote {self.out}")
+        changed = count(len(self.layers) or len(model.attentions()), "layer")
+        print(f"Attention replaced by {', '.join(names)} in {changed} of {self.folder}; {new:,} new parameters. wrote {self.out}")
         print(f"Next:  regard train {run.task} --init-from {self.out} --out {self.out}-trained        regard evaluate {self.out}")
 
 

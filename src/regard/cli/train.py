@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from tyro.conf import Suppress, UseAppendAction
 
-from ..errors import BadConfig
+from ..errors import BadConfig, count
 from ..machine import free_threads, keep_memory
 from ..runs import RunConfig, first_process, parse_options, read_config_file, to_plain
 from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
@@ -143,7 +143,7 @@ class Train(Command, Generic[TaskOptions]):
             print(f"Best seed, which is kept: {result.best_seed}")
         else:
             figures = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
-            print(f"{result.steps} steps, {result.seconds:.0f} s; on validation: {figures}")
+            print(f"{count(result.steps, 'step')}, {result.seconds:.0f} s; on validation: {figures}")
         print(f"Next:  {task.next_commands.format(out=self.out)}")
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from ..data import HFTokenizer, Tokenizers
 from ..data.hf_tokenizer import Frame
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
+from ..files import make_readable
 from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
 from ..models._encoder import Encoder
 from ..models._model import Spec
@@ -257,7 +258,7 @@ def _described(folder: Path) -> dict[str, Any]:
         _refuse_pickles([folder])
     if not folder.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
         raise MissingFile(
-            f"{folder}: no such directory, so not a run; if it is a model of the Hugging Face hub, download it first: hf download {folder} --local-dir {folder.name}"
+            f"{folder}: no such directory; if it is a model of the Hugging Face Hub, download it first: hf download {folder} --local-dir {folder.name}"
         )
     try:
         return read_json(folder)
@@ -312,6 +313,7 @@ def _refuse_pickles(paths: Any) -> None:
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: x.detach().contiguous().clone() for name, x in tensors.items()}, path, metadata={"format": "pt"})
+        copies = {name: x.detach().contiguous().clone() for name, x in tensors.items()}
+        make_readable(path, lambda path: save_file(copies, path, metadata={"format": "pt"}))
     except (OSError, SafetensorError) as wrong:
         raise CannotSave(f"{path}: {wrong}") from wrong

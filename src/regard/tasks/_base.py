@@ -32,6 +32,7 @@ from ..look import Indices, Layers, Maps
 from ..models import MODELS, Classifier, Model, build, config_of, find_model
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ..train import Objective, TrainOptions
+from ..train.config import WARMUP
 from ._options import DataOptions, Files, show_files
 from ._processor import TextProcessor, text_maps
 
@@ -102,6 +103,7 @@ class Task(ABC, Generic[OptionsT]):
     model_kind: ClassVar[type[Model]]
     default_model: ClassVar[str]
     default_train: ClassVar[TrainOptions] = TrainOptions()
+    most_warmup: ClassVar[int] = WARMUP  # steps, if no number is given
     length_option: ClassVar[str] = ""  # the option that holds the tokens per sequence, where there is one
     next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
 

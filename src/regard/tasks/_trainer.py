@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import files
-from ..errors import BadConfig, MissingFile
+from ..errors import BadConfig, MissingFile, count
 from ..layers.spec import split_names
 from ..models import MODELS, Classifier, LanguageModel, Model, TextEncoder, build, config_of, find_model
 from ..runs import (
@@ -142,7 +142,7 @@ def resumed_config(
     for name, value in given.items():
         if began.get(name) != value:
             raise BadConfig(
-                f"--{name.replace('_', '-')} is {value!r}, but {out} was started with {began.get(name)!r}; "
+                f"--{name.replace('_', '-')} is {value!r}, but {out} was started with {'the default' if began.get(name) is None else repr(began.get(name))}; "
                 "a resumed run may only be given larger --steps, --epochs or --minutes, another --lr and other intervals"
             )
     budget = {name: stored.train.get(name) for name in TrainOptions.BUDGETS}
@@ -252,15 +252,15 @@ class _Training:
     def _begin(
         self, name: str, settings: dict[str, Any], model: Model, dataset: Dataset[Any], objective: Any, options: TrainOptions
     ) -> TrainOptions:
-        """Say what is about to happen; the options with a warm-up that fits the budget, also one in minutes."""
+        """Say what is about to happen; the options with a warm-up that fits the budget."""
         per_epoch = -(-len(objective.batches(0)) // options.accumulate)
         measure = first_process() and (self.progress or (options.minutes is not None and options.warmup_steps is None))
         seconds = _summary.seconds_per_step(model, objective, options.accumulate) if measure else None
-        for line in _summary.describe(name, settings, model, dataset, options, per_epoch, seconds):
+        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # several processes must agree, and measure different speeds
+        decided = options.with_warmup(_summary.budget_steps(options, per_epoch, seconds if alone else None), self.task.most_warmup)
+        for line in _summary.describe(name, settings, model, dataset, decided, per_epoch, seconds):
             self._say(line)
-        if options.minutes is None or int(os.environ.get("WORLD_SIZE", "1")) > 1:  # processes must agree, and measure differently
-            return options
-        return options.with_warmup(_summary.budget_steps(options, per_epoch, seconds))
+        return decided
 
     def _say(self, line: str) -> None:
         if first_process():
@@ -313,7 +313,7 @@ class _Training:
             ", ".join(asked) if isinstance(asked, tuple) and isinstance(asked[0], str) else asked if isinstance(asked, str) else asked[0][1]
         )
         swapped = model.with_attention(tuple(split_names(line)))
-        self._say(f"Attention replaced by {line} in {len(model.attentions())} layers of {self.config.init_from}")
+        self._say(f"Attention replaced by {line} in {count(len(model.attentions()), 'layer')} of {self.config.init_from}")
         return swapped
 
 

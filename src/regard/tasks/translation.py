@@ -100,7 +100,8 @@ class Translation(Task[TranslationOptions]):
     LookOptions = GreedyOptions
     model_kind = Translator
     default_model = "transformer"
-    default_train = TrainOptions(lr=4e-3, warmup_steps=60, evaluate_every=150)
+    default_train = TrainOptions(lr=4e-3, evaluate_every=150)
+    most_warmup = 60
     small = False  # few pairs
 
     # -- training ------------------------------------------------------------------------------------------------------
