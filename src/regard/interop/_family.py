@@ -15,6 +15,14 @@ from ._names import Entry, to_hf
 
 Settings = Mapping[str, Any]  # of one of our models, as its config has them
 SettingKeys = dict[str, str]  # our setting → the key in config.json
+DECODER: SettingKeys = {  # what most language models call alike
+    "vocab_size": "vocab_size",
+    "context_length": "max_position_embeddings",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "depth": "num_hidden_layers",
+    "tied": "tie_word_embeddings",
+}
 Constants = tuple[tuple[str, Callable[[Tensor, Settings], bool]], ...]  # pattern of names → whether the values are the expected ones
 
 

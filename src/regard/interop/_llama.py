@@ -11,7 +11,7 @@ from ..errors import BadConfig, NotSupported
 from ..models import Llama
 from ._attention import Softmax, layer_attention, same_in_all, specs, window_config
 from ._constants import is_rotary_frequency
-from ._family import Family, SettingKeys, Settings
+from ._family import DECODER, Family, SettingKeys, Settings
 from ._hf_config import HFConfig
 from ._names import Entry, tensor
 from ._rotary import rotary_config, rotary_settings
@@ -25,16 +25,7 @@ ARCHITECTURES = {
 }
 PER_LAYER = ("qwen2", "qwen3")  # those whose layers may differ in their window
 
-SETTINGS: SettingKeys = {
-    "vocab_size": "vocab_size",
-    "context_length": "max_position_embeddings",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "depth": "num_hidden_layers",
-    "hidden": "intermediate_size",
-    "eps": "rms_norm_eps",
-    "tied": "tie_word_embeddings",
-}
+SETTINGS: SettingKeys = DECODER | {"hidden": "intermediate_size", "eps": "rms_norm_eps"}
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ._attention import Softmax, layer_attention, same_in_all, specs, window_con
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
 from ._llama import layer_windows
-from ._names import Entry, tensor
+from ._names import Entry, block_layers, tensor
 from ._rotary import rotary_config, stretch_settings
 
 SETTINGS: SettingKeys = {
@@ -22,6 +22,14 @@ SETTINGS: SettingKeys = {
     "hidden": "intermediate_size",
     "eps": "norm_eps",
     "dropout": "mlp_dropout",
+}
+BLOCK = {
+    "mixer.qkv": "attn.Wqkv",
+    "mixer.out": "attn.Wo",
+    "feedforward.up": "mlp.Wi",
+    "feedforward.down": "mlp.Wo",
+    "around_mixer.before": "attn_norm",
+    "around_feedforward.before": "mlp_norm",
 }
 
 
@@ -66,20 +74,15 @@ def more_config(model: ModernBert) -> dict[str, Any]:
 
 
 def table(settings: Settings) -> list[Entry]:
-    names = {"embedding.token": "embeddings.tok_embeddings", "embedding_norm": "embeddings.norm", "norm": "final_norm"}
-    for i in range(settings["depth"]):
-        block, hf = f"blocks.{i}", f"layers.{i}"
-        names |= {
-            f"{block}.mixer.qkv": f"{hf}.attn.Wqkv",
-            f"{block}.mixer.out": f"{hf}.attn.Wo",
-            f"{block}.feedforward.up": f"{hf}.mlp.Wi",
-            f"{block}.feedforward.down": f"{hf}.mlp.Wo",
-            f"{block}.around_feedforward.before": f"{hf}.mlp_norm",
-        } | ({f"{block}.around_mixer.before": f"{hf}.attn_norm"} if i else {})
-    if settings["mlm_head"]:
-        names |= {"mlm_head.0": "head.dense", "mlm_head.1": "head.norm"}
-    entries = [tensor(f"{ours}.weight", f"{hf}.weight") for ours, hf in names.items()]
-    return [*entries, tensor("mlm_bias", "decoder.bias")] if settings["mlm_head"] else entries
+    blocks = block_layers(settings["depth"], "layers", BLOCK, bias=False)
+    entries = [
+        tensor("embedding.token.weight", "embeddings.tok_embeddings.weight"),
+        tensor("embedding_norm.weight", "embeddings.norm.weight"),
+        *(entry for entry in blocks if entry.name != "blocks.0.around_mixer.before.weight"),  # the embeddings are normed
+        tensor("norm.weight", "final_norm.weight"),
+    ]
+    head = {"mlm_head.0.weight": "head.dense.weight", "mlm_head.1.weight": "head.norm.weight", "mlm_bias": "decoder.bias"}
+    return entries + [tensor(ours, hf) for ours, hf in head.items() if settings["mlm_head"]]
 
 
 MODERNBERT = Family(
