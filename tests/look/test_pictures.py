@@ -47,8 +47,12 @@ def test_png_of_each_layout(maps, tmp_path, layout):
     query = 4 if isinstance(layout, Grid) else None
     assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query).read_bytes())
     if query:
-        image = np.zeros((8, 12, 3), dtype=np.uint8)
-        assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query, image=image).read_bytes())
+        laid.image = np.zeros((8, 12, 3), dtype=np.uint8)
+        assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query).read_bytes())
+        assert is_png(laid.save_png(tmp_path / "look.png").read_bytes())
+        laid.image = np.zeros((8, 12, 3))
+        with pytest.raises(ShapeError, match="expected uint8"):
+            laid.save_png(tmp_path / "look.png")
 
 
 def test_nodes_of_a_graph_in_pieces_do_not_overlap():
