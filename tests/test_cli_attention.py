@@ -129,7 +129,7 @@ def test_attention_of_a_training(text, tmp_path, capfd):
     [
         (["--attention", "lineer"], "no mechanism is called 'lineer'"),
         (["--attention", "linformer"], "does not fit"),
-        (["--model", "transformer"], "not a model for language; choose one of rnn_lm, gpt"),
+        (["--model", "transformer"], "not a model for language; use one of rnn_lm, gpt"),
         (["--set", "widht=16"], "did you mean 'width'"),
         (["--model", "gpt2-smal"], "did you mean 'gpt2-small'"),
     ],

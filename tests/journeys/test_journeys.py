@@ -31,7 +31,7 @@ def test_a_translator(regard):
     done = regard(*train, "--steps", "3", "--out", "runs/pairs")
     assert "parameters, vocabulary" in done.stderr and "to train on" in done.stderr and "warm-up" in done.stderr
     assert "Finished (all steps done) at step 3; best: step " in done.stderr and "Next:  regard evaluate runs/pairs" in done.stdout
-    assert "90 examples to train on" in done.stderr
+    assert "90 pairs to train on" in done.stderr
     config = json.loads((regard.folder / "runs/pairs/config.json").read_text())
     assert config["model"]["config"]["depth"] == [1, 1] and config["train"]["warmup_steps"] == 1  # at most a tenth of the budget
     assert len({path.stat().st_mode for path in (regard.folder / "runs/pairs").rglob("*.*") if path.is_file()}) == 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sized
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..data import TokenizedText
 from ..errors import count
 from ..train import Objective, TrainOptions
 from ..train.task import to_device
@@ -64,13 +62,9 @@ def describe(
     device, threads = next(model.parameters()).device, torch.get_num_threads()
     where = str(device) + (f", {count(threads, 'thread')}" if device.type == "cpu" else "")
     return [
-        f"{name}: {', '.join(facts)}; {_size(dataset.train)} to train on, {_size(dataset.valid)} for validation",
+        f"{name}: {', '.join(facts)}; {len(dataset.train):,} {dataset.unit} to train on, {len(dataset.valid):,} for validation",
         f"{where}; {_reach(options, per_epoch, seconds)}",
     ]
-
-
-def _size(part: Sized) -> str:
-    return f"{len(part):,} {'tokens' if isinstance(part, TokenizedText) else 'examples'}"
 
 
 def _reach(options: TrainOptions, per_epoch: int, seconds: float | None) -> str:
