@@ -120,7 +120,7 @@ class Translation(Task[TranslationOptions]):
         return TextProcessor(Tokenizers.train(raw.train, o.tokenizer, size, o.joint, lowercase=o.lowercase))
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
-        return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "")
+        return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "", "pairs")
 
     def settle(self, dataset: Dataset[Pairs]) -> Self:
         decided = type(self)(self.options)

@@ -209,7 +209,7 @@ def _tracker(name: str, title: str) -> Any:
 
 @contextmanager
 def _one_line(title: str) -> Iterator[None]:
-    """Whatever keeps a tracker from starting, such as a wrong address or no account, as an error of ours."""
+    """Whatever keeps a tracker from starting, such as a wrong address or no account, as one line."""
     try:
         yield
     except Exception as error:
