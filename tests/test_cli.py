@@ -260,10 +260,13 @@ def test_text_comes_before_pytorch(monkeypatch, capsys):
     assert "Avoid it" in capsys.readouterr().out
 
 
+LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # jobs in the background of a shell ignore it
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 @pytest.mark.parametrize("seconds", [0.3, 0.8])
 def test_an_interrupt_while_starting_is_quiet(seconds):
-    code = "import sys; from regard.cli import main; sys.stdout.write('ready'); sys.stdout.flush(); sys.exit(main(['compare']))"
+    code = f"{LISTEN}; import sys; from regard.cli import main; sys.stdout.write('ready'); sys.stdout.flush(); sys.exit(main(['compare']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.read(5) == "ready"
     time.sleep(seconds)  # somewhere in the imports; wherever it is, the answer is the same
@@ -274,8 +277,9 @@ def test_an_interrupt_while_starting_is_quiet(seconds):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_an_interrupt_before_the_command_line_is_imported_is_quiet():
-    code = """
-import os, signal, sys
+    code = f"""
+{LISTEN}
+import os, sys
 class Interrupt:
     def find_spec(name, *more):
         if name == "regard.cli":
