@@ -57,7 +57,7 @@ def test_what_could_not_be_used_is_refused_and_leaves_nothing(model, tmp_path):
     class Mine(type(model)):
         pass
 
-    with pytest.raises(NotSupported, match="Mine is not a model"):
+    with pytest.raises(NotSupported, match="Mine is not one of `regard list models`"):
         regard.save(Mine(model.config), tmp_path / "a")
     with pytest.raises(BadConfig, match="the tokenizer has 260 tokens, and the model 20"):
         regard.save(build("gpt2", SETTINGS | {"vocab_size": 20}), tmp_path / "a", tokenizer=BYTES)

@@ -151,8 +151,12 @@ def test_it_learns_everywhere(model):
 
 
 def test_too_long(model):
-    with pytest.raises(ShapeError, match=f"{L + 1} tokens"):
-        model.features(torch.zeros(1, L + 1, dtype=torch.long))
+    ids = torch.zeros(1, L + 1, dtype=torch.long)
+    if isinstance(model, ModernBert):  # rotary embeddings have no last position
+        assert model.features(ids).isfinite().all()
+    else:
+        with pytest.raises(ShapeError, match=f"{L + 1} tokens"):
+            model.features(ids)
 
 
 def test_config_goes_to_a_file_and_back(model):

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from .. import __version__
 from ..catalogue import fold
-from ..errors import NotSupported, RegardError, ShapeError, UnknownName
+from ..errors import NotSupported, PatternNotSupported, RegardError, ShapeError, UnknownName
 from . import _index
 from ._command import Command, bold, check_writable, print_json, print_pairs, print_table
 from ._help import split_examples
@@ -111,7 +111,12 @@ class Show(Command):
         print(flush=True)  # before a picture that takes the seconds of importing PyTorch
         if self.png is None and self.length == LENGTH:
             return print(_index.picture(entry["name"]))
-        maps = self._maps(entry)
+        try:
+            maps = self._maps(entry)
+        except NotSupported as error:
+            if self.png is not None:
+                raise
+            return print(f"No picture: {error}.")
         print(_picture(maps))
         if self.png is not None:
             self._wrote(maps.save_png(self.png))
@@ -275,7 +280,7 @@ def example(mechanism: type[Attention], length: int = LENGTH, seed: int = 0) -> 
         attention = mechanism.sized(heads=1, head_dim=width, length=length).eval()
         half = torch.randn(1, (length + 1) // 2, 1, width)
         x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
-        reasons = []
+        reasons: list[Exception] = []
         for pattern in (causal, full):
             try:
                 with torch.no_grad(), capture(attention) as maps:
@@ -283,5 +288,6 @@ def example(mechanism: type[Attention], length: int = LENGTH, seed: int = 0) -> 
                 names = [f"{n % len(half[0]) + 1}" for n in range(length)]
                 return maps.label(names, names)
             except (RegardError, NotImplementedError) as error:
-                reasons.append(str(error))
-    raise NotSupported(f"{mechanism.__name__} has no example to draw: {reasons[-1]}")
+                reasons.append(error)
+    why = next((error for error in reasons if not isinstance(error, PatternNotSupported)), reasons[-1])
+    raise NotSupported(f"{mechanism.__name__} has no example to draw: {why}")

@@ -258,7 +258,7 @@ def _described(folder: Path) -> dict[str, Any]:
         _refuse_pickles([folder])
     if not folder.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
         raise MissingFile(
-            f"{folder}: no such directory; if it is a model of the Hugging Face Hub, download it first: hf download {folder} --local-dir {folder.name}"
+            f"{folder}: no such directory, so it is not a run; if it is a model of the Hugging Face Hub, download it first: hf download {folder} --local-dir {folder.name}"
         )
     try:
         return read_json(folder)
