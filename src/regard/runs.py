@@ -153,7 +153,7 @@ def read_config_file(path: Path) -> RunConfig:
 
 @dataclass(frozen=True)
 class Run(Generic[Kind]):
-    """A trained model with what belongs to it. `folder` is where it lies, also if it is not a run of ours."""
+    """A trained model with what belongs to it. `folder` is where it lies, even if it is not a run."""
 
     folder: Path
     config: RunConfig
@@ -172,7 +172,7 @@ class Run(Generic[Kind]):
 
 
 def read_json(folder: Path | str) -> dict[str, Any]:
-    """config.json of a run of ours (with format_version), or of a transformers directory (with model_type)."""
+    """config.json of a run (with format_version), or of a transformers directory (with model_type)."""
     path = Path(folder) / CONFIG
     try:
         plain = files.read_json(path)
@@ -185,7 +185,7 @@ def read_json(folder: Path | str) -> dict[str, Any]:
             raise BadFile(f"{folder} is a file; name the directory that holds {CONFIG}") from wrong
         raise
     if not isinstance(plain, dict) or not {"format_version", "model_type"} & plain.keys():
-        raise BadFile(f"{path}: expected an object with format_version (a run of ours) or model_type (a transformers directory)")
+        raise BadFile(f"{path}: expected an object with format_version (a run of regard) or model_type (a transformers directory)")
     return plain
 
 

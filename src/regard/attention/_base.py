@@ -212,7 +212,9 @@ class Attention(nn.Module):
         """
         self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE)
         if state is not None and state.grows:
-            raise StateNotSupported(f"each call adds new keys to a {type(state).__name__}; regard.capture shows the weights of its steps")
+            raise StateNotSupported(
+                f"weights(…) cannot be computed with a {type(state).__name__}, to which each call adds keys; regard.capture shows the weights of its steps"
+            )
         L, M = q_BLHK.shape[1], k_BMHK.shape[1]
         call = Call(self._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, copy(state))
         if state is not None:  # by the law, values that are the identity come back as the weights
@@ -264,7 +266,9 @@ class Attention(nn.Module):
             return self.start(batch, full)
         if self.facts.rows == "independent":
             return None
-        raise StateNotSupported(f"{type(self).__name__} cannot take queries one by one: each needs the others; SoftmaxAttention can")
+        raise StateNotSupported(
+            f"{type(self).__name__} cannot process queries one by one: each depends on the others; SoftmaxAttention can"
+        )
 
     @classmethod
     def supports(cls, pattern: Pattern) -> bool:
@@ -374,7 +378,9 @@ class Attention(nn.Module):
                 f"{name}: batch, key size and key length must agree, got {_shapes(inputs)}; q and k share K, k and v share length and heads"
             )
         if H != G and not (G and H % G == 0):
-            raise ShapeError(f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first")
+            raise ShapeError(
+                f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first, and tensors are (batch, length, heads, size)"
+            )
         if self.heads not in (None, H) or self.head_dim not in (None, K):
             size = "" if self.head_dim is None else f" of size {self.head_dim}"
             raise ShapeError(

@@ -66,7 +66,7 @@ def capture(
     repeat the draws of the call, and their generators continue unchanged. Inside the `with`, compiled models run eagerly, because compiled
     code would bypass the hooks. Recomputation by gradient checkpointing is not recorded twice.
 
-    A model without mechanisms of ours, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
+    A model without our mechanisms, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
     seen that way are refused by name; layers without softmax (linear attention, say) are left out unless `layers` chooses them.
     """
     if dtype not in (torch.float32, torch.float16, torch.float64):
