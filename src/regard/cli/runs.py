@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json as json_
 import queue
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 
 from tyro.conf import Positional
 
+from .. import files
 from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
 from ..look import Layers, Maps, ScaleName, keep_inputs, save_curves
 from ..models import Classifier, config_of
@@ -113,22 +116,25 @@ class Evaluate(RunCommand[TaskOptions]):
 class Predict(RunCommand[TaskOptions]):
     """Translate, classify or label inputs with a run.
 
-    Inputs are arguments, or lines of a file or of standard input, each answered as soon as it is there. `regard predict RUN --help` lists the
-    options of its task.
+    Inputs are texts or names of files, given as arguments, or as lines of a file or of standard input, each answered as soon as it is there.
+    `regard predict RUN --help` lists the options of its task.
 
     As in:  regard predict runs/numbers "twenty-one" "three hundred"
             regard predict runs/mine --input sentences.txt --output translations.txt --beam 5
             regard predict runs/mine "a dog" --score "ein Hund"
+            regard predict runs/digits photo.png
             tail -f comments.txt | regard predict runs/reviews --json
     """
 
     task_options = "PredictOptions"
     inputs: Positional[tuple[str, ...]] = ()
-    """What to translate, continue or classify (a tab between the two texts of a pair); standard input if not given."""
+    """What to translate, continue, classify or draw (a tab between the two texts of a pair), or names of files; standard input if not given."""
     input: Path | None = None
     """File with an input per line; - is standard input."""
     output: Path | None = None
     """File to write the answers to, instead of printing them."""
+    files: Path = Path()
+    """Folder for the files that an answer consists of, such as drawings; the current folder if not given."""
     json: bool = False
     """A JSON object per input."""
     score: str | None = None
@@ -143,9 +149,12 @@ class Predict(RunCommand[TaskOptions]):
             raise BadConfig("--score and --references; give one of them")
         check_writable(self.output, "--output")
         with _writing(self.output) as file:
-            for chunk in self._chunks():
+            for chunk in self._chunks(find_task(run.task)):
                 for line, answer in zip(chunk, self._answers(run, chunk), strict=True):
-                    values = {"input": line, **answer.values}
+                    names = [str(path) for path in self._written(line, answer)]
+                    values = {"input": line, **answer.values, **({"files": names} if names else {})}
+                    if names:
+                        print(f"wrote {' and '.join(names)}", file=sys.stderr)
                     print(json_.dumps(values, ensure_ascii=False) if self.json else answer.text, file=file)
                 file.flush()
         if self._targets is not None and next(self._targets, None) is not None:
@@ -159,9 +168,25 @@ class Predict(RunCommand[TaskOptions]):
             raise BadConfig(f"--references {self.references} has fewer lines than there are inputs")
         return score_outputs(run, [(line, target or "") for line, target in zip(chunk, targets, strict=True)])
 
-    def _chunks(self) -> Iterator[Sequence[str]]:
+    def _written(self, line: str, answer: Prediction) -> list[Path]:
+        """The files of an answer, named after its input; no file is replaced."""
+        if not answer.files:
+            return []
+        stem = "-".join(re.findall(r"\w+", Path(line).stem if len(line) < 200 else line))[:40] or "answer"
+        stems = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
+        free = next(one for one in stems if not any((self.files / f"{one}{suffix}").exists() for suffix in answer.files))
+        paths = [self.files / f"{free}{suffix}" for suffix in answer.files]
+        try:
+            self.files.mkdir(parents=True, exist_ok=True)
+            for path, content in zip(paths, answer.files.values(), strict=True):
+                files.write(path, content, new=True)
+        except OSError as wrong:
+            raise CannotSave(f"cannot write to {self.files}: {wrong.strerror or wrong}; choose another folder with --files") from wrong
+        return paths
+
+    def _chunks(self, task: type[Task[Any]]) -> Iterator[Sequence[str]]:
         if self.inputs:
-            for one in self.inputs:
+            for one in self.inputs if task.inputs == "text" else ():
                 if Path(one).is_file():
                     print(f"regard: {one} is also a file; --input {one} takes its lines", file=sys.stderr)
             yield self.inputs
@@ -234,9 +259,9 @@ def arriving(lines: Iterator[str], at_most: int = 64) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Look(RunCommand[TaskOptions]):
-    """Show which tokens a run attends to while it reads a text: in the browser, or here as heat maps.
+    """Show what a run attends to while it reads a text or an image: in the browser, or here as heat maps.
 
-    Of a translator: also while it writes. Without a text, a page opens in the browser.
+    Of a translator: also while it writes. Without an input, a page opens in the browser.
 
     As in:  regard look runs/numbers
             regard look runs/numbers "twenty-one" --html map.html
@@ -246,7 +271,7 @@ class Look(RunCommand[TaskOptions]):
 
     task_options = "LookOptions"
     text: Positional[str | None] = None
-    """What to read or to translate (a tab between the two texts of a pair); the explorer opens in the browser if not given."""
+    """What to read or to translate (a tab between the two texts of a pair), or the name of a file; the explorer opens in the browser if not given."""
     layer: str | None = None
     """Number or name, * for any part of it; if not given, the alignment of a translator, else the last layer here and all in the picture."""
     head: int | None = None

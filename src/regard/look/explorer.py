@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
+from .images import data_url
 from .layouts import Graph, to_json
 from .map import MEAN, Map
 from .maps import Maps
@@ -43,6 +44,8 @@ class Recording:
 
     def __init__(self, maps: Maps, *, id: str = "0", title: str = "", text: str = "", batch: int = 0, **facts: Any):
         views = [maps.view(layer) for layer in maps.layers]
+        if maps.image is not None:
+            facts["image"] = data_url(maps.image)
         self.id, self.title, self.text, self.facts, self.batch = id, title, text, facts, batch
         for m in views:
             if not 0 <= batch < len(m.weights_BHLM):

@@ -21,11 +21,15 @@ from .token_labels import Labels, Words
 
 
 class Maps(Mapping[str, list[Map]]):
-    """Layer name → its maps, oldest first: `maps[layer]`, `maps.layers`; `maps.all` has all in order of time."""
+    """Layer name → its maps, oldest first: `maps[layer]`, `maps.layers`; `maps.all` has all in order of time.
 
-    def __init__(self, maps: Iterable[Map] = (), idle: Iterable[str] = ()):
+    `image`, uint8 of shape (h, w) or (h, w, 3), is what the keys of a Grid are patches of: pictures are drawn over it.
+    """
+
+    def __init__(self, maps: Iterable[Map] = (), idle: Iterable[str] = (), image: Any = None):
         self.all = list(maps)
         self.idle = tuple(idle)  # layers that capture watched, for the error message if they were never called
+        self.image = image
 
     @property
     def layers(self) -> list[str]:
@@ -133,7 +137,7 @@ class Maps(Mapping[str, list[Map]]):
         return self._each(lambda m: m.merge_words(words, keys))
 
     def _each(self, change: Callable[[Map], Map]) -> Maps:
-        return Maps(map(change, self.all), self.idle)
+        return Maps(map(change, self.all), self.idle, self.image)
 
     # -- across layers ------------------------------------------------------------------------------------
 
@@ -189,18 +193,17 @@ class Maps(Mapping[str, list[Map]]):
         batch: int = 0,
         call: int | None = None,
         query: int | None = None,
-        image: Any = None,
         scale: ScaleName = "row",
     ) -> Path:
         """Write a picture as PNG: one head of one layer, or small multiples of the layers and heads that are not selected.
 
-        `query` is a position: the picture shows what it attends to; over a Grid on top of `image`, (h, w) or (h, w, 3), if given.
+        `query` is a position: the picture shows what it attends to; over a Grid on top of `self.image`, if there is one.
         `scale`: what the darkest colour stands for, see `Scale`.
         """
         from .pictures import figure_of, png
 
         chosen = [self.view(name, call) for name in ([layer] if layer is not None or not self.all else self.layers)]
-        Path(path).write_bytes(png(figure_of([m if head is None else m.head(head) for m in chosen], batch, query, image, scale)))
+        Path(path).write_bytes(png(figure_of([m if head is None else m.head(head) for m in chosen], batch, query, self.image, scale)))
         return Path(path)
 
     def save_html(
@@ -262,7 +265,7 @@ class Maps(Mapping[str, list[Map]]):
     def _repr_png_(self) -> bytes | None:
         from .pictures import figure_of, png
 
-        return png(figure_of([self.view(layer) for layer in self.layers])) if self.all else None
+        return png(figure_of([self.view(layer) for layer in self.layers], image=self.image)) if self.all else None
 
     def _repr_html_(self) -> str:
         from .pictures import to_html

@@ -11,7 +11,8 @@
         def predict(self, run, inputs, options): ...      a Prediction per input
 
 `tasks.train` trains any of them, and every command picks a new one up from its import line in `tasks/__init__.py`. What is not on text says
-itself how to load its processor and how to show attention.
+itself how to load its processor and how to show attention, and whether an input is a text or the name of a file (`inputs`). An answer may
+come with files of its own: a drawing, an image.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from __future__ import annotations
 import hashlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
 from .. import runs
 from ..data import Tokenizer, Tokenizers
@@ -55,6 +56,7 @@ class Dataset(Generic[Part]):
     test: Part
     digest: str
     skipped: str = ""  # malformed lines, in words
+    unit: str = "examples"  # that the length of a part counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +77,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to one input, as text (with several answers, a line each) and as plain values."""
+    """The answer to one input, as text (with several answers, a line each) and as plain values; `files` by suffix, as in ".png"."""
 
     text: str
     values: Mapping[str, Any]
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ class Example:
     options: Any
     settings: Mapping[str, Any]
     input: str
-    broken: str = ""  # a malformed line for a file like that of `options.data`
+    broken: str | Callable[[Path], None] = ""  # a malformed line for the file of `options.data`, or what adds a malformed item to a copy
 
 
 class Task(ABC, Generic[OptionsT]):
@@ -100,7 +103,9 @@ class Task(ABC, Generic[OptionsT]):
     PredictOptions: ClassVar[type[Any]] = NoOptions
     LookOptions: ClassVar[type[Any]] = NoOptions
     model_kind: ClassVar[type[Model]]
+    body_kinds: ClassVar[tuple[type[Model], ...]] = ()  # models that it can be built from, where `model_kind` wraps another one
     default_model: ClassVar[str]
+    inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
     default_train: ClassVar[TrainOptions] = TrainOptions()
     length_option: ClassVar[str] = ""  # the option that holds the tokens per sequence, where there is one
     next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
@@ -143,9 +148,10 @@ class Task(ABC, Generic[OptionsT]):
 
     def check_kind(self, model: str) -> None:
         """Refuse by name a model of another kind than the task's."""
-        if not issubclass(find_model(model), self.model_kind) and self.model_kind is not Classifier:
-            known = ", ".join(sorted(kind.facts.name for kind in MODELS if issubclass(kind, self.model_kind)))
-            raise NotSupported(f"{model} is no {words_for(self.model_kind)}; use one of {known}")
+        wanted = self.body_kinds or (self.model_kind,)
+        if not issubclass(find_model(model), wanted):
+            known = ", ".join(kind.facts.name for kind in MODELS if issubclass(kind, wanted))
+            raise BadConfig(f"{model} is not a model for {self.name}; use one of {known}")
 
     def adapt(self, body: Model, processor: Any) -> Model:
         """A model, new or pretrained, made ready for this task."""
@@ -180,7 +186,10 @@ class Task(ABC, Generic[OptionsT]):
         raise NotSupported(f"a run of the task {self.name} writes no text, so there is none to score; --score is for translators")
 
     def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
-        """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all."""
+        """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all.
+
+        `text` is an input as `predict` takes it; the maps of an image hold the image (`Maps.image`).
+        """
         return "", text_maps(run.model, run.processor, text, layers, heads)
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sized
 from typing import Any
 
 import torch
@@ -62,13 +61,9 @@ def describe(
     device, threads = next(model.parameters()).device, torch.get_num_threads()
     where = str(device) + (f", {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else "")
     return [
-        f"{name}: {', '.join(facts)}; {_size(dataset.train)} to train on, {_size(dataset.valid)} for validation",
+        f"{name}: {', '.join(facts)}; {len(dataset.train):,} {dataset.unit} to train on, {len(dataset.valid):,} for validation",
         f"{where}; {_reach(options, per_epoch, seconds)}",
     ]
-
-
-def _size(part: Sized) -> str:
-    return f"{len(part):,} {'examples' if isinstance(part, list | tuple) else 'tokens'}"
 
 
 def _reach(options: TrainOptions, per_epoch: int, seconds: float | None) -> str:

@@ -58,7 +58,7 @@ class TextTask(Task[TextOptionsT]):
 
     def encode(self, raw: Texts, processor: TextProcessor, cache: Path) -> Dataset[TokenizedText]:
         found: TokenizedSplits = tokenize_texts(raw, processor.tokenizer, self.options.cache or cache / "tokens")
-        return Dataset(found.train, found.valid, found.test, found.digest, found.skipped)
+        return Dataset(found.train, found.valid, found.test, found.digest, found.skipped, unit="tokens")
 
     def settle(self, dataset: Dataset[TokenizedText]) -> Self:
         decided = type(self)(self.options)

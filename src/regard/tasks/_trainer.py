@@ -21,7 +21,7 @@ import torch
 from .. import files
 from ..errors import BadConfig, MissingFile
 from ..layers.spec import split_names
-from ..models import MODELS, Classifier, LanguageModel, Model, TextEncoder, build, config_of, find_model
+from ..models import Classifier, Model, build, config_of
 from ..runs import (
     CONFIG,
     METRICS,
@@ -282,7 +282,7 @@ class _Training:
     def _body(self) -> Model:
         """The model before it is adapted to the task: of the run to initialise from, or by name."""
         if (base := self._load_base()) is None:
-            self._check_kind(self.config.model)
+            self.task.check_kind(self.config.model)  # before settings of another kind of model are reported as unknown
             given, wanted = self.config.settings, self.task.model_settings(self.config.model, self.processor)
             sizes = {} if given.keys() & SIZES else self.task.size_settings(self.config.model)
             return build(self.config.model, {**sizes, **wanted, **given})
@@ -291,13 +291,6 @@ class _Training:
         if not self.config.from_scratch:
             load_parameters(copy, parameters_of(body))
         return self._swapped(copy)
-
-    def _check_kind(self, name: str) -> None:
-        """Refuse a model that is not one for this task, before settings of another kind of model are reported as unknown."""
-        kind, wanted = find_model(name), (LanguageModel, TextEncoder) if self.task.model_kind is Classifier else (self.task.model_kind,)
-        if not issubclass(kind, wanted):
-            fitting = ", ".join(model.facts.name for model in MODELS if issubclass(model, wanted))
-            raise BadConfig(f"{name} is not a model for {self.task.name}; those that are: {fitting}")
 
     def _swapped(self, model: Model) -> Model:
         """The model of the run to initialise from, with the attention that was asked for; its other settings are fixed."""

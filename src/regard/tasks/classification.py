@@ -22,7 +22,7 @@ from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
-from ..models import Classifier, LanguageModel, Model, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, build
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
@@ -81,6 +81,7 @@ class ClassificationTask(Task[TuningT]):
     per_token: ClassVar[bool]
     read_examples: ClassVar[Callable[..., Examples[Any]]]
     model_kind = Classifier
+    body_kinds = (LanguageModel, TextEncoder)
     length_option = "max_length"
     default_model = "bert"
     target: Target = "class"
