@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, load_tokenizers, read_pairs
 from ..data.hf_tokenizer import TranslationTokens
-from ..decode import GNMT, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
+from ..decode import GNMT, GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig
 from ..kernels import smoothed_cross_entropy
 from ..look import Indices, Layers, Map, Maps, capture
@@ -29,7 +29,6 @@ from ._bleu import score
 from ._options import Files, TokenizerOptions
 from ._processor import TextProcessor
 
-GREEDY = Beam(size=1)
 SMALL = 20_000  # pairs: below, a model of width 128 learns more in the same time
 Pairs = Sequence[tuple[str, str]]
 
