@@ -27,7 +27,7 @@ LEVELS = (
     {"layers"},
     {"models"},
     {"data", "train", "decode", "look"},
-    {"runs"},
+    {"run_config", "runs"},
     {"tasks"},
     {"recipes", "compare", "serve", "interop", "testing"},
     {"catalogue", "cli", "_public", "__main__", "__init__"},

@@ -57,7 +57,7 @@ class Complete(Command):
     def _ask(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
         """Complete one line after another, until the end of the input."""
         with contextlib.suppress(ImportError):
-            pass  # line editing and history for input()
+            import readline  # noqa: F401  line editing and history for input()
         print(f"{self.folder}: type a prompt; Ctrl-C stops a completion, Ctrl-D ends", file=sys.stderr)
         while True:
             try:

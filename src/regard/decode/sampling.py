@@ -173,6 +173,26 @@ def choose_tokens(logits_BN: Tensor, options: Sampling, uniforms: Callable[[], T
     return logits_BN.argmax(-1) if options.temperature == 0 else draw(filter_logits(logits_BN, options), uniforms().to(logits_BN.device))
 
 
+def log_total(logits_BN: Tensor) -> Tensor:
+    """log Σ exp of the logits of each row, the normaliser of log-probabilities."""
+    total_B = logits_BN.logsumexp(-1)
+    if not bool(torch.isfinite(total_B).all()):
+        raise NotSupported("the model's logits are not finite; its parameters are damaged, or its training diverged")
+    return total_B
+
+
+def token_scores(
+    logits_BN: Tensor, total_B: Tensor, token_B: Tensor, alternatives: int
+) -> list[tuple[float, tuple[tuple[int, float], ...]]]:
+    """The log-probability of each row's token, and the most likely tokens with theirs."""
+    log_probs = (logits_BN.gather(-1, token_B[:, None])[:, 0] - total_B).tolist()
+    if not alternatives:
+        return [(log_prob, ()) for log_prob in log_probs]
+    best = logits_BN.topk(min(alternatives, logits_BN.shape[-1]), -1)
+    ids, values = best.indices.tolist(), (best.values - total_B[:, None]).tolist()
+    return [(log_prob, tuple(zip(i, v, strict=True))) for log_prob, i, v in zip(log_probs, ids, values, strict=True)]
+
+
 class Uniforms:
     """Random numbers for many rows, each from its own generator: row `number` gets the same ones whatever the batch.
 

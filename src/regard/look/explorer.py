@@ -30,7 +30,8 @@ from torch import Tensor
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from .images import data_url
 from .layouts import Graph, to_json
-from .maps import MEAN, Map, Maps
+from .map import MEAN, Map
+from .maps import Maps
 from .tiles import TILE, TileReader
 
 FORMAT, VERSION = "regard.explorer", 1

@@ -41,6 +41,17 @@ class Budget:
             if not value > 0:
                 raise BadConfig(f"{name}={value} in the budget: expected a number above 0")
 
+    def used(self, steps: int, epochs: float, minutes: float) -> float:
+        """The used share, at most 1."""
+        limits = ((steps, self.steps), (epochs, self.epochs), (minutes, self.minutes))
+        return min(1.0, max(done / limit for done, limit in limits if limit is not None))
+
+    def why_over(self, steps: int, epochs: int) -> str:
+        """Which limit was reached, in words, or ""; the clock is the loop's."""
+        if self.steps is not None and steps >= self.steps:
+            return "all steps done"
+        return "all epochs done" if self.epochs is not None and epochs >= self.epochs else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Every:
