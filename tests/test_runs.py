@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -136,9 +137,10 @@ def test_options_are_checked_by_their_annotations():
             parse_options(LanguageOptions, wrong, "x")
 
 
-def test_hostile_folders_are_listed(run, tmp_path, capfd):
+def test_hostile_folders_are_listed(run, tmp_path, capfd, request):
     """Names that command a terminal or are not UTF-8, links to nothing, pipes, folders deeper than Python's stack, numbers beyond floats."""
     folder = tmp_path / "runs"
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", folder], check=True))  # too deep for pytest to remove
     for name in ("good", "bad\x1b[2J\nname", os.fsdecode(b"not-utf8-\xff")):
         save(run, folder / name)
     lines = [
