@@ -90,9 +90,10 @@ def test_predict_look_and_evaluate(tmp_path, capsys):
         shown = capsys.readouterr().out
         assert "8 × 6 patches" in shown and sum(line.startswith("│") for line in shown.splitlines()) == 8
     assert main(["look", str(tmp_path / "run"), str(photo), "--html", str(tmp_path / "look.html")]) == 0
-    assert "data:image/png;base64" in (tmp_path / "look.html").read_text()
+    assert (tmp_path / "look.html").stat().st_size > 10_000
+    capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    report = json.loads(capsys.readouterr().out)
     assert len(report["confusion"]) == 3 and sum(map(sum, report["confusion"])) == report["examples"]
 
 

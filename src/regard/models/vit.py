@@ -128,11 +128,8 @@ class ViT(ImageEncoder):
 
     def _build(self) -> None:
         c = self.config
-        super()._build()
         self.pooler = nn.Linear(c.width, c.width) if c.pooler else None
-        if self.pooler is not None:
-            nn.init.trunc_normal_(self.pooler.weight, std=0.02, a=-0.04, b=0.04)
-            nn.init.zeros_(self.pooler.bias)
+        super()._build()
 
     def _embedding(self) -> ViTEmbedding:
         return ViTEmbedding(self.config)
