@@ -16,7 +16,14 @@ from regard.models import ViT, build
 
 transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
 pytestmark = pytest.mark.filterwarnings("ignore")
-SIZES = {"image_size": [12, 20], "patch_size": [4, 5], "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 29}
+SIZES = {
+    "image_size": [12, 20],
+    "patch_size": [4, 5],
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 29,
+}
 
 
 def checkpoint(folder, kind="ViTForImageClassification", **more):

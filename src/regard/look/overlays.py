@@ -25,8 +25,13 @@ Panel = tuple[str, Tensor | None]  # title, and weights (rows, columns) of the p
 
 
 def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title: str = "") -> Figure:
-    """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight."""
-    array, shown = check_image(image), list(panels)[:MAX_PANELS]
+    """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight.
+
+    A list of images has one for each panel.
+    """
+    shown = list(panels)[:MAX_PANELS]
+    arrays = [check_image(one) for one in image] if isinstance(image, list) else [check_image(image)] * len(shown)
+    array = arrays[0]
     columns = max(1, min(columns, len(shown)))
     rows = -(-len(shown) // columns)
     height = 1.6 * array.shape[0] / array.shape[1]
@@ -34,7 +39,7 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, (name, weights) in zip(axes.flat, shown, strict=False):
+    for axis, (name, weights), array in zip(axes.flat, shown, arrays, strict=False):
         rows_, columns_ = array.shape[:2] if weights is None else weights.shape
         extent = (-0.5, columns_ - 0.5, rows_ - 0.5, -0.5)
         axis.imshow(array, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto", interpolation="nearest")
@@ -76,6 +81,11 @@ def panel_name(m: Map, head: int) -> str:
     number = re.search(r"\d+", m.layer)
     layer = m.layer if number is None else f"layer {number[0]}"
     return layer if len(m.heads) == 1 and head == MEAN else f"{layer}, mean" if head == MEAN else f"{layer}, head {head}"
+
+
+def over_patches(m: Map, batch: int = 0, query: int | None = None) -> Tensor:
+    """What `query` attends to, else the class token, else all patches on average, as (rows, columns) of the grid; the mean of heads."""
+    return on_grid(m, over_grid(m.head(), batch, query))
 
 
 def on_grid(m: Map, row_M: Tensor) -> Tensor:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import tasks
+from ..look.overlays import Panel, draw_panels, over_patches
+from ..tasks.images import image_maps
 from ..train import TrainOptions
-from ._engine import Recipe, RecipeFacts, above, at_least, at_most, validation_curves
+from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, validation_curves, variant_folder
 from ._engine.variants import train_run
 
 OPTIONS = tasks.ImagesOptions(data="digits", shares=(0.1, 0.2), crop=0, label_smoothing=0.0)
@@ -40,6 +42,29 @@ class ImagesVariant:
         return {"accuracy": metrics["accuracy"], "loss": metrics["loss"], **training}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """What the class token reads: rollout over an image of each digit, for the first seed of each variant."""
+
+    variants: tuple[str, ...]
+
+    def __call__(self, results: Results, out: Path) -> Path:
+        panels: list[Panel] = []
+        images: list[Any] = []
+        for name in self.variants:
+            run = tasks.load_run(variant_folder(out, name, results.seeds[0]))
+            test = tasks.Images(OPTIONS).test_data(run, None)
+            for digit in range(10):
+                pixels = test.pixels[list(test.label_E).index(digit)]
+                p_N, maps = image_maps(run, pixels, "rollout")
+                assert p_N is not None
+                panels.append((f"{digit}: {run.processor.labels[int(p_N.argmax())]} {float(p_N.max()):.2f}", over_patches(maps.all[0])))
+                images.append(pixels)
+        figure = draw_panels(images, panels, columns=10, title=" (above); ".join(self.variants) + " (below)")
+        figure.savefig(out / "rollouts.png", dpi=150)
+        return out / "rollouts.png"
+
+
 recipe = Recipe(
     facts=RecipeFacts("vit2020", 2020, "An image is worth 16x16 words", "arXiv:2010.11929", "about four minutes"),
     question="Can a transformer classify images as sequences of patches, and does it need to know where they are?",
@@ -56,5 +81,5 @@ recipe = Recipe(
         above("positions add at least 10 points", VIT, BAG, 0.1),
         at_least("a mixer without attention: at least 95 %", 0.95, MIXER),
     ),
-    pictures=(validation_curves("accuracy"),),
+    pictures=(validation_curves("loss"), Rollouts(variants=(VIT, BAG))),
 )
