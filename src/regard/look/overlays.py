@@ -1,4 +1,7 @@
-"""Attention over an image: a panel per word, or per layer and head, in which the image is darkened where there is little weight."""
+"""Attention over an image: a panel per word, or per layer and head, in which the image is darkened where there is little weight.
+
+Grey images are also tinted where there is much.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from .maps import Maps
 from .terminal import head_matrix, over_grid, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight
+TINT = (1.0, 0.55, 0.1)  # orange, of patches with weight on a grey image
 MAX_PANELS = 64
 Panel = tuple[str, Tensor | None]  # title, and weights (rows, columns) of the patches; None: the image alone
 
@@ -49,6 +53,9 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
             black[..., 3] = DARKEST * (1 - share)
             smooth = "bilinear" if min(share.shape) > 3 else "nearest"
             axis.imshow(black, extent=extent, aspect="auto", interpolation=smooth)
+            if array.ndim == 2:  # a grey image has no colours to hide, and on its black nothing can be darkened
+                tint = np.concatenate([np.broadcast_to(np.float32(TINT), (*share.shape, 3)), 0.45 * share[..., None]], -1)
+                axis.imshow(tint, extent=extent, aspect="auto", interpolation=smooth)
         axis.set_title(readable(name, 24), fontsize=8, pad=2)
     if title:
         figure.suptitle(title, fontsize=9)
