@@ -312,12 +312,17 @@ def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options:
 
 
 def save_model(
-    model: Model, folder: Path | str, tokenizer: Tokenizer | Tokenizers | None = None, labels: Sequence[str] | None = None
+    model: Model,
+    folder: Path | str,
+    tokenizer: Tokenizer | Tokenizers | None = None,
+    labels: Sequence[str] | None = None,
+    processor: Any = None,
 ) -> Path:
     """Turn any of our models into a run: one whose attention was swapped, or that was trained in a loop of your own.
 
     tokenizer:  what it was trained with, for a translator of two vocabularies both; `model.tokenizer` if not given, as `load` sets it.
     labels:     of a classifier, the names of its classes; `model.labels` if not given.
+    processor:  what turns inputs into tensors, of a model that reads no text, such as an `ImageProcessor`; `model.processor` if not given.
     """
     if not isinstance(model, Model):
         raise NotSupported(f"{type(model).__name__} is not a model of `regard list models`; save its state_dict")
@@ -341,8 +346,10 @@ def save_model(
     for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
         if len(one) > size:
             raise BadConfig(f"the tokenizer has {len(one)} tokens, and the model {size}; save the tokenizer that it was trained with")
-    task = task_for(type(model), isinstance(model, Classifier) and model.each)
-    return runs.save(make_run(task, model, TextProcessor(pair, names)), folder)
+    task, processor = task_for(type(model), isinstance(model, Classifier) and model.each), processor or model.processor
+    if processor is None and task.inputs == "file":
+        raise BadConfig(f"a {body.facts.name} does not read text; say how it reads its inputs with processor=…")
+    return runs.save(make_run(task, model, processor or TextProcessor(pair, names)), folder)
 
 
 def _is_text(name: str) -> bool:
@@ -355,9 +362,11 @@ def _is_text(name: str) -> bool:
 
 
 def load_model(run: Run[Kind]) -> Kind:
-    """The model of a run with its `tokenizer` and, of a classifier, its `labels`."""
+    """The model of a run with its `tokenizer`, or the `processor` of one that reads no text, and, of a classifier, its `labels`."""
     processor = run.processor
-    if isinstance(processor, TextProcessor) and processor.pair is not None:
+    if not isinstance(processor, TextProcessor):
+        run.model.processor, run.model.labels = processor, getattr(processor, "labels", ())
+    elif processor.pair is not None:
         run.model.tokenizer = processor.pair.source if processor.pair.joint else processor.pair
         run.model.labels = processor.labels
     return run.model
