@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from functools import cache
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from ..errors import NotSupported, UnknownName
 from .sources import between_option, source_options
 
 Points = npt.NDArray[np.float32]  # (L, 3): dx, dy (down), and 1 where the pen is lifted afterwards
-Path = npt.NDArray[np.float64]  # (L, 2): where the pen is
+Path = npt.NDArray[np.float64]  # (L, 3): where the pen is, and in which letter of the text
 
 FONTS = ("futural", "scripts", "futuram", "cursive", "rowmans", "scriptc", "timesi", "gothiceng")
 LOWER, UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -33,8 +34,16 @@ CORNER = 0.5  # cosine of the angle from which a turn is a corner, which resampl
 JOIN = 3.0  # strokes that begin this close to where the one before ended are written without lifting the pen
 
 
-def hershey(text: str) -> list[tuple[str, Points]]:
-    """Lines of text and the strokes that write them, from what follows `hershey:`."""
+class HersheyLine(NamedTuple):
+    """A line of text, the points that write it, and to which of its characters each point belongs."""
+
+    text: str
+    points: Points
+    letters: npt.NDArray[np.int64]
+
+
+def hershey(text: str) -> list[HersheyLine]:
+    """Lines of text, from what follows `hershey:`."""
     font, chosen = source_options(text, {"count": 6000, "letters": 7, "words": 2, "capitals": 0, "seed": 0})
     font = font or "scripts"
     if font not in FONTS:
@@ -46,7 +55,7 @@ def hershey(text: str) -> list[tuple[str, Points]]:
     made = []
     for _ in range(count):
         line = " ".join(_word(generator, longest, capitals) for _ in range(generator.randint(1, words)))
-        made.append((line, Writer.draw(noise).write(line, font, noise)))
+        made.append(Writer.draw(noise).write(line, font, noise))
     return made
 
 
@@ -75,28 +84,32 @@ class Writer:
             tremble=noise.uniform(0.1, 0.4),
         )
 
-    def write(self, text: str, font: str, noise: np.random.Generator) -> Points:
-        """The line as offsets between points."""
-        strokes = [self._move(stroke, noise) for stroke in text_strokes(text, font)]
-        return offsets([resample(stroke, SPACING * self.speed) for stroke in strokes], self.tremble, noise)
+    def write(self, text: str, font: str, noise: np.random.Generator) -> HersheyLine:
+        """A line in this hand."""
+        strokes = [resample(self._move(stroke, noise), SPACING * self.speed) for stroke in text_strokes(text, font)]
+        path = np.concatenate(strokes)
+        at = path[:, :2] + noise.normal(0, self.tremble, (len(path), 2))
+        lifted = np.concatenate([np.eye(1, len(stroke), len(stroke) - 1)[0] for stroke in strokes])
+        points = np.column_stack([np.diff(at, axis=0, prepend=at[:1]), lifted]).astype(np.float32)  # the first point is the origin
+        return HersheyLine(text, points, path[:, 2].round().astype(np.int64))
 
     def _move(self, stroke: Path, noise: np.random.Generator) -> Path:
         """A stroke of the font as this writer draws it: slanted, scaled, and a little out of place."""
-        x, y = stroke.T
+        x, y, letter = stroke.T
         x = self.width * (x - self.slant * y) + noise.normal(0, 0.25)
         y = y + self.direction * x + self.drift * np.sin(x / 35) + noise.normal(0, 0.25)
-        return self.size * np.stack([x, y], 1)
+        return np.stack([self.size * x, self.size * y, letter], 1)
 
 
 def text_strokes(text: str, font: str) -> list[Path]:
     """The strokes of a text as the font has them, those joined that the pen need not be lifted between."""
     strokes: list[Path] = []
     at = 0.0
-    for letter in text:
+    for number, letter in enumerate(text):
         left, advance, glyph = _glyph(letter, font)
         for stroke in glyph:
-            moved = stroke + np.array([at - left, 0.0])
-            if strokes and np.hypot(*(moved[0] - strokes[-1][-1])) <= JOIN:
+            moved = np.column_stack([stroke[:, 0] + at - left, stroke[:, 1], np.full(len(stroke), number)])
+            if strokes and np.hypot(*(moved[0] - strokes[-1][-1])[:2]) <= JOIN:
                 strokes[-1] = np.concatenate([strokes[-1], moved[1:]])
             else:
                 strokes.append(moved)
@@ -105,8 +118,8 @@ def text_strokes(text: str, font: str) -> list[Path]:
 
 
 @cache
-def _glyph(letter: str, font: str) -> tuple[float, float, tuple[Path, ...]]:
-    """Left edge, width and strokes of a letter."""
+def _glyph(letter: str, font: str) -> tuple[float, float, tuple[npt.NDArray[np.float64], ...]]:
+    """Left edge, width and strokes (L, 2) of a letter."""
     found = list(_font(font).glyphs_for_text(letter))
     if len(found) != 1 or (letter != " " and not found[0].strokes):
         raise NotSupported(f"the Hershey font {font} has no {letter!r}; use letters, digits and punctuation of ASCII")
@@ -115,7 +128,7 @@ def _glyph(letter: str, font: str) -> tuple[float, float, tuple[Path, ...]]:
 
 
 @cache
-def _font(name: str) -> object:
+def _font(name: str) -> Any:
     from HersheyFonts import HersheyFonts
 
     font = HersheyFonts()
@@ -125,7 +138,7 @@ def _font(name: str) -> object:
 
 def resample(stroke: Path, spacing: float) -> Path:
     """The same line with points about `spacing` apart; corners and both ends stay where they are."""
-    step = np.diff(stroke, axis=0)
+    step = np.diff(stroke[:, :2], axis=0)
     length = np.hypot(*step.T)
     stroke, step, length = stroke[np.r_[True, length > 0]], step[length > 0], length[length > 0]
     cosine = (step[1:] * step[:-1]).sum(1) / (length[1:] * length[:-1])
@@ -134,13 +147,5 @@ def resample(stroke: Path, spacing: float) -> Path:
     for first, last in pairwise(ends):
         points = max(1, round((along[last] - along[first]) / spacing))
         wanted = np.linspace(along[first], along[last], points + 1)[1:]
-        pieces.append(np.stack([np.interp(wanted, along, axis) for axis in stroke.T], 1))
+        pieces.append(np.stack([np.interp(wanted, along, column) for column in stroke.T], 1))
     return np.concatenate(pieces)
-
-
-def offsets(strokes: list[Path], tremble: float, noise: np.random.Generator) -> Points:
-    """Strokes as (dx, dy, lifted) from each point to the next; the first point is the origin."""
-    path = np.concatenate(strokes)
-    path = path + noise.normal(0, tremble, path.shape)
-    lifted = np.concatenate([np.eye(1, len(stroke), len(stroke) - 1)[0] for stroke in strokes])
-    return np.column_stack([np.diff(path, axis=0, prepend=path[:1]), lifted]).astype(np.float32)

@@ -72,7 +72,7 @@ def read_strokes(
 
 def _found(name: str) -> Iterator[Writing | Fault]:
     if name.startswith(PREFIX):
-        yield from (Writing(*one) for one in hershey(name.removeprefix(PREFIX)))
+        yield from (Writing(one.text, one.points) for one in hershey(name.removeprefix(PREFIX)))
         return
     path, _, part = name.partition("#") if ".npz#" in name else (name, "", "")
     at = Path(path)

@@ -7,6 +7,7 @@ from . import (
     complexity2017,
     gpt2018,
     gpt2020,
+    graves2013,
     linear2020,
     longformer2020,
     lowrank2021,

@@ -198,7 +198,7 @@ class HandwritingTask(Task[HandwritingOptions]):
     def example(cls, folder: Path) -> Example:
         data = folder / "lines"
         data.mkdir()
-        for n, (text, points) in enumerate(hershey("futural,count=20,words=1,letters=3")):
+        for n, (text, points, _) in enumerate(hershey("futural,count=20,words=1,letters=3")):
             (data / f"line-{n:02}.xml").write_text(to_iam(Writing(text, points)), encoding="utf-8")
 
         def broken(copy: Path) -> None:
