@@ -27,7 +27,7 @@ import numpy as np
 
 from .. import files
 from ..errors import BadFile, MissingFile, NotSupported
-from .arrays import Array, npz_names, read_npy, read_npz
+from .arrays import Array, read_array, read_arrays
 from .examples import Examples, three_parts
 from .hershey import Points, hershey
 from .lines import Fault, Policy
@@ -56,7 +56,7 @@ def read_strokes(
 ) -> Examples[Writing]:  # fmt: skip
     """Writings in three parts; a part that is not named is that of the file, or split off by a hash of the text. Longer ones are left out."""
     if str(data).endswith(".npz") and Path(data).is_file():
-        names = npz_names(data)
+        names = read_arrays(Path(data)).keys()
         valid = f"{data}#valid" if valid is None and shares[0] and "valid" in names else valid
         test = f"{data}#test" if test is None and shares[1] and "test" in names else test
 
@@ -87,7 +87,7 @@ def _found(name: str) -> Iterator[Writing | Fault]:
     elif at.suffix == ".npz":
         yield from _npz(at, part)
     elif at.suffix == ".npy":
-        points, offset = read_npy(at), read_npy(at.with_suffix(".offset.npy"))
+        points, offset = read_array(at), read_array(at.with_suffix(".offset.npy"))
         yield from _rows(at, points, offset, _texts(at), 0)
     else:
         raise NotSupported(f"{path}: a {at.suffix or 'file without a suffix'}; expected .xml, .npz, .npy, or a folder of .xml files")
@@ -97,14 +97,13 @@ def _found(name: str) -> Iterator[Writing | Fault]:
 
 
 def _npz(path: Path, part: str) -> Iterator[Writing | Fault]:
-    names = npz_names(path)
-    part = part or ("points" if "points" in names else "train")
-    offset_of = {name: "offset" if name == "points" else f"{name}_offset" for name in ("points", "train", "valid", "test")}
-    if part not in offset_of or part not in names or offset_of[part] not in names:
-        raise BadFile(f"{path}: holds {', '.join(names)}; expected points and offset, or {part or 'train'} and {part or 'train'}_offset")
-    before = [name for name in ("train", "valid", "test") if name in names]
-    arrays = read_npz(path, {part, offset_of[part], *(offset_of[name] for name in before)})
-    first = sum(len(arrays[offset_of[name]]) - 1 for name in before[: before.index(part)]) if part in before else 0
+    arrays = read_arrays(path)
+    part = part or ("points" if "points" in arrays else "train")
+    offset_of = {"points": "offset"} | {name: f"{name}_offset" for name in ("train", "valid", "test")}
+    if not {part, offset_of.get(part)} <= arrays.keys():
+        raise BadFile(f"{path}: holds {', '.join(arrays)}; expected points and offset, or {part} and {part}_offset")
+    parts = [name for name in ("train", "valid", "test") if offset_of[name] in arrays]
+    first = sum(len(arrays[offset_of[name]]) - 1 for name in parts[: parts.index(part)]) if part in parts else 0
     yield from _rows(path, arrays[part], arrays[offset_of[part]], _texts(path), first)
 
 

@@ -36,6 +36,7 @@ from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .handwriting import HandwritingOptions, HandwritingTask
+from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .translation import (
