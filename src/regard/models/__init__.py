@@ -16,6 +16,7 @@ from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig
 from .big_bird import BigBird, BigBirdConfig
 from .classifier import Classifier
+from .draw import Draw, DrawConfig, Drawing
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
 from .gpt import GPT, GPTConfig
