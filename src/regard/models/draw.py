@@ -27,7 +27,7 @@ LOG_STD = 8.0  # bound of log σ of z
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig(ModelConfig):
     image_size: tuple[Size, Size] = (24, 24)  # rows and columns of pixels
-    channels: Literal[1, 3] = 1
+    channels: Literal[1, 3] = 1  # grey, or red, green and blue
     glimpses: Size = 8  # steps of reading and writing; the paper has 64 for MNIST
     width: Size = 128  # of both LSTMs; the paper has 256
     latent: Size = 16  # numbers of z per step; the paper has 100
@@ -98,12 +98,18 @@ class WholeWrite(nn.Module):
 class Draw(Model):
     """Two LSTMs, a latent vector per step, and Gaussian filter banks that read and write.
 
-    Where we differ from the paper: windows start wide (see `_filter_bank.window_layer`), and sizes are for minutes on a CPU.
+    Cost:    time O(T·(N·A·(A + N) + width²)) for T steps, grids of N × N filters and images of A × A pixels; without attention A²·width.
+    Use it:  to see attention draw; for small images and a bound on their likelihood.
+    Avoid it: for images that are good by today's measure.
+    Limits:  a bound, not the likelihood itself; pixels are Bernoulli, so nats of grey images compare with nothing.
+    Paper:   Gregor et al. 2015, "DRAW: a recurrent neural network for image generation", arXiv:1502.04623.
+    We differ: windows start wide, with overlapping Gaussians (see `_filter_bank.window_layer`); sizes are for minutes on a CPU.
     """
 
     facts = ModelFacts(name="draw", year=2015, title="DRAW: a recurrent neural network for image generation", paper="arXiv:1502.04623")
     Config = DrawConfig
     config: DrawConfig
+    length_setting = "image_size"
 
     def _build(self) -> None:
         c = self.config

@@ -42,10 +42,15 @@ class WritingState:
 
 
 class Handwriting(Model):
-    """Three LSTM layers with skip connections, a Gaussian window over the text, and a mixture density output.
+    """LSTM layers with skip connections, a Gaussian window over the text, and a mixture density output.
 
-    Where we differ from the paper: ε = σ(ê) rather than 1 / (1 + exp ê); sizes for minutes on a CPU; the LSTM has no peepholes, and its
-    gradients are clipped by their norm (`--clip`) rather than per unit.
+    Cost:    time O(L·(M·K + width²)) for L points, M characters and K components of the window; the first layer runs step by step.
+    Use it:  to write any text by hand, in the hand of the data or of a line given first; for pen strokes without a text, too.
+    Avoid it: for texts whose strokes are not in their order, and for images: it needs the path of the pen.
+    Limits:  characters of the training data only.
+    Paper:   Graves 2013, "Generating sequences with recurrent neural networks", arXiv:1308.0850, sections 4 and 5.
+    We differ: ε = σ(ê) rather than 1 / (1 + exp ê); the LSTM has no peepholes; gradients are clipped by their norm (`--clip`) rather than
+             per unit; the default width is 160, where the paper has 400.
     """
 
     facts = ModelFacts(name="handwriting", year=2013, title="Generating sequences with recurrent neural networks", paper="arXiv:1308.0850")
