@@ -66,7 +66,8 @@ def _picture(pixels: npt.NDArray[np.uint8], read: Frame | None, write: Frame | N
     draw = ImageDraw.Draw(image)
     for frame, colour in ((read, READ), (write, WRITE)):
         if frame is not None:
-            corners = [(at - 0.5 + sign * frame.half) * scale for sign in (-1, 1) for at in (frame.x, frame.y)]
+            sides = [(at - 0.5 + sign * frame.half) * scale for sign in (-1, 1) for at in (frame.x, frame.y)]
+            corners = [float(np.clip(side, 0, size[n % 2] - 1)) for n, side in enumerate(sides)]  # what is outside is shown at the edge
             draw.rectangle(corners, outline=colour, width=int(np.clip(round(frame.std), 1, 4)))
     return image
 
