@@ -5,6 +5,7 @@ from . import (
     bert2018,
     completion2020,
     complexity2017,
+    draw2015,
     gpt2018,
     gpt2020,
     graves2013,
