@@ -113,7 +113,7 @@ def test_malformed_xml_is_one_line_or_skipped(content, says, tmp_path):
 
 
 def test_a_folder_without_lines(tmp_path):
-    with pytest.raises(BadFile, match="0 .xml files"):
+    with pytest.raises(BadFile, match=r"0 \.xml files"):
         read_strokes(tmp_path)
 
 

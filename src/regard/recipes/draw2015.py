@@ -60,7 +60,7 @@ recipe = Recipe(
     question="Does drawing through a movable window describe images in fewer nats than drawing on the whole canvas?",
     variants={
         "attention": DrawVariant(settings={}),
-        "no attention": DrawVariant(settings={"attention": "none", "width": 44}),
+        "no attention": DrawVariant(settings={"attention": "none", "width": 42}),
         "no attention, as wide": DrawVariant(settings={"attention": "none"}),
         "one step": DrawVariant(settings={"glimpses": 1}),
     },
