@@ -29,6 +29,7 @@ Path = npt.NDArray[np.float64]  # (L, 3): where the pen is, and in which letter 
 
 FONTS = ("futural", "scripts", "futuram", "cursive", "rowmans", "scriptc", "timesi", "gothiceng")
 LOWER, UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+SEVERAL = 0.25  # of the lines have more than one word: enough to learn the space, and short lines train faster
 SPACING = 4.0  # mean distance between two points, in units of the font: lower-case letters are 9 to 14 high
 CORNER = 0.5  # cosine of the angle from which a turn is a corner, which resampling keeps: 60 degrees
 JOIN = 3.0  # strokes that begin this close to where the one before ended are written without lifting the pen
@@ -54,7 +55,8 @@ def hershey(text: str) -> list[HersheyLine]:
     generator, noise = random.Random(chosen["seed"]), np.random.default_rng(chosen["seed"])
     made = []
     for _ in range(count):
-        line = " ".join(_word(generator, longest, capitals) for _ in range(generator.randint(1, words)))
+        several = generator.randint(2, words) if words > 1 and generator.random() < SEVERAL else 1
+        line = " ".join(_word(generator, longest, capitals) for _ in range(several))
         made.append(Writer.draw(noise).write(line, font, noise))
     return made
 
