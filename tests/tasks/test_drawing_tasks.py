@@ -99,6 +99,23 @@ def test_real_sketches(tmp_path):
     assert evaluate(load_run(tmp_path / "run"), f"{options.data}#test").metrics["loss"] < 3.0  # 3.5 before the first step
 
 
+@pytest.mark.skipif(not (DATA / "pendigits" / "train.csv.gz").is_file(), reason="no pendigits: set REGARD_DATA to the folder that holds it")
+def test_real_digits_are_more_likely_if_one_knows_which(tmp_path):
+    """Eight points each, by 30 people; the text is the digit."""
+    rows = np.loadtxt(DATA / "pendigits" / "train.csv.gz", delimiter=",")[:1200]
+    points = np.zeros((len(rows), 8, 3), np.float32)
+    points[:, 1:, :2], points[:, -1, 2] = np.diff(rows[:, :16].reshape(-1, 8, 2), axis=1) * (1, -1), 1
+    np.savez(tmp_path / "digits.npz", points=points.reshape(-1, 3), offset=np.arange(0, 8 * len(rows) + 1, 8))
+    (tmp_path / "digits.txt").write_text("".join(f"{n:.0f}\n" for n in rows[:, 16]))
+    short, loss = HandwritingTask.default_train.replace(steps=80, lr=1e-2, schedule="constant", evaluate_every=80), {}
+    for text in (True, False):
+        options = HandwritingOptions(data=str(tmp_path / "digits.npz"), text=text, shares=(0.1, 0.1))
+        settings = {"width": 24, "components": 5, "window_components": 2}
+        train("handwriting", options, short, tmp_path / str(text), settings=settings, progress=False)
+        loss[text] = evaluate(load_run(tmp_path / str(text))).metrics["loss"]
+    assert loss[True] < loss[False] - 0.1
+
+
 # -- DRAW --------------------------------------------------------------------------------------------------------------
 
 

@@ -46,15 +46,15 @@ class Writing(NamedTuple):
     points: Points
 
     def key(self) -> str:
-        """What decides the part it falls in: the text, so that two writings of one text are on the same side; else the strokes."""
-        return self.text or self.points.tobytes().hex()
+        """What decides the part it falls in: all of it, so that copies are on the same side."""
+        return f"{self.text}\n{self.points.tobytes().hex()}"
 
 
 def read_strokes(
     data: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, shares: tuple[float, float] = SHARES,
     on_error: Policy = "stop", longest: int = MAX_POINTS,
 ) -> Examples[Writing]:  # fmt: skip
-    """Writings in three parts; a part that is not named is that of the file, or split off by a hash of the text. Longer ones are left out."""
+    """Writings in three parts; a part that is not named is that of the file, or split off by a hash of each line. Longer ones are left out."""
     if str(data).endswith(".npz") and Path(data).is_file():
         names = read_arrays(Path(data)).keys()
         valid = f"{data}#valid" if valid is None and shares[0] and "valid" in names else valid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +118,7 @@ class HandwritingTask(Task[HandwritingOptions]):
     LookOptions = WriteOptions
     model_kind = Handwriting
     default_model = "handwriting"
-    default_train = TrainOptions(steps=4000, lr=4e-3, schedule="cosine", average=0, evaluate_every=500, ema=0.0)
+    default_train = TrainOptions(steps=3000, lr=4e-3, schedule="cosine", average=0, evaluate_every=300)
     next_commands = 'regard predict {out} "any text"        regard look {out} "any text"        regard evaluate {out}'
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -288,7 +287,7 @@ def _summary(text: str, written: Written) -> str:
 
 def _prediction(text: str, written: Written) -> Prediction:
     points, weights = written.points_L3.numpy(), written.weights_LM.numpy()
-    values = {"points": len(points), "strokes": int((points[:, 2] > 0.5).sum()), "complete": written.complete}
-    values["line"] = json.loads(json.dumps(np.round(points.astype(np.float64), 3).tolist()))
+    line = np.round(points.astype(np.float64), 3).tolist()
+    values = {"points": len(points), "strokes": int((points[:, 2] > 0.5).sum()), "complete": written.complete, "line": line}
     pictures = {".svg": to_svg(points, text, weights).encode(), ".png": png(draw_strokes(points, text, weights))}
     return Prediction(_summary(text, written), values, pictures)
