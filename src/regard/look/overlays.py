@@ -15,7 +15,7 @@ from ..errors import ShapeError
 from ._axes import new_figure
 from .images import check_image
 from .layouts import Grid
-from .maps import MEAN, Map
+from .map import MEAN, Map
 from .terminal import head_matrix, over_grid, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight
