@@ -35,7 +35,7 @@ TEST = "scripts,count=60,words=1,letters=8,seed=1"
 SHOWN = ("attention", "quick", "lazy")
 TRAIN = TrainOptions(steps=1700, lr=4e-3, schedule="cosine", average=0, evaluate_every=340, log_every=50)
 POINTS = 13.7  # per character, the mean of the data: how long a network writes that cannot know when it has finished
-RECOGNISER = RecogniserVariant(data=f"{DATA},seed=2", train=short_training(1200, 4e-3, "adamw"))
+RECOGNISER = RecogniserVariant(data=f"{DATA},seed=2", train=short_training(400, 4e-3, "adamw"))
 
 
 def test_lines() -> list[HersheyLine]:
