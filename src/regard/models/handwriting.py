@@ -70,7 +70,7 @@ class Handwriting(Model):
         """Before the first point."""
         c, like = self.config, self.output.weight
         zero_B1W = like.new_zeros(batch, 1, c.width)
-        hidden = [(zero_B1W, zero_B1W) for _ in range(c.depth)]
+        hidden: list[Hidden] = [(zero_B1W, zero_B1W) for _ in range(c.depth)]
         return WritingState(hidden, like.new_zeros(batch, c.vocab_size), None if self.window is None else self.window.start_cross(batch))
 
     def forward(self, points_BL3: Tensor, text_BM: Tensor | None = None, state: WritingState | None = None) -> PenMixture:

@@ -167,11 +167,15 @@ class DrawTask(Task[DrawOptions]):
                 pixels = generator.integers(0, 90, (8, 8), dtype=np.uint8)
                 pixels[:, slice(0, 4) if label == "left" else slice(4, 8)] = 255 - n
                 Image.fromarray(pixels).save(folder / "images" / label / f"{n}.png")
+
+        def broken(copy: Path) -> None:
+            (copy / "left" / "text.png").write_text("no image")
+
         return Example(
             options=DrawOptions(data=str(folder / "images"), batch_size=8, shares=(0.1, 0.1), image_size=(8,)),
             settings={"width": 8, "latent": 2, "glimpses": 2, "read_size": 2, "write_size": 3},
             input=str(folder / "images" / "left" / "0.png"),
-            broken=lambda path: (path / "left" / "text.png").write_text("no image") and None,
+            broken=broken,
         )
 
 
