@@ -165,14 +165,14 @@ class DrawTask(Task[DrawOptions]):
             (folder / "images" / label).mkdir(parents=True)
             for n in range(20):
                 pixels = generator.integers(0, 90, (8, 8), dtype=np.uint8)
-                pixels[:, slice(0, 4) if label == "left" else slice(4, 8)] = 255 - n
+                pixels[:5], pixels[5:, slice(0, 4) if label == "left" else slice(4, 8)] = 255 - n, 255 - n
                 Image.fromarray(pixels).save(folder / "images" / label / f"{n}.png")
 
         def broken(copy: Path) -> None:
             (copy / "left" / "text.png").write_text("no image")
 
         return Example(
-            options=DrawOptions(data=str(folder / "images"), batch_size=8, shares=(0.1, 0.1), image_size=(8,)),
+            options=DrawOptions(data=str(folder / "images"), batch_size=8, shares=(0.2, 0.2), image_size=(8,)),
             settings={"width": 8, "latent": 2, "glimpses": 2, "read_size": 2, "write_size": 3},
             input=str(folder / "images" / "left" / "0.png"),
             broken=broken,
