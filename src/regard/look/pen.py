@@ -66,13 +66,13 @@ def to_svg(points: Points, text: str = "", weights: Weights | None = None) -> st
 
 
 def draw_strokes(points: Points, text: str = "", weights: Weights | None = None) -> Figure:
-    """The strokes above the window's weights: a row per character, a column per point."""
+    """The strokes above the window: a row per character, a column per point, whose weights are scaled to sum to one."""
     strokes = pen_path(points)
     every = np.concatenate(strokes)
     ratio = float(np.ptp(every[:, 0]) / max(np.ptp(every[:, 1]), 1e-6))
     width = float(np.clip(1.3 * ratio, 4, 14))
     shown = weights is not None and weights.shape[1] > 0
-    letters = [*text, END]
+    letters = [*text.replace(" ", "␣"), END]
     above, below = width / max(ratio, 1.0) + 0.3, 0.17 * len(letters) + 0.6
     figure = new_figure(width, above + below if shown else above)
     axes = figure.subplots(2, 1, height_ratios=(above, below)) if shown else [figure.subplots()]
@@ -80,7 +80,7 @@ def draw_strokes(points: Points, text: str = "", weights: Weights | None = None)
     if shown:
         assert weights is not None
         colours = COLOURS(weights.argmax(1) % 10)
-        axes[1].imshow(weights.T, aspect="auto", cmap="Greys", vmin=0, interpolation="nearest")
+        axes[1].imshow(_shares(weights).T, aspect="auto", cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         axes[1].scatter(np.arange(len(points)), weights.argmax(1), c=colours, s=5)
         axes[1].set_yticks(range(len(letters)), letters, fontsize=8, parse_math=False)
         axes[1].set_xlabel("pen point", fontsize=8)
@@ -100,5 +100,8 @@ def draw_strokes(points: Points, text: str = "", weights: Weights | None = None)
 
 def _attended(weights: Weights) -> Sequence[float]:
     """The mean position of the window at each point, from 0."""
-    share = weights / weights.sum(1, keepdims=True).clip(min=1e-9)
-    return (share @ np.arange(weights.shape[1])).tolist()
+    return (_shares(weights) @ np.arange(weights.shape[1])).tolist()
+
+
+def _shares(weights: Weights) -> Weights:
+    return weights / weights.sum(1, keepdims=True).clip(min=1e-9)
