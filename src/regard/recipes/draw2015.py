@@ -1,7 +1,7 @@
 """Attention that reads and writes: a network that draws step by step through a movable window, and one that sees the whole canvas.
 
 Paper: Gregor et al. 2015, "DRAW: a recurrent neural network for image generation", arXiv:1502.04623, table 2.
-Run:   regard run draw2015        Takes: about 25 minutes on one CPU core; three seeds of four models, equal steps.
+Run:   regard run draw2015        Takes: about 6 minutes on one CPU core; three seeds of four models, equal steps.
 
 scikit-learn's digits at 24 × 24 pixels, black and white. The paper's figures are for binarised MNIST: at most 80.97 nats per image with
 attention, 87.40 without. Without attention, a layer as wide has four times the parameters, so both are compared: as many parameters, and
@@ -56,7 +56,7 @@ class Strips:
 
 
 recipe = Recipe(
-    facts=RecipeFacts("draw2015", 2015, "DRAW: a recurrent neural network for image generation", "arXiv:1502.04623", "about 25 minutes"),
+    facts=RecipeFacts("draw2015", 2015, "DRAW: a recurrent neural network for image generation", "arXiv:1502.04623", "about 6 minutes"),
     question="Does drawing through a movable window describe images in fewer nats than drawing on the whole canvas?",
     variants={
         "attention": DrawVariant(settings={}),
