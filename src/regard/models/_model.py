@@ -91,6 +91,7 @@ class Model(nn.Module):
     output: Any  # the output projection, of models where `head` is a linear layer of its own
     tokenizer: Any = None  # what it was trained with; set by `regard.load`, taken by `regard.save`
     labels: tuple[str, ...] = ()  # of a classifier, alike
+    processor: Any = None  # of a model that reads no text: what turns its inputs into tensors, alike
     sizes: ClassVar[Sizes] = {}
     causal_parts: ClassVar[tuple[str, ...]] = ()  # path prefixes of the submodules that decode step by step and must be causal
     length_setting: ClassVar[str] = "max_length"  # the setting that holds the longest sequence

@@ -32,6 +32,7 @@ from ._base import (
     task_of,
 )
 from ._bleu import Score, score
+from ._image_processor import ImageProcessor
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
