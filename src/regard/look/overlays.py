@@ -70,10 +70,11 @@ def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None
     """
     first = maps[0]
     if first.queries != first.keys and query is None:  # words that attend to patches
-        names, _ = first.labels(batch)
-        weights = head_matrix(first.head(), batch)
-        panels: list[Panel] = [("", None), *((name, on_grid(first, row)) for name, row in zip(names, weights, strict=True))]
-        return draw_panels(image, panels, title=first.layer)
+        panels: list[Panel] = [("", None)]
+        for m in maps:
+            rows = zip(m.labels(batch)[0], head_matrix(m.head(), batch), strict=True)
+            panels += [(name, on_grid(m, row)) for name, row in rows]
+        return draw_panels(image, panels, title=", ".join(m.layer for m in maps))
     panels = [("", None)]
     if len(maps) > 1 and all(m.square and m.queries == first.queries for m in maps):
         rollout = Maps(maps).with_rollout().all[-1]

@@ -16,12 +16,14 @@ from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig
 from .big_bird import BigBird, BigBirdConfig
 from .classifier import Classifier
+from .draw import Draw, DrawConfig, Drawing
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
 from .gpt import GPT, GPTConfig
 from .gpt2 import GPT2, GPT2Config
 from .gpt3 import GPT3, GPT3Config
 from .gpt_neox import GPTNeoX, GPTNeoXConfig
+from .handwriting import Handwriting, HandwritingConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig

@@ -37,6 +37,8 @@ from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
+from .draw import DrawOptions, DrawTask
+from .handwriting import HandwritingOptions, HandwritingTask
 from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
