@@ -36,6 +36,7 @@ from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
+from .vivit import ViViT, ViViTConfig
 
 # The list everything else reads, collected from the imports above, oldest first: a new model is one line there.
 MODELS: tuple[type[Model], ...] = tuple(
