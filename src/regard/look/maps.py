@@ -327,6 +327,16 @@ class Maps(Mapping[str, list[Map]]):
         assert product is not None
         return product
 
+    def with_rollout(self, name: str = "rollout") -> Maps:
+        """These maps and, as a further layer of that name, the rollout over all of them."""
+        last = self.all[-1] if self.all else None
+        rollout_BLM = self.rollout()
+        assert last is not None
+        more = replace(
+            last, layer=name, mechanism="rollout", call=0, heads=(MEAN,), weights_BHLM=rollout_BLM[:, None], normalised=True, inputs=None
+        )
+        return Maps([*self.all, more], self.idle, self.image)
+
     # -- files and pictures ------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:

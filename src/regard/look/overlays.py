@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ from ..errors import ShapeError
 from ._axes import new_figure
 from .images import check_image
 from .layouts import Grid
-from .maps import Map
-from .terminal import head_matrix, readable
+from .maps import MEAN, Map
+from .terminal import head_matrix, over_grid, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight
 MAX_PANELS = 64
@@ -49,9 +50,9 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
 
 
 def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None = None) -> Figure:
-    """Maps over the patches of an image: a panel per query if queries are words, else a panel per layer and head for one query.
+    """Maps over the patches of an image: a panel per query if queries are words, else a panel per layer and head.
 
-    That query is the first token, the class token of an encoder, or `query`.
+    Those show what `query` attends to; if not given the class token, and without one the mean over all patches.
     """
     first = maps[0]
     if first.queries != first.keys and query is None:  # words that attend to patches
@@ -61,9 +62,15 @@ def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None
         return draw_panels(image, panels, title=first.layer)
     panels = [("", None)]
     for m in maps:
-        at = 0 if query is None else m.rows.index(query)
-        panels += [(f"{m.layer} {head}", on_grid(m, head_matrix(m.head(head), batch)[at])) for head in m.heads]
+        panels += [(panel_name(m, head), on_grid(m, over_grid(m.head(head), batch, query))) for head in m.heads]
     return draw_panels(image, panels, columns=max(4, min(8, len(first.heads))))
+
+
+def panel_name(m: Map, head: int) -> str:
+    """Layer and head, as in "layer 3, head 1"."""
+    number = re.search(r"\d+", m.layer)
+    layer = m.layer if number is None else f"layer {number[0]}"
+    return layer if len(m.heads) == 1 and head == MEAN else f"{layer}, mean" if head == MEAN else f"{layer}, head {head}"
 
 
 def on_grid(m: Map, row_M: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -41,6 +41,14 @@ class ImageProcessor:
         mean, std = (tuple(round(float(x), 4) for x in xs) for xs in (flat.mean(0), flat.std(0).clip(min=0.01)))
         return cls(size=size or (first.shape[0], first.shape[1]), channels=channels, mean=mean, std=std, labels=tuple(labels))
 
+    def resized(self, size: tuple[int, int]) -> ImageProcessor:
+        """The same for images of another size."""
+        return replace(self, size=size)
+
+    def with_labels(self, labels: Sequence[str]) -> ImageProcessor:
+        """The same with other names of classes."""
+        return replace(self, labels=tuple(labels))
+
     def read(self, path: Path | str) -> Pixels:
         """The pixels of a file at the size of the model."""
         return self.fit(read_image(path, self.channels))
@@ -51,9 +59,17 @@ class ImageProcessor:
 
     def encode(self, pixels: Pixels | Sequence[Pixels]) -> Tensor:
         """x_CHW of an image, or x_BCHW of several of one size."""
-        x = torch.from_numpy(np.array(pixels, dtype=np.float32) / 255)
-        x = x.unsqueeze(-1) if self.channels == 1 else x
-        return ((x - torch.tensor(self.mean)) / torch.tensor(self.std)).movedim(-1, -3).contiguous()
+        return self.normalise(self.channels_first(np.asarray(pixels)))
+
+    def channels_first(self, pixels: Pixels) -> Tensor:
+        """Bytes, x_CHW or x_BCHW."""
+        x = torch.from_numpy(np.array(pixels))
+        return x.unsqueeze(-3) if self.channels == 1 else x.movedim(-1, -3).contiguous()
+
+    def normalise(self, x_CHW: Tensor) -> Tensor:
+        """Bytes as floats: (x / 255 − mean) / std per channel."""
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (x_CHW.float() / 255 - mean) / std
 
     def decode(self, x_CHW: Tensor) -> Pixels:
         """The pixels of a tensor: what `encode` was given."""
