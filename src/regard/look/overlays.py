@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -26,17 +27,19 @@ Panel = tuple[str, Tensor | None]  # title, and weights (rows, columns) of the p
 def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title: str = "") -> Figure:
     """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight."""
     array, shown = check_image(image), list(panels)[:MAX_PANELS]
-    columns = max(1, min(columns, len(shown)))
+    aspect = array.shape[1] / array.shape[0]
+    width = 1.6 * min(max(1.0, aspect), 4.0)  # frames side by side take as much room as they need
+    columns = max(1, min(columns, len(shown), int(12.8 / width)))
     rows = -(-len(shown) // columns)
-    height = 1.6 * array.shape[0] / array.shape[1]
-    figure = new_figure(1.6 * columns + 0.2, rows * (height + 0.32) + 0.5 * bool(title))
+    figure = new_figure(width * columns + 0.2, rows * (width / aspect + 0.32) + 0.5 * bool(title))
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, (name, weights) in zip(axes.flat, shown, strict=False):
         rows_, columns_ = array.shape[:2] if weights is None else weights.shape
         extent = (-0.5, columns_ - 0.5, rows_ - 0.5, -0.5)
-        axis.imshow(array, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto", interpolation="nearest")
+        under = array if weights is None else _lighter(array)
+        axis.imshow(under, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto", interpolation="nearest")
         if weights is not None:
             share = (weights.float().clamp(min=0) / weights.float().max().clamp(min=1e-12)).numpy()
             black = np.zeros((*share.shape, 4), dtype=np.float32)
@@ -47,6 +50,11 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
     if title:
         figure.suptitle(title, fontsize=9)
     return figure
+
+
+def _lighter(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """An image that is mostly black, with grey instead: shades of black over black would show nothing."""
+    return (105 + array * (150 / 255)).astype(np.uint8) if np.median(array) < 32 else array
 
 
 def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None = None) -> Figure:

@@ -38,6 +38,7 @@ from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
+from .pixels import CompletionOptions, PixelsOptions, PixelsTask
 from .translation import (
     Score,
     Translation,
@@ -49,6 +50,7 @@ from .translation import (
     score,
     translations,
 )
+from .video import Video, VideoOptions
 
 # The list everything else reads, derived from the imports above: a new task is one line there.
 TASKS: tuple[type[Task[Any]], ...] = tuple(

@@ -214,8 +214,7 @@ class Video(Task[VideoOptions]):
         with capture(model, layers, heads) as maps:
             logits_1N = model(run.processor.encode(clip[None]))
         c = model.config
-        middle = clip[c.tubelet // 2 :: c.tubelet]
-        strip = np.concatenate(list(middle), 1)
+        strip = side_by_side(clip[c.tubelet // 2 :: c.tubelet])  # of each tubelet the frame in the middle
         rows = [(_layer_name(m.layer), received(m, model)) for m in maps.all]
         weights_1RM = torch.stack([_strip(x_TS, c.grid) for _, x_TS in rows])[None]
         labels = [f"{row},{column} of step {step}" for row in range(c.grid[0]) for step in range(c.steps) for column in range(c.grid[1])]
@@ -331,6 +330,14 @@ def received(m: Map, model: ViViT) -> Tensor:
     if ".time." in m.layer:
         return w_BM.T  # a row of the batch per place
     return w_BM.reshape(c.steps, c.places)  # of space, a row of the batch per step
+
+
+def side_by_side(frames: Pixels) -> Pixels:
+    """Frames in a row, enlarged without smoothing, with a thin white line after each but the last."""
+    scale = max(1, 96 // frames.shape[1])
+    large = frames.repeat(scale, 1).repeat(scale, 2)
+    large[:-1, :, -max(1, scale // 4) :] = 255
+    return np.concatenate(list(large), 1)
 
 
 def _strip(x_TS: Tensor, grid: tuple[int, int]) -> Tensor:
