@@ -31,6 +31,7 @@ from ._base import (
     task_for,
     task_of,
 )
+from ._image_processor import ImageProcessor
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
