@@ -68,11 +68,24 @@ def test_a_model_without_a_head(tmp_path):
     assert json.loads((tmp_path / "back" / "config.json").read_text())["architectures"] == ["VivitModel"]
 
 
-@pytest.mark.parametrize("given", [{}, {"do_center_crop": False, "size": {"height": 12, "width": 8}}, {"do_normalize": False}, {"offset": False, "rescale_factor": 1 / 255}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"do_center_crop": False, "size": {"height": 12, "width": 8}},
+        {"do_normalize": False},
+        {"offset": False, "rescale_factor": 1 / 255},
+    ],
+)
 def test_preprocessing(tmp_path, given):
     """What transformers' processor makes of a clip, ours does: resized, cropped, rescaled and normalised."""
     saved(tmp_path / "hf")
-    settings = {"size": {"shortest_edge": 14}, "crop_size": {"height": 12, "width": 8}, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
+    settings = {
+        "size": {"shortest_edge": 14},
+        "crop_size": {"height": 12, "width": 8},
+        "image_mean": [0.4, 0.5, 0.6],
+        "image_std": [0.2, 0.3, 0.4],
+    }
     processor = transformers.VivitImageProcessor(**settings | given)
     processor.save_pretrained(tmp_path / "hf")
     clip = np.random.default_rng(0).integers(0, 256, (6, 20, 17, 3), dtype=np.uint8)

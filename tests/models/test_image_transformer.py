@@ -99,7 +99,9 @@ def test_bits_of_a_known_distribution():
         model.output.linear.weight.zero_()
         model.output.linear.bias.copy_(torch.tensor([0.5, 0.25, 0.125, 0.125]).log())
     pixels = torch.arange(4).repeat(2).view(1, 2, 4, 1)
-    assert float(model(pixels).sum().detach()) / math.log(2) == pytest.approx(18) and float(model(pixels).mean().detach()) / math.log(2) == pytest.approx(2.25)
+    assert float(model(pixels).sum().detach()) / math.log(2) == pytest.approx(18) and float(model(pixels).mean().detach()) / math.log(
+        2
+    ) == pytest.approx(2.25)
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -198,7 +200,8 @@ def test_a_completion_keeps_what_is_given(output):
     pixels, low = images(model, 3)
     done = []
     found, again = (
-        model.complete(pixels, 2, low, generator=torch.Generator().manual_seed(5), progress=lambda *step: done.append(step)) for _ in range(2)
+        model.complete(pixels, 2, low, generator=torch.Generator().manual_seed(5), progress=lambda *step: done.append(step))
+        for _ in range(2)
     )
     assert torch.equal(found[:, :2], pixels[:, :2]) and torch.equal(found, again) and found.shape == pixels.shape
     assert int(found.min()) >= 0 and int(found.max()) < 7 and done[-1][0] == done[-1][1] == model.max_length // 2

@@ -123,7 +123,9 @@ def read_clip(path: Path | str, channels: Channels, frames: int, fit: Fit = lamb
         names = _frame_files(path)
         if not names:
             raise BadFile(f"{path}: no frames in it; expected files that end in {', '.join(SUFFIXES)}")
-        decoded = {n: fit(decode_image(files.read(names[n], MAX_BYTES), str(names[n]), channels)) for n in set(choose_frames(len(names), frames))}
+        decoded = {
+            n: fit(decode_image(files.read(names[n], MAX_BYTES), str(names[n]), channels)) for n in set(choose_frames(len(names), frames))
+        }
         return np.stack([decoded[n] for n in choose_frames(len(names), frames)])
     if path.suffix.lower() == ".npy":
         clip = to_pixels(read_array(path), str(path))
@@ -150,7 +152,12 @@ def clip_shape(clip: Clip | GeneratedClip) -> tuple[int, int, Channels]:
 
 
 def load_clips(
-    clips: Sequence[Clip | GeneratedClip], channels: Channels, frames: int, fit: Fit, size: tuple[int, int], on_error: Literal["stop", "skip"]
+    clips: Sequence[Clip | GeneratedClip],
+    channels: Channels,
+    frames: int,
+    fit: Fit,
+    size: tuple[int, int],
+    on_error: Literal["stop", "skip"],
 ) -> tuple[Pixels, list[str], list[str]]:
     """All clips at the size of the model, (n, frames, h, w[, 3]), their labels, and what could not be read; they are held in memory."""
     shape = (frames, *size, *((3,) if channels == 3 else ()))
@@ -204,7 +211,9 @@ def moving_digits(seed: int = 0) -> LabelledClips:
 
 
 def _clips(digits: Pixels, count: int, generator: np.random.Generator) -> list[GeneratedClip]:
-    kinds = [(f"{direction} {speed}", np.array(step) * pixels) for direction, step in DIRECTIONS.items() for speed, pixels in SPEEDS.items()]
+    kinds = [
+        (f"{direction} {speed}", np.array(step) * pixels) for direction, step in DIRECTIONS.items() for speed, pixels in SPEEDS.items()
+    ]
     made = []
     for n in range(count):
         label, step = kinds[n % len(kinds)]

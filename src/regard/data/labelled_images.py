@@ -148,7 +148,10 @@ def read_labelled_images(
     chosen = choose_parts(np.array([int.from_bytes(whole.images.key(n)[:6]) / 2**48 for n in whole.numbers]), (wanted[0], wanted[1]))
     parts = [Part(whole.images, whole.labels, whole.numbers[chosen == n]) for n in range(3)]
     return LabelledImages(
-        parts[0], found.get("valid", parts[1] if wanted[0] else empty), found.get("test", parts[2] if wanted[1] else empty), tuple(reader.skipped)
+        parts[0],
+        found.get("valid", parts[1] if wanted[0] else empty),
+        found.get("test", parts[2] if wanted[1] else empty),
+        tuple(reader.skipped),
     )
 
 
@@ -220,21 +223,29 @@ class _Reader:
     def _numbered(self, pixels: Pixels, labels: npt.NDArray[Any], where: str) -> Part:
         labels = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
         if labels.ndim != 1 or labels.dtype.kind not in "uiU" or len(labels) != len(pixels):
-            raise BadFile(f"{where}: labels of shape {labels.shape} and {labels.dtype}; expected a whole number or a name for each of {len(pixels):,} images")
+            raise BadFile(
+                f"{where}: labels of shape {labels.shape} and {labels.dtype}; expected a whole number or a name for each of {len(pixels):,} images"
+            )
         if not len(labels):
             raise BadFile(f"{where}: no images")
         if labels.dtype.kind == "U":
             return Part(ArrayImages(pixels), labels.tolist(), np.arange(len(labels)))
         if self.names and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.names):
-            raise BadFile(f"{where}: labels from {labels.min()} to {labels.max()}; expected 0 to {len(self.names) - 1}: there are {len(self.names)} names")
+            raise BadFile(
+                f"{where}: labels from {labels.min()} to {labels.max()}; expected 0 to {len(self.names) - 1}: there are {len(self.names)} names"
+            )
         return Part(ArrayImages(pixels), [self.names[n] if self.names else str(n) for n in labels.tolist()], np.arange(len(labels)))
 
     def _encoded(self, data: npt.NDArray[Any], offset: npt.NDArray[Any], label: npt.NDArray[Any] | None, path: Path) -> Part:
         at = offset.astype(np.int64).reshape(-1)
         if data.dtype != np.uint8 or len(at) < 2 or at[0] < 0 or at[-1] > len(data) or (np.diff(at) <= 0).any():
-            raise BadFile(f"{path}: expected jpeg as bytes (uint8), and offset as increasing positions in it, one more than there are images")
+            raise BadFile(
+                f"{path}: expected jpeg as bytes (uint8), and offset as increasing positions in it, one more than there are images"
+            )
         part = self._numbered(np.zeros((len(at) - 1, 1, 1), dtype=np.uint8), np.empty(0) if label is None else label, str(path))
-        return self._read_headers([f"{path}, image {n}" for n in range(len(at) - 1)], lambda n: data[at[n] : at[n + 1]].tobytes(), part.labels)
+        return self._read_headers(
+            [f"{path}, image {n}" for n in range(len(at) - 1)], lambda n: data[at[n] : at[n + 1]].tobytes(), part.labels
+        )
 
     # -- folders -------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,9 @@ class ImageFiles:
         c = model.config
         labels = labels_of(described) if c.classes else ()
         half = (0.5,) * c.channels
-        processor = ImageProcessor.find(folder) or ImageProcessor(size=c.image_size, channels=1 if c.channels == 1 else 3, mean=half, std=half)
+        processor = ImageProcessor.find(folder) or ImageProcessor(
+            size=c.image_size, channels=1 if c.channels == 1 else 3, mean=half, std=half
+        )
         return processor.with_labels(labels).resized(c.image_size)
 
     def facts(self, run: Run[Any]) -> dict[str, Any]:

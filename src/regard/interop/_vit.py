@@ -18,7 +18,9 @@ CLASSIFIER = "ViTForImageClassification"
 def more_settings(hf: HFConfig) -> dict[str, Any]:
     hf.require(pooler_act="tanh")
     if hf["pooler_output_size"] not in (None, hf["hidden_size"]):
-        raise NotSupported(f"config.json has pooler_output_size={hf['pooler_output_size']}; only {hf['hidden_size']}, the hidden_size, is supported")
+        raise NotSupported(
+            f"config.json has pooler_output_size={hf['pooler_output_size']}; only {hf['hidden_size']}, the hidden_size, is supported"
+        )
     return {
         "activation": hf.activation("hidden_act"),
         "attention": (str(Softmax(dropout=hf["attention_probs_dropout_prob"])),),

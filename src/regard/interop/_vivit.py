@@ -21,7 +21,9 @@ CLASSIFIER = "VivitForVideoClassification"
 def more_settings(hf: HFConfig) -> dict[str, Any]:
     hf.require(pooler_act="tanh")
     if hf["pooler_output_size"] not in (None, hf["hidden_size"]):
-        raise NotSupported(f"config.json has pooler_output_size={hf['pooler_output_size']}; only {hf['hidden_size']}, the hidden_size, is supported")
+        raise NotSupported(
+            f"config.json has pooler_output_size={hf['pooler_output_size']}; only {hf['hidden_size']}, the hidden_size, is supported"
+        )
     tubelet, *patch = hf["tubelet_size"]
     return {
         "activation": hf.activation("hidden_act"),
@@ -40,7 +42,9 @@ def more_config(model: ViViT) -> dict[str, Any]:
     wanted = {**PLAIN, "factorisation": "joint"}
     odd = [f"{name}={getattr(c, name)!r}" for name, value in wanted.items() if getattr(c, name) != value]
     if odd or (c.classes and c.pooler):
-        raise NotSupported(f"this vivit has {' and '.join(odd) or 'a pooler before its head'}; transformers' has joint attention and a class token")
+        raise NotSupported(
+            f"this vivit has {' and '.join(odd) or 'a pooler before its head'}; transformers' has joint attention and a class token"
+        )
     return {
         "architectures": [CLASSIFIER if c.classes else "VivitModel"],
         "hidden_act": hf_activation(c.activation),

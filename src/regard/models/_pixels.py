@@ -34,12 +34,12 @@ class Values(nn.Module):
 
     per_position: int
 
-    def __init__(self, width: int, channels: int, levels: int, columns: int, step: int, dropout: float):
+    def __init__(self, width: int, channels: int, levels: int, columns: int, step: int, dropout: float, positions: bool):
         super().__init__()
         self.channels, self.levels, self.step, self.pixels_per_row = channels, levels, step, columns
         per_pixel = channels // self.per_position  # positions
         self.columns = columns * per_pixel
-        self.position = GridSinusoidal(width, self.columns * step)
+        self.position = GridSinusoidal(width, self.columns * step) if positions else None
         self.dropout = Dropout(dropout)
 
     def split(self, pixels_BHWC: Tensor) -> Tensor:
@@ -61,7 +61,11 @@ class Values(nn.Module):
 
     def forward(self, values_BLE: Tensor, first: int, place_L: Tensor) -> Tensor:
         """x_BLD of the values at positions first, first + 1 …, encoded as at `place_L`."""
-        return self.dropout(self.position.add(self.embed(values_BLE, first), place_L))
+        return self.dropout(self.positioned(self.embed(values_BLE, first), place_L))
+
+    def positioned(self, x_BLD: Tensor, place_L: Tensor) -> Tensor:
+        """With the encoding of rows and columns added, if there is one."""
+        return x_BLD if self.position is None else self.position.add(x_BLD, place_L)
 
     def embed(self, values_BLE: Tensor, first: int) -> Tensor:
         raise NotImplementedError
@@ -72,8 +76,8 @@ class Categories(Values):
 
     per_position = 1
 
-    def __init__(self, width: int, channels: int, levels: int, columns: int, step: int = 1, dropout: float = 0.0):
-        super().__init__(width, channels, levels, columns, step, dropout)
+    def __init__(self, width: int, channels: int, levels: int, columns: int, step: int = 1, dropout: float = 0.0, positions: bool = True):
+        super().__init__(width, channels, levels, columns, step, dropout, positions)
         self.table = nn.Embedding(channels * levels, width)
 
     def embed(self, values_BLE: Tensor, first: int) -> Tensor:
@@ -84,9 +88,9 @@ class Categories(Values):
 class Ordinals(Values):
     """A position per pixel, and a linear map of its channels, values between −1 and 1."""
 
-    def __init__(self, width: int, channels: int, levels: int, columns: int, step: int = 1, dropout: float = 0.0):
+    def __init__(self, width: int, channels: int, levels: int, columns: int, step: int = 1, dropout: float = 0.0, positions: bool = True):
         self.per_position = channels
-        super().__init__(width, channels, levels, columns, step, dropout)
+        super().__init__(width, channels, levels, columns, step, dropout, positions)
         self.linear = nn.Linear(channels, width)
 
     def embed(self, values_BLE: Tensor, first: int) -> Tensor:

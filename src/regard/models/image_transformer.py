@@ -36,6 +36,7 @@ class ImageTransformerConfig(ModelConfig):
     encoder_depth: Size = 2  # number of layers of the encoder, if there is one
     hidden: Size = 512  # width inside the feed-forward layers
     dropout: Probability = 0.1  # dropout rate
+    positions: bool = True  # sinusoids of row and column; False is the ablation
     attention: str | tuple[str, ...] = "image_1d"  # mechanism of the decoder's layers, or several for the layers in turn: image_1d,image_2d
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class ImageTransformer(Model):
     def _build(self) -> None:
         c = self.config
         embedding, output = KINDS[c.output]
-        self.values = embedding(c.width, c.channels, c.levels, c.image_size[1], dropout=c.dropout)
+        self.values = embedding(c.width, c.channels, c.levels, c.image_size[1], dropout=c.dropout, positions=c.positions)
         self.start_D = nn.Parameter(torch.randn(c.width))  # stands for the pixel before the first
 
         def block(attention: str, cross: MultiHead | None = None, columns: int | None = None) -> Block:
@@ -106,7 +107,9 @@ class ImageTransformer(Model):
         self.norm = LayerNorm(c.width)
         self.source, self.encoder, self.encoder_norm = None, None, None
         if c.source_size is not None:
-            self.source = embedding(c.width, c.channels, c.levels, c.source_size[1], step=c.factor, dropout=c.dropout)
+            self.source = embedding(
+                c.width, c.channels, c.levels, c.source_size[1], step=c.factor, dropout=c.dropout, positions=c.positions
+            )
             self.encoder = nn.ModuleList(block("softmax") for _ in range(c.encoder_depth))
             self.encoder_norm = LayerNorm(c.width)
         self.output = output(c.width, c.channels, c.levels, c.mixtures)
@@ -158,7 +161,7 @@ class ImageTransformer(Model):
         device = values_BNE.device
         x_BLD = self.values(values_BNE, max(0, first - 1), torch.arange(max(1, first), max(1, first) + N, device=device))
         if first == 0:
-            start_B1D = self.values.position.add(self.start_D.expand(B, 1, -1), torch.zeros(1, dtype=torch.long, device=device))
+            start_B1D = self.values.positioned(self.start_D.expand(B, 1, -1), torch.zeros(1, dtype=torch.long, device=device))
             x_BLD = torch.cat([start_B1D, x_BLD], 1)
         for i, block in enumerate(self.decoder):
             part = state[f"block {i}"] if isinstance(state, States) else None
@@ -203,4 +206,6 @@ class ImageTransformer(Model):
         if pixels_BHWC.dim() != 4 or pixels_BHWC.shape[1:] != (*size, c.channels):
             raise ShapeError(f"ImageTransformer takes pixels (batch, {size[0]}, {size[1]}, {c.channels}), got {tuple(pixels_BHWC.shape)}")
         if pixels_BHWC.dtype.is_floating_point or pixels_BHWC.dtype == torch.bool:
-            raise DtypeError(f"ImageTransformer takes values 0 to {c.levels - 1} as integers, not {pixels_BHWC.dtype}; convert with .long()")
+            raise DtypeError(
+                f"ImageTransformer takes values 0 to {c.levels - 1} as integers, not {pixels_BHWC.dtype}; convert with .long()"
+            )

@@ -23,7 +23,7 @@ from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, MultiH
 from ..layers.space_time import SpaceTimeBlock, SpaceTimeHeads
 from ..layers.tubelets import Inflation, TubeletEmbedding
 from ._image import PatchEncoder
-from ._model import ModelFacts, Size, Sizes, build_heads
+from ._model import Count, ModelFacts, Size, Sizes, build_heads
 from .vit import ViT, ViTConfig
 
 Factorisation = Literal["joint", "encoder", "self_attention", "dot_product"]
@@ -34,7 +34,7 @@ class ViViTConfig(ViTConfig):
     frames: Size = 32  # frames per clip
     tubelet: Size = 2  # frames per tubelet; its height and width are the patch's
     factorisation: Factorisation = "joint"  # of attention: joint, encoder, self_attention, dot_product
-    temporal_depth: Size = 4  # layers of the temporal encoder of the factorised encoder
+    temporal_depth: Count = 4  # layers of the temporal encoder of the factorised encoder; 0: the mean over frames
     pool: Literal["class", "mean"] = "mean"  # what is classified: a class token (joint and encoder), or the mean of the tokens
 
     def __post_init__(self) -> None:
@@ -277,4 +277,3 @@ def _split_heads(heads: MultiHead, space: MultiHead, time: MultiHead) -> None:
         part.out.weight.copy_(heads.out.weight.chunk(2, 1)[half])
     if heads.out.bias is not None:
         space.out.bias.copy_(heads.out.bias)
-

@@ -7,6 +7,7 @@ from . import (
     complexity2017,
     gpt2018,
     gpt2020,
+    image_transformer2018,
     linear2020,
     longformer2020,
     lowrank2021,
@@ -19,6 +20,7 @@ from . import (
     sinkhorn2020,
     span2019,
     transformer2017,
+    vivit2021,
     xl2019,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run

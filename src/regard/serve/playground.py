@@ -51,7 +51,9 @@ class Playground:
     def of_run(cls, run: Run[Any]) -> Playground:
         """Any run of a task on texts: it knows how to read one and how to answer it. A page must not name files of this machine."""
         if find_task(run.task).inputs == "file":
-            raise NotSupported(f"{run.folder} reads files, and the page takes texts; write one for an image: regard look {run.folder} image.png --html look.html")
+            raise NotSupported(
+                f"{run.folder} reads files, and the page takes texts; write one for an image: regard look {run.folder} image.png --html look.html"
+            )
         steps: dict[int, Callable[[], Model]] = {step: partial(load_checkpoint, run, step) for step in checkpoints(run.folder)}
         if isinstance(run.model, LanguageModel):
             return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps)

@@ -80,7 +80,9 @@ class PixelProcessor:
             raise BadFile(f"{path}: expected size (height and width), channels, levels and factor") from wrong
         fits = channels in (1, 3) and 2 <= levels <= 256 and factor >= 1 and 1 <= min(height, width) <= max(height, width) <= 4096
         if not fits or height % factor or width % factor:
-            raise BadFile(f"{path}: {height} × {width} pixels of {channels} channels and {levels} levels, factor {factor}; these do not fit")
+            raise BadFile(
+                f"{path}: {height} × {width} pixels of {channels} channels and {levels} levels, factor {factor}; these do not fit"
+            )
         return cls(size=(height, width), channels=cast(Channels, channels), levels=levels, factor=factor)
 
 

@@ -68,7 +68,10 @@ class ImagesOptions(DataOptions):
     def __post_init__(self) -> None:
         check_range(
             self,
-            image_size=(len(self.image_size) <= 2 and all(4 <= side <= 1024 for side in self.image_size), "one or two numbers from 4 to 1,024"),
+            image_size=(
+                len(self.image_size) <= 2 and all(4 <= side <= 1024 for side in self.image_size),
+                "one or two numbers from 4 to 1,024",
+            ),
             crop=(self.crop is None or self.crop >= 0, "0 or more"),
             rand_augment=(0 <= self.rand_augment <= 1, "0 to 1"),
             erase=(0 <= self.erase <= 1, "0 to 1"),
@@ -132,7 +135,9 @@ class Images(Task[ImagesOptions]):
         found = {raw.train.labels[n] for n in raw.train.numbers}
         labels = tuple(sorted(found, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)))
         if len(labels) < 2:
-            raise NotSupported(f"{show_files(self.options.data)}: all images have the label {labels[0]!r}; give images of at least two classes")
+            raise NotSupported(
+                f"{show_files(self.options.data)}: all images have the label {labels[0]!r}; give images of at least two classes"
+            )
         if self.options.labels:
             labels = self.options.labels
         if base is not None:
@@ -202,7 +207,10 @@ class Images(Task[ImagesOptions]):
         confused = [f"{a} taken for {b} {n} times" for n, a, b in sorted(worst, key=lambda one: -one[0])[:3] if n]
         return Report(
             metrics=metrics,
-            notes=(f"{self.test_name(data)}: {len(images):,} images", *([f"most often confused: {'; '.join(confused)}"] if confused else [])),
+            notes=(
+                f"{self.test_name(data)}: {len(images):,} images",
+                *([f"most often confused: {'; '.join(confused)}"] if confused else []),
+            ),
             columns=("label", "support", "predicted", "precision", "recall"),
             rows=confusion_rows(counts, labels),
             details={"data": self.test_name(data), "examples": len(images), "labels": list(labels), "confusion": counts.tolist()},

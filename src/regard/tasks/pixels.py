@@ -115,7 +115,9 @@ class PixelsTask(Task[PixelsOptions]):
             return base
         size, factor = o.image_size or (first.height, first.width), o.super_resolution
         if size[0] % factor or size[1] % factor:
-            raise BadConfig(f"--super-resolution {factor} of images of {size[0]} × {size[1]} pixels; expected a divisor, or another --image-size")
+            raise BadConfig(
+                f"--super-resolution {factor} of images of {size[0]} × {size[1]} pixels; expected a divisor, or another --image-size"
+            )
         channels: Channels = 1 if o.grey else first.channels
         processor = PixelProcessor(size=(size[0], size[1]), channels=channels, levels=256, factor=factor)
         if o.levels is not None:
@@ -201,7 +203,9 @@ class PixelsTask(Task[PixelsOptions]):
         pixels = [options.pixel] if options.pixel else _some_pixels(processor.size)
         for row, column in pixels:
             if not (0 <= row < processor.size[0] and 0 <= column < processor.size[1]):
-                raise NotSupported(f"--pixel {row} {column}: the image has {processor.size[0]} rows and {processor.size[1]} columns, from 0")
+                raise NotSupported(
+                    f"--pixel {row} {column}: the image has {processor.size[0]} rows and {processor.size[1]} columns, from 0"
+                )
         per_pixel = model.grid_columns // processor.size[1]
         positions = [row * model.grid_columns + column * per_pixel for row, column in pixels]
         names = [f"row {row}, column {column}" for row, column in pixels]

@@ -63,7 +63,10 @@ class VideoOptions(DataOptions):
             self,
             frames=(self.frames >= 1, "1 or more"),
             tubelet=(self.tubelet >= 1 and self.frames % self.tubelet == 0, f"a divisor of frames={self.frames}"),
-            image_size=(len(self.image_size) <= 2 and all(4 <= side <= 1024 for side in self.image_size), "one or two numbers from 4 to 1,024"),
+            image_size=(
+                len(self.image_size) <= 2 and all(4 <= side <= 1024 for side in self.image_size),
+                "one or two numbers from 4 to 1,024",
+            ),
             label_smoothing=(0 <= self.label_smoothing < 1, "0 or more, below 1"),
             batch_size=(self.batch_size >= 1, "1 or more"),
         )
@@ -108,13 +111,18 @@ class Video(Task[VideoOptions]):
     # -- training ------------------------------------------------------------------------------------------------------
 
     def read(self) -> LabelledClips:
-        one = {name: _one(name, given) for name, given in (("data", self.options.data), ("valid", self.options.valid), ("test", self.options.test))}
+        one = {
+            name: _one(name, given)
+            for name, given in (("data", self.options.data), ("valid", self.options.valid), ("test", self.options.test))
+        }
         return read_labelled_clips(cast(str, one["data"]), one["valid"], one["test"], self.options.shares, self.options.on_error)
 
     def make_processor(self, raw: LabelledClips, base: ImageProcessor | None) -> ImageProcessor:
         labels = tuple(sorted({clip.label for clip in raw.train}))
         if len(labels) < 2:
-            raise NotSupported(f"{show_files(self.options.data)}: all clips have the label {labels[0]!r}; give clips of at least two classes")
+            raise NotSupported(
+                f"{show_files(self.options.data)}: all clips have the label {labels[0]!r}; give clips of at least two classes"
+            )
         if base is not None:
             return replace(base, labels=labels)
         height, width, channels = clip_shape(raw.train[0])
