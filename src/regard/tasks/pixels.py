@@ -19,7 +19,7 @@ from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.images import png_of
 from ..look.layouts import Grid
-from ..models import ImageTransformer, Model
+from ..models import SIZES, ImageTransformer, Model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, check_range, digest, require_parts
@@ -140,8 +140,10 @@ class PixelsTask(Task[PixelsOptions]):
 
     def model_settings(self, model: str, processor: PixelProcessor) -> dict[str, Any]:
         self.check_kind(model)
-        sizes = {"image_size": processor.size, "source_size": processor.source_size}
-        return {**sizes, "channels": processor.channels, "levels": processor.levels}
+        settings: dict[str, Any] = {"image_size": processor.size, "source_size": processor.source_size}
+        settings |= {"channels": processor.channels, "levels": processor.levels}
+        small = {"width": 64, "depth": 3, "hidden": 256} if max(processor.size) <= 16 and model not in SIZES else {}
+        return {**small, **settings}
 
     def objective(self, dataset: Dataset[Pixels], processor: PixelProcessor, model: Model, seed: int) -> PixelObjective:
         require_parts(self.options.data, len(dataset.train), len(dataset.valid), "images")

@@ -28,7 +28,6 @@ from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, check_
 from ._image_processor import ImageProcessor
 from ._labelled import classification_metrics, confusion_rows, counted
 from ._options import DataOptions, Files, OnError, show_files
-from .images import default_patch
 
 EVALUATED = 64  # clips per batch without gradients
 
@@ -105,7 +104,7 @@ class Video(Task[VideoOptions]):
     PredictOptions = VideoPredictOptions
     model_kind = ViViT
     default_model = "vivit"
-    default_train = TrainOptions(epochs=20, lr=1e-3, schedule="cosine", weight_decay=0.05, warmup_steps=None, average=0)
+    default_train = TrainOptions(epochs=10, lr=2e-3, schedule="cosine", weight_decay=0.05, warmup_steps=None, average=0)
     next_commands = "regard evaluate {out}        regard predict {out} clip.gif        regard look {out} clip.gif"
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -165,8 +164,8 @@ class Video(Task[VideoOptions]):
         settings = {"image_size": processor.size, "channels": processor.channels, "classes": len(processor.labels), "frames": o.frames}
         if model in SIZES:
             return settings
-        small = {"depth": 3, "temporal_depth": 2} if max(processor.size) <= 32 else {}
-        return {**small, **settings, "patch_size": default_patch(processor.size), "tubelet": o.tubelet, "factorisation": o.factorisation}
+        small = {"width": 64, "depth": 3, "hidden": 128, "temporal_depth": 2} if max(processor.size) <= 32 else {}
+        return {**small, **settings, "patch_size": patch_of(processor.size), "tubelet": o.tubelet, "factorisation": o.factorisation}
 
     def adapt(self, body: Model, processor: ImageProcessor) -> ViViT:
         """The model for these classes; a ViT becomes a model of clips that begins as the ViT does."""
@@ -271,6 +270,14 @@ def _one(name: str, given: Files | None) -> str | None:
     if len(given) == 1:
         return given[0]
     raise NotSupported(f"--{name} {show_files(given)}: expected one folder")
+
+
+def patch_of(size: tuple[int, int]) -> tuple[int, int]:
+    """Patches that make some 16 to 200 tokens of a frame, and divide its height and width."""
+    side = max(size)
+    most = 4 if side <= 32 else 8 if side <= 64 else 16
+    height, width = (max(p for p in range(1, most + 1) if one % p == 0) for one in size)
+    return height, width
 
 
 def shuffled(pixels: Pixels) -> Pixels:
