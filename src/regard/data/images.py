@@ -55,7 +55,8 @@ def decode_image(content: bytes, name: str, channels: Channels = 3) -> Pixels:
 def image_shape(content: bytes, name: str) -> tuple[int, int, Channels]:
     """Height, width and channels of an image file, from its header; 1 channel if it is grey."""
     with _decoded(content, name) as image:
-        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # EXIF orientation: rows and columns are exchanged
+        exif = image.getexif() if image.format != "PNG" or "exif" in image.info else {}  # of PNG it may come last: all is decoded for it
+        turned = exif.get(0x0112, 1) in (5, 6, 7, 8)  # orientation: rows and columns are exchanged
         height, width = (image.width, image.height) if turned else (image.height, image.width)
         return height, width, 1 if image.mode in ("1", "L", "LA", "I", "I;16", "I;16B", "F") else 3
 

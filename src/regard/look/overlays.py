@@ -16,7 +16,7 @@ from ..errors import ShapeError
 from ._axes import new_figure
 from .images import check_image
 from .layouts import Grid
-from .maps import MEAN, Map
+from .maps import MEAN, Map, Maps
 from .terminal import head_matrix, over_grid, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight
@@ -60,7 +60,8 @@ def _lighter(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None = None) -> Figure:
     """Maps over the patches of an image: a panel per query if queries are words, else a panel per layer and head.
 
-    Those show what `query` attends to; if not given the class token, and without one the mean over all patches.
+    Those show what `query` attends to; if not given the class token, and without one the mean over all patches. Before them stands the
+    rollout over all layers, if there are several.
     """
     first = maps[0]
     if first.queries != first.keys and query is None:  # words that attend to patches
@@ -69,6 +70,9 @@ def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None
         panels: list[Panel] = [("", None), *((name, on_grid(first, row)) for name, row in zip(names, weights, strict=True))]
         return draw_panels(image, panels, title=first.layer)
     panels = [("", None)]
+    if len(maps) > 1 and all(m.square and m.queries == first.queries for m in maps):
+        rollout = Maps(maps).with_rollout().all[-1]
+        panels.append(("rollout", on_grid(rollout, over_grid(rollout, batch, query))))
     for m in maps:
         panels += [(panel_name(m, head), on_grid(m, over_grid(m.head(head), batch, query))) for head in m.heads]
     return draw_panels(image, panels, columns=max(4, min(8, len(first.heads))))

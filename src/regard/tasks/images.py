@@ -33,7 +33,7 @@ from ._labelled import classification_metrics, confusion_rows, counted
 from ._options import DataOptions, Files, OnError, show_files
 
 EVALUATED = 256  # images per batch without gradients
-ROLLOUT = "rollout"  # the name of that map among the layers
+ROLLOUT = "rollout"  # may be asked for like a layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,7 @@ class Images(Task[ImagesOptions]):
 
     @torch.no_grad()
     def attention_maps(self, run: Run[ImageEncoder], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        """Each layer's attention over the patches, and by default their rollout; beside it the most likely labels."""
+        """Attention over the patches, of layers or as their rollout (`layers="rollout"`); beside it the most likely labels."""
         model, pixels = run.model, run.processor.read(text)
         with capture(model, None if layers == ROLLOUT else layers, heads) as maps:
             x_BLD = model.features(run.processor.encode([pixels]))
@@ -234,8 +234,8 @@ class Images(Task[ImagesOptions]):
         names = [*(["class"] if prefix else []), *(f"{row},{column}" for row in range(grid[0]) for column in range(grid[1]))]
         maps.image = pixels
         maps = maps.label(names, names, Grid(*grid, prefix_tokens=prefix))
-        if layers in (None, ROLLOUT) and heads is None:
-            maps = maps.with_rollout(ROLLOUT) if layers is None else Maps(maps.with_rollout(ROLLOUT)[ROLLOUT], image=pixels)
+        if layers == ROLLOUT:
+            maps = Maps(maps.with_rollout(ROLLOUT)[ROLLOUT], image=pixels)
         if model.output is None:
             return "", maps
         return _labelled(run.processor.labels, model.output(model.pooled(x_BLD))[0].softmax(-1), 3).text, maps
