@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,16 +48,19 @@ class GeneratedClip:
     label: str
 
 
+AnyClip = TypeVar("AnyClip", bound=Clip | GeneratedClip, covariant=True)
+
+
 @dataclass(frozen=True)
-class LabelledClips:
-    train: Sequence[Clip | GeneratedClip]
-    valid: Sequence[Clip | GeneratedClip]
-    test: Sequence[Clip | GeneratedClip]
+class LabelledClips(Generic[AnyClip]):
+    train: Sequence[AnyClip]
+    valid: Sequence[AnyClip]
+    test: Sequence[AnyClip]
 
 
 def read_labelled_clips(
     data: str, valid: str | None = None, test: str | None = None, shares: tuple[float, float] = (0.05, 0.05), on_error: str = "stop"
-) -> LabelledClips:
+) -> LabelledClips[Clip | GeneratedClip]:
     """The three parts; those that neither `data` has nor are given are held out by `shares`. No frame is decoded yet."""
     if data == MOTION and not Path(MOTION).exists():
         made = moving_digits()
@@ -197,7 +200,7 @@ SIDE, FRAMES = 16, 8
 CLIPS = {"train": 2400, "valid": 240, "test": 480}
 
 
-def moving_digits(seed: int = 0) -> LabelledClips:
+def moving_digits(seed: int = 0) -> LabelledClips[GeneratedClip]:
     """Clips of 8 frames of 16 × 16 pixels: a digit moves over a torus, from anywhere on it, in one of four directions at one of two speeds.
 
     All starts are equally likely, so a single frame says nothing about the label. The three parts have different digits.

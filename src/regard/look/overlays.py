@@ -44,7 +44,7 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
             share = (weights.float().clamp(min=0) / weights.float().max().clamp(min=1e-12)).numpy()
             black = np.zeros((*share.shape, 4), dtype=np.float32)
             black[..., 3] = DARKEST * (1 - share)
-            smooth = "bilinear" if min(share.shape) > 3 else "nearest"
+            smooth = "bilinear" if min(share.shape) > 3 and aspect < 3 else "nearest"  # not across the edges of frames
             axis.imshow(black, extent=extent, aspect="auto", interpolation=smooth)
         axis.set_title(readable(name, 24), fontsize=8, pad=2)
     if title:

@@ -192,4 +192,5 @@ def draw(logits_BN: Tensor, temperature: float, generator: torch.Generator | Non
     return torch.multinomial((logits_BN / temperature).softmax(-1), 1, generator=generator)[:, 0]
 
 
-KINDS = {"categorical": (Categories, CategoricalOutput), "logistics": (Ordinals, LogisticOutput)}
+Output = CategoricalOutput | LogisticOutput
+KINDS: dict[str, tuple[type[Categories] | type[Ordinals], type[Output]]] = {"categorical": (Categories, CategoricalOutput), "logistics": (Ordinals, LogisticOutput)}

@@ -19,7 +19,7 @@ from ..errors import BadConfig, DtypeError, ShapeError
 from ..layers import Block, FeedForward, LayerNorm, MultiHead, States, init_xavier, relu
 from ..patterns import causal
 from ._model import Model, ModelConfig, ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
-from ._pixels import KINDS, CategoricalOutput, LogisticOutput, Values
+from ._pixels import KINDS, LogisticOutput, Output, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class ImageTransformer(Model):
     causal_parts: ClassVar[tuple[str, ...]] = ("decoder.",)
     length_setting: ClassVar[str] = "image_size"
     values: Values
-    output: CategoricalOutput | LogisticOutput
+    output: Output
     source: Values | None
 
     def _build(self) -> None:

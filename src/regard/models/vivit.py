@@ -127,6 +127,7 @@ class ViViT(PatchEncoder):
     facts = ModelFacts(name="vivit", year=2021, title="ViViT: a video vision transformer", paper="arXiv:2103.15691")
     Config = ViViTConfig
     config: ViViTConfig
+    embedding: ViViTEmbedding
     length_setting: ClassVar[str] = "frames"
     sizes: ClassVar[Sizes] = {
         "vivit-base-16x2": BASE,  # 88,954,000 parameters, head included
@@ -256,7 +257,7 @@ def _copy_block(block: Any, of_image: Any) -> None:
         block.space.around_mixer.load_state_dict(of_image.around_mixer.state_dict())
         block.time.feedforward.load_state_dict(of_image.feedforward.state_dict())  # type: ignore[union-attr]
         block.time.around_feedforward.load_state_dict(of_image.around_feedforward.state_dict())  # type: ignore[union-attr]
-        for parameter in block.time.mixer.out.parameters():  # type: ignore[union-attr, operator]
+        for parameter in block.time.mixer.out.parameters():  # type: ignore[union-attr]
             parameter.zero_()
     elif isinstance(block.mixer, SpaceTimeHeads):
         _split_heads(of_image.mixer, block.mixer.space, block.mixer.time)

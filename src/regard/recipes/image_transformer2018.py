@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from ..look.images import png_of
+from ..models import ImageTransformer
 from ..tasks import PixelsOptions, PixelsTask, evaluate, load_run
 from ..tasks._pixel_processor import side_by_side
 from ..tasks.pixels import UNKNOWN
@@ -27,8 +28,8 @@ from ._engine import Claim, Recipe, RecipeFacts, Results, below, validation_curv
 from ._engine.base import variant_folder
 from ._engine.variants import short_training, train_run
 
-SETTINGS = {"width": 48, "heads": 4, "depth": 3, "hidden": 128, "dropout": 0.1}
-STEPS = 400
+SETTINGS = {"width": 48, "heads": 4, "depth": 3, "hidden": 128, "dropout": 0.0}
+STEPS, LEARNING_RATE = 300, 3e-2
 SAMPLES = 8  # completions per image whose mean is compared with the image
 WIDE = "1-D, 24 keys"
 
@@ -43,7 +44,7 @@ class Pixels:
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         options = PixelsOptions(super_resolution=self.super_resolution, shares=(0.1, 0.1))
-        train = short_training(STEPS, 2e-3, evaluations=8).replace(seed=seed)
+        train = short_training(STEPS, LEARNING_RATE, evaluations=6).replace(seed=seed)
         run, training = train_run(PixelsTask, options, train, out, settings={**SETTINGS, **self.settings})
         task = PixelsTask(options)
         metrics = {"bits": evaluate(run).metrics["bits_per_dim"]}
@@ -104,7 +105,7 @@ def draw_completions(results: Results, out: Path) -> Path:
     """Test images, their upper halves, and three completions each; below, images drawn from 2 × 2 pixels."""
     rows, generator = [], torch.Generator().manual_seed(1)
     for name, factor in ((WIDE, 1), ("super-resolution", 4)):
-        run = load_run(variant_folder(out, name, results.seeds[0]))
+        run = load_run(variant_folder(out, name, results.seeds[0]), ImageTransformer)
         task = PixelsTask(PixelsOptions(super_resolution=factor, shares=(0.1, 0.1)))
         images = run.processor.encode(task.encode(task.read(), run.processor, out).test[:6])
         keep = run.processor.size[0] // 2 if factor == 1 else 0

@@ -101,7 +101,7 @@ class PixelsTask(Task[PixelsOptions]):
     model_kind = ImageTransformer
     default_model = "image_transformer"
     inputs = "file"
-    default_train = TrainOptions(epochs=30, lr=1e-3, schedule="cosine", warmup_steps=None, average=0)
+    default_train = TrainOptions(epochs=20, optimizer="muon", lr=2e-2, schedule="cosine", warmup_steps=None, average=0)
     next_commands = "regard evaluate {out}        regard predict {out} image.png        regard look {out} image.png"
 
     # -- training ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.clips import MOTION, LabelledClips, clip_shape, load_clips, read_clip, read_labelled_clips
+from ..data.clips import MOTION, Clip, GeneratedClip, LabelledClips, clip_shape, load_clips, read_clip, read_labelled_clips
 from ..data.images import Pixels
 from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Map, Maps, capture
@@ -109,14 +109,14 @@ class Video(Task[VideoOptions]):
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def read(self) -> LabelledClips:
+    def read(self) -> LabelledClips[Clip | GeneratedClip]:
         one = {
             name: _one(name, given)
             for name, given in (("data", self.options.data), ("valid", self.options.valid), ("test", self.options.test))
         }
         return read_labelled_clips(cast(str, one["data"]), one["valid"], one["test"], self.options.shares, self.options.on_error)
 
-    def make_processor(self, raw: LabelledClips, base: ImageProcessor | None) -> ImageProcessor:
+    def make_processor(self, raw: LabelledClips[Clip | GeneratedClip], base: ImageProcessor | None) -> ImageProcessor:
         labels = tuple(sorted({clip.label for clip in raw.train}))
         if len(labels) < 2:
             raise NotSupported(
@@ -136,7 +136,7 @@ class Video(Task[VideoOptions]):
     def load_processor(self, folder: Path) -> ImageProcessor:
         return ImageProcessor.load(folder)
 
-    def encode(self, raw: LabelledClips, processor: ImageProcessor, cache: Path) -> Dataset[ClipData]:
+    def encode(self, raw: LabelledClips[Clip | GeneratedClip], processor: ImageProcessor, cache: Path) -> Dataset[ClipData]:
         number, parts, skipped = {label: n for n, label in enumerate(processor.labels)}, list[ClipData](), list[str]()
         for clips in (raw.train, raw.valid, raw.test):
             unknown = sorted({clip.label for clip in clips} - number.keys())
@@ -260,8 +260,12 @@ class Video(Task[VideoOptions]):
             options=options,
             settings={"width": 16, "heads": 2, "depth": 1, "hidden": 16},
             input=str(folder / "clips" / "left" / "0.npy"),
-            broken=lambda path: (path / "left" / "text.gif").write_text("no image") and None,
+            broken=_add_broken,
         )
+
+
+def _add_broken(folder: Path) -> None:
+    (folder / "left" / "text.gif").write_text("no image")
 
 
 def _one(name: str, given: Files | None) -> str | None:
