@@ -126,7 +126,9 @@ def test_stochastic_depth():
     around, x = Residual(5, drop_path=0.25).train(), torch.randn(4000, 2, 5)
     change = around(x, torch.ones_like) - x
     kept = change[:, 0, 0] > 0
-    assert torch.allclose(change[kept], torch.tensor(4 / 3)) and (change[~kept] == 0).all() and abs(float(kept.float().mean()) - 0.75) < 0.03
+    assert (
+        torch.allclose(change[kept], torch.tensor(4 / 3)) and (change[~kept] == 0).all() and abs(float(kept.float().mean()) - 0.75) < 0.03
+    )
     assert around.eval()(x, torch.ones_like).equal(x + 1)
     rates = [block.around_mixer.drop_path for block in build("vit", VIT | {"depth": 3, "drop_path": 0.4}).blocks]
     assert rates == [0, 0.2, 0.4]

@@ -187,7 +187,7 @@ def test_mechanisms_by_name_know_the_columns_of_the_image():
         model = small(output, 3, "image_2d")
         assert model.grid_columns == columns == model.decoder[0].mixer.attention.columns
         assert model.with_attention("axial_row", layers=[0]).decoder[0].mixer.attention.columns == columns
-    with pytest.raises(NotSupported, match=r"those that can: .*image_1d"):
+    with pytest.raises(NotSupported, match=r"mechanisms that fit: .*image_1d"):
         small().with_attention("linformer")
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+import regard
 from regard.cli import main
 from regard.errors import BadConfig, NotSupported
 from regard.tasks import Images, ImagesOptions, evaluate, load_run, predict, train
@@ -97,6 +98,17 @@ def test_predict_look_and_evaluate(tmp_path, capsys):
     assert len(report["confusion"]) == 3 and sum(map(sum, report["confusion"])) == report["examples"]
 
 
+def test_a_loaded_model_is_saved_with_its_processor(tmp_path):
+    run = run_on(write(tmp_path / "data", [(8, 8)]), tmp_path / "run", shares=(0.2, 0.2))
+    model = regard.load(tmp_path / "run").with_attention("linear")
+    assert model.processor == run.processor and model.labels == ("a", "b", "c")
+    regard.save(model, tmp_path / "swapped")
+    assert load_run(tmp_path / "swapped").processor == run.processor
+    model.processor = None
+    with pytest.raises(BadConfig, match="processor="):
+        regard.save(model, tmp_path / "no")
+
+
 def test_a_page_never_reads_files(tmp_path, capsys):
     pytest.importorskip("starlette", reason="regard[serve]")
     run_on(write(tmp_path / "data", [(8, 8)]), tmp_path / "run", shares=(0.2, 0.2))
@@ -106,12 +118,30 @@ def test_a_page_never_reads_files(tmp_path, capsys):
 def test_files_that_are_no_images(tmp_path, capsys):
     data = write(tmp_path / "data", [(8, 8)])
     (data / "a" / "notes.png").write_text("text")
-    command = ["train", "images", "--data", str(data), "--shares", "0.2", "0.2", "--steps", "1", "--quiet", "--set", "width=16", "--set", "depth=1"]
+    command = [
+        "train",
+        "images",
+        "--data",
+        str(data),
+        "--shares",
+        "0.2",
+        "0.2",
+        "--steps",
+        "1",
+        "--quiet",
+        "--set",
+        "width=16",
+        "--set",
+        "depth=1",
+    ]
     assert main([*command, "--out", str(tmp_path / "run")]) == 2 and "notes.png: not an image" in capsys.readouterr().err
     assert main([*command, "--out", str(tmp_path / "run"), "--on-error", "skip"]) == 0
     assert "1 files skipped" in capsys.readouterr().err
     one = write(tmp_path / "one", [(8, 8)], labels=("only",))
-    assert main(["train", "images", "--data", str(one), "--out", str(tmp_path / "no")]) == 2 and "at least two classes" in capsys.readouterr().err
+    assert (
+        main(["train", "images", "--data", str(one), "--out", str(tmp_path / "no")]) == 2
+        and "at least two classes" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"image_size": (2,)}, {"mixup": -1.0}, {"erase": 2.0}, {"label_smoothing": 1.0}, {"crop": -1}])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import Misfit
 from ..files import read_json, write_json
 from ..models import Model
 from ..models._image import PatchEncoder
@@ -21,6 +22,8 @@ class ImageFiles:
         assert isinstance(model, PatchEncoder)
         c = model.config
         labels = labels_of(described) if c.classes else ()
+        if len(labels) != c.classes:
+            raise Misfit(f"{folder} has {len(labels)} labels and scores for {c.classes}")
         half = (0.5,) * c.channels
         processor = ImageProcessor.find(folder) or ImageProcessor(
             size=c.image_size, channels=1 if c.channels == 1 else 3, mean=half, std=half

@@ -1,4 +1,7 @@
-"""Attention over an image: a panel per word, or per layer and head, in which the image is darkened where there is little weight."""
+"""Attention over an image: a panel per word, or per layer and head, in which the image is darkened where there is little weight.
+
+Grey images are also tinted where there is much.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -16,17 +18,24 @@ from ..errors import ShapeError
 from ._axes import new_figure
 from .images import check_image
 from .layouts import Grid
-from .maps import MEAN, Map, Maps
+from .map import MEAN, Map
+from .maps import Maps
 from .terminal import head_matrix, over_grid, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight
+TINT = (1.0, 0.55, 0.1)  # orange, of patches with weight on a grey image
 MAX_PANELS = 64
 Panel = tuple[str, Tensor | None]  # title, and weights (rows, columns) of the patches; None: the image alone
 
 
 def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title: str = "") -> Figure:
-    """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight."""
-    array, shown = check_image(image), list(panels)[:MAX_PANELS]
+    """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight.
+
+    A list of images has one for each panel.
+    """
+    shown = list(panels)[:MAX_PANELS]
+    arrays = [check_image(one) for one in image] if isinstance(image, list) else [check_image(image)] * len(shown)
+    array = arrays[0]
     aspect = array.shape[1] / array.shape[0]
     width = 1.6 * min(max(1.0, aspect), 4.0)  # frames side by side take as much room as they need
     columns = max(1, min(columns, len(shown), int(12.8 / width)))
@@ -35,26 +44,23 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, (name, weights) in zip(axes.flat, shown, strict=False):
+    for axis, (name, weights), array in zip(axes.flat, shown, arrays, strict=False):
         rows_, columns_ = array.shape[:2] if weights is None else weights.shape
         extent = (-0.5, columns_ - 0.5, rows_ - 0.5, -0.5)
-        under = array if weights is None else _lighter(array)
-        axis.imshow(under, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto", interpolation="nearest")
+        axis.imshow(array, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto", interpolation="nearest")
         if weights is not None:
             share = (weights.float().clamp(min=0) / weights.float().max().clamp(min=1e-12)).numpy()
             black = np.zeros((*share.shape, 4), dtype=np.float32)
             black[..., 3] = DARKEST * (1 - share)
             smooth = "bilinear" if min(share.shape) > 3 and aspect < 3 else "nearest"  # not across the edges of frames
             axis.imshow(black, extent=extent, aspect="auto", interpolation=smooth)
+            if array.ndim == 2:  # a grey image has no colours to hide, and on its black nothing can be darkened
+                tint = np.concatenate([np.broadcast_to(np.float32(TINT), (*share.shape, 3)), 0.45 * share[..., None]], -1)
+                axis.imshow(tint, extent=extent, aspect="auto", interpolation=smooth)
         axis.set_title(readable(name, 24), fontsize=8, pad=2)
     if title:
         figure.suptitle(title, fontsize=9)
     return figure
-
-
-def _lighter(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """An image that is mostly black, with grey instead: shades of black over black would show nothing."""
-    return (105 + array * (150 / 255)).astype(np.uint8) if np.median(array) < 32 else array
 
 
 def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None = None) -> Figure:
@@ -83,6 +89,11 @@ def panel_name(m: Map, head: int) -> str:
     number = re.search(r"\d+", m.layer)
     layer = m.layer if number is None else f"layer {number[0]}"
     return layer if len(m.heads) == 1 and head == MEAN else f"{layer}, mean" if head == MEAN else f"{layer}, head {head}"
+
+
+def over_patches(m: Map, batch: int = 0, query: int | None = None) -> Tensor:
+    """What `query` attends to, else the class token, else all patches on average, as (rows, columns) of the grid; the mean of heads."""
+    return on_grid(m, over_grid(m.head(), batch, query))
 
 
 def on_grid(m: Map, row_M: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ShapeError
 from .layouts import Grid
-from .maps import MEAN, Map
+from .map import MEAN, Map
 from .scales import Scale, ScaleName, pool, shaded
 
 SHADES = " ░▒▓█"

@@ -193,4 +193,7 @@ def draw(logits_BN: Tensor, temperature: float, generator: torch.Generator | Non
 
 
 Output = CategoricalOutput | LogisticOutput
-KINDS: dict[str, tuple[type[Categories] | type[Ordinals], type[Output]]] = {"categorical": (Categories, CategoricalOutput), "logistics": (Ordinals, LogisticOutput)}
+KINDS: dict[str, tuple[type[Categories] | type[Ordinals], type[Output]]] = {
+    "categorical": (Categories, CategoricalOutput),
+    "logistics": (Ordinals, LogisticOutput),
+}

@@ -20,6 +20,7 @@ from . import (
     sinkhorn2020,
     span2019,
     transformer2017,
+    vit2020,
     vivit2021,
     xl2019,
 )

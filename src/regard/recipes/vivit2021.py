@@ -5,8 +5,9 @@ Paper: Arnab et al. 2021, "ViViT: a video vision transformer", arXiv:2103.15691 
 Run:   regard run vivit2021        Takes: some minutes on two CPU cores; three seeds of eight small models.
 
 Generated clips: a digit moves over a torus of 16 × 16 pixels for 8 frames, in one of four directions at one of two speeds: 8 classes. It may
-start anywhere, so a single frame says nothing. The ablations are the factorised encoder on the first frame alone, on frames in random
-order, and with the mean over frames instead of a temporal encoder, where no tubelet holds two frames.
+start anywhere, so a single frame says nothing. The ablations are the factorised encoder on the first frame alone, and on frames in random
+order. "Frames apart": tubelets of one frame, so that motion is seen by the temporal encoder alone, which takes longer to learn; its ablation
+has the mean over frames instead.
 The cost is that of one layer's forward pass over 16 frames of 32 × 32 pixels: 8 × 64 tokens.
 """
 
@@ -30,13 +31,13 @@ from ..models import build
 from ..models.vivit import Factorisation
 from ..tasks import Video, VideoOptions, attention_maps, evaluate, load_run
 from ..train import read_metrics
-from ._engine import Recipe, RecipeFacts, Results, at_least, at_most, below, validation_curves
+from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, below, validation_curves
 from ._engine.base import variant_folder
 from ._engine.variants import milliseconds, short_training, train_run
 
 FACTORISATIONS: tuple[Factorisation, ...] = ("joint", "encoder", "self_attention", "dot_product")
 SETTINGS = {"width": 48, "heads": 4, "depth": 2, "hidden": 96, "temporal_depth": 2, "patch_size": (4, 4)}
-STEPS = 300
+STEPS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,11 @@ class Clips:
 
     options: VideoOptions
     settings: Mapping[str, Any] = field(default_factory=dict)
+    lr: float = 3e-3
+    more_steps: int = 0
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        train = short_training(STEPS, 3e-3, evaluations=6).replace(seed=seed)
+        train = short_training(STEPS + self.more_steps, self.lr, evaluations=6).replace(seed=seed)
         run, training = train_run(Video, self.options, train, out, settings={**SETTINGS, **self.settings})
         curve = {f"validation accuracy, step {event['step']}": event["accuracy"] for event in read_metrics(out, "evaluation")}
         return {"accuracy": evaluate(run).metrics["accuracy"], **training, **curve}
@@ -77,8 +80,10 @@ VARIANTS: dict[str, Any] = {
     **{name: Clips(options=VideoOptions(factorisation=name)) for name in FACTORISATIONS},
     "first frame": Clips(options=VideoOptions(factorisation="encoder", frames=1, tubelet=1)),
     "frames in random order": Clips(options=VideoOptions(factorisation="encoder", shuffle_frames=True)),
-    "mean over frames": Clips(options=VideoOptions(factorisation="encoder", tubelet=1), settings={"temporal_depth": 0}),
-    "encoder, tubelets of one frame": Clips(options=VideoOptions(factorisation="encoder", tubelet=1)),
+    "frames apart": Clips(options=VideoOptions(factorisation="encoder", tubelet=1), lr=3e-2, more_steps=200),
+    "frames apart, mean": Clips(
+        options=VideoOptions(factorisation="encoder", tubelet=1), settings={"temporal_depth": 0}, lr=3e-2, more_steps=200
+    ),
     **{f"cost, {name}": Cost(name) for name in FACTORISATIONS},
 }
 
@@ -106,8 +111,10 @@ recipe = Recipe(
     claims=(
         at_least("all four factorisations: at least 85 % right", 0.85, *FACTORISATIONS),
         at_most("the first frame alone: at most 17.5 % right, where chance is 12.5 %", 0.175, "first frame"),
-        at_most("the mean over frames: at most 17.5 % right", 0.175, "mean over frames"),
-        at_least("a temporal encoder over the same frames: at least 35 % right", 0.35, "encoder, tubelets of one frame"),
+        at_most("frames apart, their mean instead of a temporal encoder: at most 17.5 % right", 0.175, "frames apart, mean"),
+        above(
+            "frames apart: a temporal encoder is at least 15 points above the mean over frames", "frames apart", "frames apart, mean", 0.15
+        ),
         below("frames in random order: at least 30 points below the same model on clips", "frames in random order", "encoder", 0.3),
         *(
             below(f"{name}: fewer operations than joint attention", (f"cost, {name}", "megaflops"), ("cost, joint", "megaflops"))

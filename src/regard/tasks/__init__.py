@@ -31,6 +31,7 @@ from ._base import (
     task_for,
     task_of,
 )
+from ._bleu import Score, score
 from ._image_processor import ImageProcessor
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
@@ -41,14 +42,12 @@ from .language import Language, LanguageObjective, LanguageOptions, TextScore, p
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .pixels import CompletionOptions, PixelsOptions, PixelsTask
 from .translation import (
-    Score,
     Translation,
     TranslationObjective,
     TranslationOptions,
     alignment,
     layer_maps,
     likelihood,
-    score,
     translations,
 )
 from .video import Video, VideoOptions

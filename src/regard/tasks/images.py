@@ -224,21 +224,10 @@ class Images(Task[ImagesOptions]):
         logits_EN = all_logits(run.model, run.processor, np.stack([run.processor.read(path) for path in inputs]))
         return [_labelled(run.processor.labels, p_N, options.nbest) for p_N in logits_EN.softmax(-1)]
 
-    @torch.no_grad()
     def attention_maps(self, run: Run[ImageEncoder], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
         """Attention over the patches, of layers or as their rollout (`layers="rollout"`); beside it the most likely labels."""
-        model, pixels = run.model, run.processor.read(text)
-        with capture(model, None if layers == ROLLOUT else layers, heads) as maps:
-            x_BLD = model.features(run.processor.encode([pixels]))
-        grid, prefix = model.config.grid, model.class_tokens
-        names = [*(["class"] if prefix else []), *(f"{row},{column}" for row in range(grid[0]) for column in range(grid[1]))]
-        maps.image = pixels
-        maps = maps.label(names, names, Grid(*grid, prefix_tokens=prefix))
-        if layers == ROLLOUT:
-            maps = Maps(maps.with_rollout(ROLLOUT)[ROLLOUT], image=pixels)
-        if model.output is None:
-            return "", maps
-        return _labelled(run.processor.labels, model.output(model.pooled(x_BLD))[0].softmax(-1), 3).text, maps
+        p_N, maps = image_maps(run, run.processor.read(text), layers, heads)
+        return "" if p_N is None else _labelled(run.processor.labels, p_N, 3).text, maps
 
     @classmethod
     def example(cls, folder: Path) -> Example:
@@ -298,6 +287,21 @@ def all_logits(model: ImageEncoder, processor: ImageProcessor, pixels: Pixels) -
     device = next(model.parameters()).device
     starts = range(0, len(pixels), EVALUATED)
     return torch.cat([model(processor.encode(pixels[at : at + EVALUATED]).to(device)).float().cpu() for at in starts])
+
+
+@torch.no_grad()
+def image_maps(run: Run[ImageEncoder], pixels: Pixels, layers: Layers = None, heads: Indices = None) -> tuple[Tensor | None, Maps]:
+    """The probability of each class, if there is a head, and maps over the patches of an image that has the size of the model."""
+    model = run.model
+    with capture(model, None if layers == ROLLOUT else layers, heads) as maps:
+        x_BLD = model.features(run.processor.encode([pixels]))
+    grid, prefix = model.config.grid, model.class_tokens
+    names = [*(["class"] if prefix else []), *(f"{row},{column}" for row in range(grid[0]) for column in range(grid[1]))]
+    maps.image = pixels
+    maps = maps.label(names, names, Grid(*grid, prefix_tokens=prefix))
+    if layers == ROLLOUT:
+        maps = Maps(maps.with_rollout(ROLLOUT)[ROLLOUT], image=pixels)
+    return None if model.output is None else model.output(model.pooled(x_BLD))[0].softmax(-1), maps
 
 
 def _labelled(labels: Sequence[str], p_N: Tensor, nbest: int) -> Prediction:
