@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.clips import FRAMES, SIDE, choose_frames, clip_shape, load_clips, moving_digits, read_clip, read_labelled_clips
+from regard.data.clips import FRAMES, SIDE, Clip, choose_frames, clip_shape, common_shape, load_clips, moving_digits, read_clip, read_labelled_clips
 from regard.errors import BadFile, MissingFile, NotSupported
 
 
@@ -75,6 +75,19 @@ def test_what_is_damaged(tmp_path):
             read_clip(tmp_path / name, 1, 2)
     with pytest.raises(NotSupported, match="GiB of memory"):
         load_clips(clips * 100_000, 3, 64, lambda x: x, (512, 512), "stop")
+
+
+def test_the_shape_of_clips(tmp_path):
+    colours = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 3), dtype=np.uint8)
+    for name, clip in (("grey", frames()), ("grey-rgb", np.repeat(frames()[..., None], 3, -1)), ("colours", colours)):
+        np.save(tmp_path / f"{name}.npy", clip)
+    (tmp_path / "text.gif").write_text("no image")
+    broken, *clips = (Clip(tmp_path / name, "a") for name in ("text.gif", "grey.npy", "grey-rgb.npy", "colours.npy"))
+    assert common_shape(clips[:2]) == (6, 7, 1) and common_shape(clips) == (6, 7, 3) and common_shape([broken, *clips[:1]], "skip") == (6, 7, 1)
+    with pytest.raises(BadFile, match=r"text\.gif"):
+        common_shape([broken])
+    with pytest.raises(NotSupported, match="none of 1 clips"):
+        common_shape([broken], "skip")
 
 
 def test_what_is_missing(tmp_path):

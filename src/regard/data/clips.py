@@ -146,6 +146,20 @@ def choose_frames(available: int, wanted: int) -> list[int]:
     return [int(n) for n in np.linspace(0, available - 1, wanted).round()]
 
 
+def common_shape(clips: Sequence[Clip | GeneratedClip], on_error: str = "stop") -> tuple[int, int, Channels]:
+    """Height and width of the first clip, and 1 channel if all of them are grey."""
+    found = []
+    for clip in clips:
+        try:
+            found.append(clip_shape(clip))
+        except BadFile:
+            if on_error == "stop":
+                raise
+    if not found:
+        raise NotSupported(f"none of {len(clips):,} clips can be read")
+    return found[0][0], found[0][1], 1 if all(channels == 1 for *_, channels in found) else 3
+
+
 def clip_shape(clip: Clip | GeneratedClip) -> tuple[int, int, Channels]:
     """Height, width and channels of the first frame; 1 channel if all of it is grey."""
     if isinstance(clip, GeneratedClip):

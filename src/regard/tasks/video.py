@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.clips import MOTION, Clip, GeneratedClip, LabelledClips, clip_shape, load_clips, read_clip, read_labelled_clips
+from ..data.clips import MOTION, Clip, GeneratedClip, LabelledClips, common_shape, load_clips, read_clip, read_labelled_clips
 from ..data.images import Pixels
 from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Map, Maps, capture
@@ -124,13 +124,11 @@ class Video(Task[VideoOptions]):
             )
         if base is not None:
             return replace(base, labels=labels)
-        height, width, channels = clip_shape(raw.train[0])
+        some = raw.train[:: max(1, len(raw.train) // 200)]
+        height, width, channels = common_shape(some[:40], self.options.on_error)
         size = self.options.image_size or (height, width)
         fit = ImageProcessor(size=(size[0], size[-1]), channels=channels).fit
-        some = raw.train[:: max(1, len(raw.train) // 200)]
-        pixels, _, _ = load_clips(some, channels, self.options.frames, fit, (size[0], size[-1]), "skip")
-        if not len(pixels):
-            raise NotSupported(f"{show_files(self.options.data)}: no clip can be read")
+        pixels, _, _ = load_clips(some, channels, self.options.frames, fit, (size[0], size[-1]), self.options.on_error)
         return ImageProcessor.of_pixels(list(pixels.reshape(-1, *pixels.shape[2:])), labels)
 
     def load_processor(self, folder: Path) -> ImageProcessor:
