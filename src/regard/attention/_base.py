@@ -97,7 +97,8 @@ class Attention(nn.Module):
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
         """A mechanism that fits `heads` heads of size `head_dim` and up to `length` keys.
 
-        The constructor gets those of `heads`, `head_dim` and `max_length` that it takes; most take none and fit any.
+        The constructor gets those of `heads`, `head_dim` and `max_length` that it takes; most take none and fit any. A mechanism for grids
+        also takes `columns`, the keys per row of the grid, and assumes a square grid without.
         """
         sizes = {"heads": heads, "head_dim": head_dim, "max_length": length}
         return cls(**{name: size for name, size in sizes.items() if name in inspect.signature(cls).parameters})

@@ -24,6 +24,7 @@ from .gpt2 import GPT2, GPT2Config
 from .gpt3 import GPT3, GPT3Config
 from .gpt_neox import GPTNeoX, GPTNeoXConfig
 from .handwriting import Handwriting, HandwritingConfig
+from .image_transformer import ImageTransformer, ImageTransformerConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
@@ -38,6 +39,7 @@ from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
+from .vivit import ViViT, ViViTConfig
 
 # The list everything else reads, collected from the imports above, oldest first: a new model is one line there.
 MODELS: tuple[type[Model], ...] = tuple(

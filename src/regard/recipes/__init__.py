@@ -9,6 +9,7 @@ from . import (
     gpt2018,
     gpt2020,
     graves2013,
+    image_transformer2018,
     linear2020,
     longformer2020,
     lowrank2021,
@@ -22,6 +23,7 @@ from . import (
     span2019,
     transformer2017,
     vit2020,
+    vivit2021,
     xl2019,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run

@@ -401,7 +401,14 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
 
 # -- what tasks share --------------------------------------------------------------------------------------------------
 
-KINDS = {"Translator": "translator", "LanguageModel": "causal language model", "TextEncoder": "text encoder", "Classifier": "classifier"}
+KINDS = {
+    "Translator": "translator",
+    "LanguageModel": "causal language model",
+    "TextEncoder": "text encoder",
+    "Classifier": "classifier",
+    "ImageTransformer": "model of pixels",
+    "ViViT": "classifier of clips",
+}
 
 
 def words_for(kind: type[Model]) -> str:
