@@ -30,6 +30,7 @@ from .reformer import Reformer, ReformerConfig
 from .rnn_lm import RNNLM, RNNLMConfig
 from .rnnsearch import RNNsearch, RNNsearchConfig
 from .seq2seq import Seq2Seq, Seq2SeqConfig
+from .show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
 

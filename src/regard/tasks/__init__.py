@@ -34,6 +34,7 @@ from ._base import (
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
+from .captions import CaptionsObjective, CaptionsOptions, CaptionsTask
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
