@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import BadConfig, UnknownName
 from ._encoder import TextEncoder, TextEncoderConfig
+from ._image import ImageEncoder, ImageEncoderConfig
 from ._language import LanguageModel, LanguageModelConfig
 from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
 from ._translator import Translator, TranslatorConfig
@@ -24,6 +25,7 @@ from .gpt_neox import GPTNeoX, GPTNeoXConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
+from .mlp_mixer import MLPMixer, MLPMixerConfig
 from .nystromformer import Nystromformer, NystromformerConfig
 from .opt import OPT, OPTConfig
 from .reformer import Reformer, ReformerConfig
@@ -33,6 +35,7 @@ from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
+from .vit import ViT, ViTConfig
 
 # The list everything else reads, collected from the imports above, oldest first: a new model is one line there.
 MODELS: tuple[type[Model], ...] = tuple(
