@@ -154,3 +154,21 @@ def silhouette(shape: str, side: int) -> npt.NDArray[np.bool_]:
 def class_names(pairings: str = "all") -> list[str]:
     """The classes of scenes with one object: "red circle", "red square" …"""
     return [f"{colour} {shape}" for colour, shape in _pairings(pairings)]
+
+
+def recognise(pixels: Pixels) -> str:
+    """The class of a scene with one object, from its pixels: the nearest colour of most pixels that are not white, and the shape that covers
+    them best. "" if all are white. It reads images that a model has drawn."""
+    palette = np.array([(255, 255, 255), *COLOURS.values()])
+    nearest = ((pixels[:, :, None].astype(int) - palette) ** 2).sum(-1).argmin(-1)
+    counts = np.bincount(nearest.ravel(), minlength=len(palette))[1:]
+    if not counts.any():
+        return ""
+    mask = nearest == counts.argmax() + 1
+    down, across = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    top, left, side = down[0], across[0], max(np.ptp(down), np.ptp(across)) + 1
+    part = np.zeros((side, side), dtype=np.bool_)
+    seen = mask[top : top + side, left : left + side]
+    part[: seen.shape[0], : seen.shape[1]] = seen
+    overlap = {shape: (part & whole).sum() / (part | whole).sum() for shape in SHAPES for whole in (silhouette(shape, int(side)),)}
+    return f"{list(COLOURS)[counts.argmax()]} {max(overlap, key=lambda shape: float(overlap[shape]))}"

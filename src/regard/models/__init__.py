@@ -16,6 +16,8 @@ from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig
 from .big_bird import BigBird, BigBirdConfig
 from .classifier import Classifier
+from .clip import CLIP, CLIPConfig
+from .dalle import DALLE, DALLEConfig
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
 from .gpt import GPT, GPTConfig

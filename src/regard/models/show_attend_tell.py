@@ -200,14 +200,14 @@ class _SampledRead:
 
 
 class ConvEncoder(nn.Module):
-    """3 × 3 convolutions with group norm; each factor 2 of the stride is a max-pooling. x_BCHW to a_BDhw."""
+    """3 × 3 convolutions with a norm over all features of an image; each factor 2 of the stride is one of stride 2. x_BCHW to a_BDhw."""
 
     def __init__(self, channels: int, features: int, stride: int):
         super().__init__()
         layers: list[nn.Module] = []
         before, width = channels, max(32, features // 2)
         for _ in range(stride.bit_length() - 1):
-            layers += [nn.Conv2d(before, width, 3, padding=1), nn.GroupNorm(1, width), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [nn.Conv2d(before, width, 3, stride=2, padding=1), nn.GroupNorm(1, width), nn.ReLU()]
             before = width
         layers += [nn.Conv2d(before, features, 3, padding=1), nn.GroupNorm(1, features), nn.ReLU(), nn.Conv2d(features, features, 1)]
         self.layers = nn.Sequential(*layers)

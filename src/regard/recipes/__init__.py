@@ -3,6 +3,7 @@
 from . import (
     bahdanau2014,
     bert2018,
+    clip2021,
     completion2020,
     complexity2017,
     gpt2018,
@@ -20,6 +21,7 @@ from . import (
     span2019,
     transformer2017,
     xl2019,
+    xu2015,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run
 

@@ -36,6 +36,8 @@ from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
 from .captions import CaptionsObjective, CaptionsOptions, CaptionsTask
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
+from .clip import Clip, ClipObjective, ClipOptions
+from .dalle import Dalle, DalleObjective, DalleOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .translation import (
