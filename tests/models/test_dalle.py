@@ -36,7 +36,7 @@ def made(**more):
 
 def inputs():
     torch.manual_seed(1)
-    text_BT = torch.tensor([[1, 5, 6, 2, 0], [1, 7, 2, 0, 0]])
+    text_BT = torch.tensor([[1, 5, 6, 2, -1], [1, 7, 2, -1, -1]])
     return text_BT, torch.randint(CODES, (2, GRID**2))
 
 

@@ -25,7 +25,7 @@ from ._model import Model, ModelConfig, ModelFacts, Probability, Size, attention
 from .discrete_vae import DiscreteVAE
 
 Kind = Literal["row", "column", "conv"]
-PAD = 0  # of the tokenizer
+PADDING = -1  # in a text: no token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +121,12 @@ class DALLE(Model):
     # -- the sequence --------------------------------------------------------------------------------------------------
 
     def text_ids(self, text_BT: Tensor) -> Tensor:
-        """Text with the padding of each position in place of PAD, in max_length tokens."""
+        """Text in max_length tokens, with the padding of each position in place of −1 and after the end."""
         c = self.config
         if text_BT.shape[1] > c.max_length:
             raise ShapeError(f"texts of {text_BT.shape[1]} tokens, and this DALLE reads {c.max_length}; shorten them")
-        text_BT = F.pad(text_BT, (0, c.max_length - text_BT.shape[1]), value=PAD)
-        return torch.where(text_BT == PAD, c.vocab_size + torch.arange(c.max_length, device=text_BT.device), text_BT)
+        text_BT = F.pad(text_BT, (0, c.max_length - text_BT.shape[1]), value=PADDING)
+        return torch.where(text_BT == PADDING, c.vocab_size + torch.arange(c.max_length, device=text_BT.device), text_BT)
 
     def sequence(self, text_BT: Tensor, codes_BM: Tensor) -> Tensor:
         """ids_BL of text and image."""

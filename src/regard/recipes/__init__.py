@@ -6,6 +6,7 @@ from . import (
     clip2021,
     completion2020,
     complexity2017,
+    dalle2021,
     gpt2018,
     gpt2020,
     linear2020,

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import BOS, EOS, PAD, Tokenizer, Tokenizers, load_tokenizers
+from ..data import PAD, Tokenizer, Tokenizers, load_tokenizers
 from ..data.captions import Captioned, Captions, is_scenes, read_captions
+from ..data.hf_tokenizer import SpecialTokens
 from ..data.images import Pixels, read_image
 from ..data.scenes import scenes
 from ..errors import NotSupported
@@ -81,7 +82,8 @@ class CaptionProcessor:
 
     def ids(self, caption: str, longest: int) -> list[int]:
         """begin caption end, in at most `longest` tokens."""
-        return [BOS, *self.tokenizer.encode(caption)[: longest - 2], EOS]
+        special = SpecialTokens.of(self.tokenizer)
+        return [special.begin, *self.tokenizer.encode(caption)[: longest - 2], special.end]
 
 
 class CaptionBatch(NamedTuple):

@@ -29,9 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.captions import Captioned
+from ..data.hf_tokenizer import SpecialTokens
 from ..data.images import Pixels
 from ..data.scenes import Thing
-from ..decode import Beam, Hypothesis
+from ..decode import Beam, DecoderTokens, Hypothesis
 from ..decode.beam import search
 from ..look import Grid, Indices, Layers, Map, Maps, capture
 from ..models import Model, ShowAttendTell, eval_mode
@@ -40,7 +41,7 @@ from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, Prediction, Report, check_range
 from ._captioned import CaptionBatches, CaptionOptions, CaptionProcessor, CaptionTask, example_images
 from ._options import Files
-from .translation import BeamOptions, GreedyOptions, decoder_tokens
+from .translation import BeamOptions, GreedyOptions
 
 DECAY = 0.9  # of the baseline
 
@@ -124,10 +125,10 @@ class CaptionsTask(CaptionTask[CaptionsOptions]):
         processor, model = run.processor, run.model
         pixels = processor.read(text)
         (best,) = describe(model, processor, [pixels], options.search())
-        tokens = decoder_tokens(processor.tokenizer)
+        special = SpecialTokens.of(processor.tokenizer)
         with eval_mode(model), capture(model, layers, heads) as maps:
-            model.features(processor.encode_images([pixels]), torch.tensor([[tokens.first, *best.ids]]))
-        words = processor.tokenizer.strings([*best.ids, tokens.end])
+            model.features(processor.encode_images([pixels]), torch.tensor([[special.begin, *best.ids]]))
+        words = processor.tokenizer.strings([*best.ids, special.end])
         grid = Grid(model.grid, model.grid)
         drawn = [_over_steps(maps[layer]).label(words, layout=grid) for layer in maps.layers]
         return processor.tokenizer.decode(best.ids), Maps(drawn, maps.idle, image=pixels)
@@ -213,12 +214,13 @@ def describe(
 ) -> list[Hypothesis]:
     """The best caption of each image."""
     found: list[Hypothesis] = []
-    options = replace(options, max_tokens=model.config.max_length - 1)
+    options, special = replace(options, max_tokens=model.config.max_length - 1), SpecialTokens.of(processor.tokenizer)
+    tokens = DecoderTokens(first=special.begin, end=special.end, banned=tuple(sorted(special.special - {special.end})))
     with eval_mode(model):
         for at in range(0, len(images), batch_size):
             x_BCHW = processor.encode_images(images[at : at + batch_size])
             n_B = torch.full((len(x_BCHW),), model.grid**2)
-            each = search(model, model.start(x_BCHW), options, source_n_B=n_B, tokens=decoder_tokens(processor.tokenizer))
+            each = search(model, model.start(x_BCHW), options, source_n_B=n_B, tokens=tokens)
             found += [hypotheses[0] for hypotheses in each]
     return found
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.captions import Captioned, Captions
+from ..data.hf_tokenizer import SpecialTokens
 from ..data.images import Pixels
 from ..data.scenes import class_names
 from ..data.tokens import PAD
@@ -100,7 +101,7 @@ class Clip(CaptionTask[ClipOptions]):
 
     def model_settings(self, model: str, processor: CaptionProcessor) -> dict[str, Any]:
         sizes = {"image_size": processor.image.size[0], "channels": processor.image.channels}
-        return {**super().model_settings(model, processor), **sizes}
+        return {**super().model_settings(model, processor), **sizes, "end": SpecialTokens.of(processor.tokenizer).end}
 
     def objective(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, model: Model, seed: int) -> ClipObjective:
         return ClipObjective(dataset, processor, self.options, seed)

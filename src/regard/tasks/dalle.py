@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data import PAD
 from ..data.captions import Captioned, Captions
 from ..data.images import Pixels
 from ..errors import NotSupported
 from ..look import Grid, Indices, Layers, Maps, capture
 from ..models import CLIP, DALLE, Model, eval_mode
+from ..models.dalle import PADDING
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, load_run
-from ._captioned import CaptionBatches, CaptionOptions, CaptionProcessor, CaptionTask, example_images, png_of
+from ._captioned import CaptionBatch, CaptionBatches, CaptionOptions, CaptionProcessor, CaptionTask, example_images, png_of
 from ._image_processor import ImageProcessor
 from ._options import Files
 from .clip import image_vectors, text_vectors
@@ -152,7 +152,7 @@ class Dalle(CaptionTask[DalleOptions]):
             ids_1L = model.sequence(text_1T, codes_1M)
             with capture(model, layers, heads, rows=rows) as maps:
                 model.features(ids_1L)
-        words = processor.tokenizer.strings(text_1T[0].tolist())
+        words = processor.tokenizer.strings(text_1T[0].tolist())  # one text: no padding
         names = [*words, *[""] * (c.max_length - len(words)), *(f"{r + 1},{k + 1}" for r in range(c.grid) for k in range(c.grid))]
         grid = Grid(c.grid, c.grid, prefix_tokens=c.max_length)
         pixels = processor.image.decode(model.vae.draw(codes_1M)[0])
@@ -210,7 +210,7 @@ class DalleObjective:
             beta = o.kl * min(1.0, 2 * batch.progress)
             total = (terms.reconstruction_B + beta * terms.kl_B).sum() / batch.image_BCHW[0].numel()
             return Loss(total, B, {"kl": float(terms.kl_B.detach().sum())})
-        found, c = model(batch.ids_BL, model.vae.encode(batch.image_BCHW)), model.config
+        found, c = model(_without_padding(batch), model.vae.encode(batch.image_BCHW)), model.config
         text_B, image_B = found.text_B / (c.max_length - 1), found.image_B / c.grid**2
         return Loss((text_B + o.image_weight * image_B).sum() / (1 + o.image_weight), B, {"image": float(image_B.detach().sum())})
 
@@ -232,7 +232,7 @@ def bound(model: DALLE, batches: CaptionBatches, captions: int) -> dict[str, flo
         for rows in batches.in_order()[: -(-captions // batches.size)]:
             batch = batches.collate(rows)
             codes_BM = model.vae.encode(batch.image_BCHW)
-            found, drawn = model(batch.ids_BL, codes_BM), model.vae.draw(codes_BM)
+            found, drawn = model(_without_padding(batch), codes_BM), model.vae.draw(codes_BM)
             error_B = (drawn - batch.image_BCHW).abs().flatten(1).mean(1)
             parts = (model.vae.reconstruction(batch.image_BCHW), found.text_B, found.image_B, error_B)
             sums += [float(part.sum()) for part in parts]
@@ -251,11 +251,17 @@ def bound(model: DALLE, batches: CaptionBatches, captions: int) -> dict[str, flo
     }
 
 
+def _without_padding(batch: CaptionBatch) -> Tensor:
+    """The ids of a batch as the model takes them: each text position has a padding of its own."""
+    beyond_BL = torch.arange(batch.ids_BL.shape[1], device=batch.ids_BL.device) >= batch.n_B[:, None]
+    return batch.ids_BL.masked_fill(beyond_BL, PADDING)
+
+
 def text_ids(processor: CaptionProcessor, texts: Sequence[str], longest: int) -> Tensor:
     """Padded ids of texts."""
     ids = [processor.ids(text, longest) for text in texts]
     length = max(map(len, ids))
-    return torch.tensor([one + [PAD] * (length - len(one)) for one in ids])
+    return torch.tensor([one + [PADDING] * (length - len(one)) for one in ids])
 
 
 @torch.no_grad()
