@@ -53,8 +53,9 @@ def test_one_step_by_hand():
     h, c = (torch.tanh(model.first[name](a_BMD.mean(1))) for name in "hc")
     e = model.token(ids_BL[:, 0])
     W, b = model.query_and_gate.weight, model.query_and_gate.bias
-    score_BM = torch.tanh((h @ W[:-1].T + b[:-1])[:, None] + a_BMD @ model.key.weight.T) @ model.attention.u_HK[0]
-    z = torch.sigmoid(h @ W[-1] + b[-1])[:, None] * (score_BM.softmax(-1)[..., None] * a_BMD).sum(1)
+    s = torch.cat([h, e], -1)
+    score_BM = torch.tanh((s @ W[:-1].T + b[:-1])[:, None] + a_BMD @ model.key.weight.T) @ model.attention.u_HK[0]
+    z = torch.sigmoid(s @ W[-1] + b[-1])[:, None] * (score_BM.softmax(-1)[..., None] * a_BMD).sum(1)
     cell = torch.nn.LSTMCell(17, 9).double()
     cell.load_state_dict({name.removesuffix("_l0"): x for name, x in model.lstm.layers.state_dict().items()})
     h, c = cell(torch.cat([e, z], -1), (h, c))

@@ -10,7 +10,7 @@ from regard.data.captions import Captioned
 from regard.data.scenes import Thing, scenes
 from regard.errors import BadConfig
 from regard.models import CLIP, CLIPConfig
-from regard.tasks import TextProcessor, load_run, predict, train
+from regard.tasks import Dataset, TextProcessor, load_run, predict, train
 from regard.tasks._captioned import CaptionBatches, CaptionProcessor
 from regard.tasks._image_processor import ImageProcessor
 from regard.tasks.captions import CaptionsTask, cells_inside, grounding
@@ -62,11 +62,11 @@ def test_cells_inside_a_box():
 def test_grounding_by_hand(processor):
     """Two objects on a grid of 4 × 4 cells: a peak inside counts, a peak on the other object does not."""
     things = Thing("red", "circle", "small", (0, 0, 8, 8)), Thing("blue", "square", "small", (12, 12, 16, 16))
-    ids = processor.ids("a red circle above a blue square", 32)
-    weights_LM = torch.full((len(ids) - 1, 16), 0.01)
+    ids = processor.tokenizer.encode("a red circle above a blue square and a green square")
+    weights_LM = torch.full((len(ids) + 1, 16), 0.01)
     weights_LM[1, 0] = weights_LM[2, 15] = weights_LM[5, 15] = 1.0  # red: right; circle: wrong; blue: right; square: all alike
     found = grounding(weights_LM, ids, processor, things, 4)
-    assert found == [(1.0, 4 / 16), (0.0, 4 / 16), (1.0, 1 / 16), (1 / 16, 1 / 16)]
+    assert found == [(1.0, 4 / 16), (0.0, 4 / 16), (1.0, 1 / 16), (1 / 16, 1 / 16), (0.0, 5 / 16), (1 / 16, 1 / 16)]  # nothing is green
 
 
 # -- CLIP ----------------------------------------------------------------------------------------------------------------
@@ -106,11 +106,9 @@ def test_templates_need_a_place_for_the_class():
 
 def test_two_stages(some, processor):
     """First the VAE alone, then the transformer alone; temperature and β move on with the first."""
-    from regard.tasks import Dataset
-
     objective = DalleObjective(Dataset(some, some, some, ""), processor, DalleOptions(vae_epochs=2, batch_size=20, max_length=12), seed=0)
     first, second, third = (objective.batches(epoch) for epoch in range(3))
-    assert [item.progress for item in (*first, *second)] == [0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6]
+    assert [item.progress for item in (*first, *second)] == pytest.approx([n / 6 for n in range(6)])
     assert sorted(n for item in first for n in item.rows) == list(range(60)) and third[0].progress is None
     settings = {"vocab_size": 100, "max_length": 12, "image_size": 16, "codes": 5, "features": 8, "width": 8, "heads": 2, "depth": 1}
     model = Dalle().build("dalle", settings, processor)

@@ -3,6 +3,7 @@
     scenes:                                  2,000 scenes of 32 × 32 pixels with one or two objects
     scenes:count=500,size=48,seed=3
     scenes:objects=1                         one object each
+    scenes:colours=4,shapes=3                the first four colours and the first three shapes only
     scenes:pairings=seen                     without six pairings of colour and shape, those of `UNSEEN`
     scenes:pairings=unseen,objects=1         those only
 
@@ -42,7 +43,9 @@ SHAPES = ("circle", "square", "triangle", "cross", "diamond")
 SIZES = {"small": 0.22, "large": 0.38}  # of the side of the image
 UNSEEN = tuple((colour, SHAPES[n % len(SHAPES)]) for n, colour in enumerate(COLOURS))  # each colour once, each shape once or twice
 PAIRINGS = ("all", "seen", "unseen")
-DEFAULTS: dict[str, Any] = {"count": 2000, "size": 32, "objects": 2, "pairings": "all", "seed": 0}
+DEFAULTS: dict[str, Any] = {
+    "count": 2000, "size": 32, "objects": 2, "colours": len(COLOURS), "shapes": len(SHAPES), "pairings": "all", "seed": 0,
+}  # fmt: skip
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are outside
 
 
@@ -79,7 +82,8 @@ def scenes(text: str = "") -> list[Scene]:
         raise NotSupported(f"pairings={chosen['pairings']}: expected one of {', '.join(PAIRINGS)}")
     if count * size * size * 3 > 4 << 30:
         raise NotSupported(f"{count:,} scenes of {size} × {size} pixels are more than 4 GiB; make fewer or smaller ones")
-    kinds = _pairings(chosen["pairings"])
+    colours, shapes = _between("colours", chosen["colours"], 2, len(COLOURS)), _between("shapes", chosen["shapes"], 2, len(SHAPES))
+    kinds = [one for one in _pairings(chosen["pairings"]) if one[0] in [*COLOURS][:colours] and one[1] in SHAPES[:shapes]]
     return [_scene(random.Random(f"{chosen['seed']}/{number}"), size, objects, kinds) for number in range(count)]
 
 
@@ -97,7 +101,7 @@ def _scene(draw: random.Random, size: int, objects: int, kinds: list[tuple[str, 
             side = max(5, round(SIZES[name] * size))
             left, top = draw.randint(0, size - side), draw.randint(0, size - side)
             things.append(Thing(colour, shape, name, (left, top, left + side, top + side)))
-        if len(things) < 2 or (_apart(things[0].box, things[1].box) and _relation(*things, size)):
+        if len(things) < 2 or (_apart(things[0].box, things[1].box) and _relation(things[0], things[1], size)):
             break
     pixels = np.full((size, size, 3), 255, dtype=np.uint8)
     for thing in things:

@@ -18,6 +18,7 @@ from typing import Any
 from .. import tasks
 from ..data.captions import Captions, read_captions
 from ..data.scenes import class_names
+from ..models import CLIP
 from ..tasks import Clip, ClipOptions
 from ..tasks._captioned import CaptionBatches
 from ..tasks.clip import ZeroShotOptions, class_vectors, image_vectors, retrieval, zero_shot
@@ -76,7 +77,7 @@ class Similarities:
     def __call__(self, results: Results, out: Path) -> Path:
         from matplotlib.figure import Figure
 
-        run, names = tasks.load_run(variant_folder(out, self.variant, results.seeds[0])), class_names("unseen")
+        run, names = tasks.load_run(variant_folder(out, self.variant, results.seeds[0]), CLIP), class_names("unseen")
         images = read_captions(UNSEEN, size=24, shares=(0.0, 0.0)).train
         some = [next(one for one in images if str(one.things[0]) == name) for name in names]
         i_BE = image_vectors(run.model, run.processor, [one.pixels for one in some])

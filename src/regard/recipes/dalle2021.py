@@ -99,7 +99,7 @@ class Drawings:
         from matplotlib.figure import Figure
 
         folder = variant_folder(out, self.variant, results.seeds[0])
-        run, judge = tasks.load_run(folder), tasks.load_run(folder / "clip")
+        run, judge = tasks.load_run(folder, DALLE), tasks.load_run(folder / "clip", CLIP)
         figure = Figure(figsize=(8, 1.15 * len(self.prompts)), layout="constrained")
         for row, prompt in zip(figure.subplots(len(self.prompts), 8, squeeze=False), self.prompts, strict=True):
             for axis, image in zip(row, best_of(run, judge, prompt, 8, 0), strict=True):

@@ -11,8 +11,8 @@ on, $R_t = \sum_{t' \ge t} \log p(y_{t'})$; its baseline is a moving average by 
 
 $$-\log p(y \mid s, x) - λ_r \sum_t (R_t - b_t) \log p(s_t) - λ_e \sum_t H[s_t]$$
 
-Quality is BLEU by sacrebleu against all captions of an image, exact match with one of them, and for generated scenes the grounding score: how
-often the attention of a colour's or a shape's name peaks inside that object, beside how often a cell chosen at random would.
+Quality is BLEU by sacrebleu against all captions of an image, exact match with one of them, and for generated scenes the grounding score: in the model's
+own captions, how often the attention of a colour's or a shape's name peaks inside that object, beside how often a random cell would.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from ..data.captions import Captioned
 from ..data.hf_tokenizer import SpecialTokens
 from ..data.images import Pixels
-from ..data.scenes import Thing
+from ..data.scenes import COLOURS, SHAPES, Thing
 from ..decode import Beam, DecoderTokens, Hypothesis
 from ..decode.beam import search
 from ..look import Grid, Indices, Layers, Map, Maps, capture
@@ -172,7 +172,7 @@ class CaptionsObjective:
         log_p_BL = -_cross_entropy(model, reading.x_BLD, ids_BL[:, 1:]) * real_BL
         total, extra = -log_p_BL.sum(), {}
         if reading.log_prob_BL is not None and reading.entropy_BL is not None:
-            baseline_L = model.baseline_L[: log_p_BL.shape[1]]
+            baseline_L = model.baselines()[: log_p_BL.shape[1]]
             reward_BL = rewards(log_p_BL.detach(), real_BL)
             total = total - o.reinforce * ((reward_BL - baseline_L) * real_BL * reading.log_prob_BL).sum()
             total = total - o.entropy * (reading.entropy_BL * real_BL).sum()
@@ -210,7 +210,13 @@ def _cross_entropy(model: ShowAttendTell, x_BLD: Tensor, wanted_BL: Tensor) -> T
 
 @torch.no_grad()
 def describe(
-    model: ShowAttendTell, processor: CaptionProcessor, images: Sequence[Pixels], options: Beam, batch_size: int = 64
+    model: ShowAttendTell,
+    processor: CaptionProcessor,
+    images: Sequence[Pixels],
+    options: Beam,
+    *,
+    want_weights: bool = False,
+    batch_size: int = 64,
 ) -> list[Hypothesis]:
     """The best caption of each image."""
     found: list[Hypothesis] = []
@@ -220,7 +226,7 @@ def describe(
         for at in range(0, len(images), batch_size):
             x_BCHW = processor.encode_images(images[at : at + batch_size])
             n_B = torch.full((len(x_BCHW),), model.grid**2)
-            each = search(model, model.start(x_BCHW), options, source_n_B=n_B, tokens=tokens)
+            each = search(model, model.start(x_BCHW), options, source_n_B=n_B, tokens=tokens, want_weights=want_weights)
             found += [hypotheses[0] for hypotheses in each]
     return found
 
@@ -232,60 +238,61 @@ class CaptionScore(NamedTuple):
 
 
 def score(model: ShowAttendTell, batches: CaptionBatches, captions: int, images: int, options: Beam) -> CaptionScore:
-    """Loss and grounding over this many captions; BLEU and exact match of this many images."""
+    """The loss over this many captions; BLEU, exact match and grounding of the captions that the model gives this many images."""
     import sacrebleu
 
-    some = batches.images[:images]
-    found = describe(model, batches.processor, [one.pixels for one in some], options)
-    texts = [batches.processor.tokenizer.decode(one.ids) for one in found]
+    some, processor = batches.images[:images], batches.processor
+    found = describe(model, processor, [one.pixels for one in some], options, want_weights=True)
+    texts = [processor.tokenizer.decode(one.ids) for one in found]
     most = max(len(one.captions) for one in some)
     references = [[one.captions[n] if n < len(one.captions) else None for one in some] for n in range(most)]
     bleu = sacrebleu.BLEU(effective_order=False)
     whole = bleu.corpus_score(texts, references)  # type: ignore[arg-type]  # None: this image has fewer
     exact = sum(text in one.captions for text, one in zip(texts, some, strict=True)) / len(some)
-    metrics = {**likelihood(model, batches, captions), "bleu": whole.score, "exact_match": exact}
+    metrics = {"loss": loss_per_token(model, batches, captions), "bleu": whole.score, "exact_match": exact}
+    hits = [
+        hit
+        for hypothesis, one in zip(found, some, strict=True)
+        if one.things and hypothesis.weights_LM is not None
+        for hit in grounding(hypothesis.weights_LM, hypothesis.ids, processor, one.things, model.grid)
+    ]
+    if hits:
+        right, chance = (sum(each) / len(hits) for each in zip(*hits, strict=True))
+        metrics |= {"grounding": right, "grounding_by_chance": chance}
     return CaptionScore(metrics, str(bleu.get_signature()), texts)
 
 
 @torch.no_grad()
-def likelihood(model: ShowAttendTell, batches: CaptionBatches, captions: int) -> dict[str, float]:
-    """Loss in nats per token under teacher forcing, and the grounding score where objects are known."""
-    total, count, hits = 0.0, 0, list[tuple[float, float]]()
+def loss_per_token(model: ShowAttendTell, batches: CaptionBatches, captions: int) -> float:
+    """In nats, under teacher forcing."""
+    total, count = 0.0, 0
     with eval_mode(model):
         for rows in batches.in_order()[: -(-captions // batches.size)]:
             batch = batches.collate(rows)
-            reading = model.read(batch.image_BCHW, batch.ids_BL[:, :-1])
+            x_BLD = model.features(batch.image_BCHW, batch.ids_BL[:, :-1])
             real_BL = torch.arange(batch.ids_BL.shape[1] - 1) < batch.n_B[:, None] - 1
-            total += float((_cross_entropy(model, reading.x_BLD, batch.ids_BL[:, 1:]) * real_BL).sum())
+            total += float((_cross_entropy(model, x_BLD, batch.ids_BL[:, 1:]) * real_BL).sum())
             count += int(real_BL.sum())
-            for row, weights_LM in zip(rows, reading.weights_BLM, strict=True):
-                things = batches.images[batches.pairs[row][0]].things
-                if things:
-                    hits += grounding(weights_LM, batches.ids[row], batches.processor, things, model.grid)
-    metrics = {"loss": total / max(count, 1)}
-    if hits:
-        right, chance = (sum(each) / len(hits) for each in zip(*hits, strict=True))
-        metrics |= {"grounding": right, "grounding_by_chance": chance}
-    return metrics
+    return total / max(count, 1)
 
 
 def grounding(
     weights_LM: Tensor, ids: Sequence[int], processor: CaptionProcessor, things: Sequence[Thing], grid: int
 ) -> list[tuple[float, float]]:
-    """For each word that names a colour or a shape: whether its attention peaks inside that object, and the share of cells inside."""
-    tokens, size = list(ids[1:]), processor.image.size[0]
-    numbers, words = processor.tokenizer.word_numbers(tokens), processor.tokenizer.words(tokens)
+    """For each name of a colour or a shape: whether its attention peaks inside that object, and the share of cells inside.
+
+    `weights_LM` has a row per token. A name that fits no object is a miss.
+    """
+    size, words = processor.image.size[0], processor.tokenizer.words(ids)
     found, last = [], -1
-    for step, number in enumerate(numbers):
-        if number in (-1, last):
+    for row_M, number in zip(weights_LM, processor.tokenizer.word_numbers(ids), strict=False):
+        if number in (-1, last) or words[number] not in (*COLOURS, *SHAPES):
             continue
         last = number
         named = [one for one in things if words[number] in (one.colour, one.shape)]
-        if named:
-            inside_M = np.any([cells_inside(one, grid, size) for one in named], axis=0)
-            # several cells of the same weight (a mean): each is the peak with the same probability
-            peak_M = (weights_LM[step] == weights_LM[step].max()).numpy()
-            found.append((float(inside_M[peak_M].mean()), float(inside_M.mean())))
+        inside_M = np.any([cells_inside(one, grid, size) for one in named or things], axis=0)
+        peak_M = (row_M == row_M.max()).numpy()  # several cells of the same weight (a mean): each is the peak with the same probability
+        found.append((float(inside_M[peak_M].mean()) if named else 0.0, float(inside_M.mean())))
     return found
 
 

@@ -144,7 +144,7 @@ class Clip(CaptionTask[ClipOptions]):
 
     @classmethod
     def example(cls, folder: Path) -> Example:
-        options = ClipOptions(data=str(example_images(folder)), image_size=16, batch_size=8, shares=(0.1, 0.1))
+        options = ClipOptions(data=str(example_images(folder)), image_size=16, batch_size=8, shares=(0.3, 0.1))
         text = {"width": 8, "heads": 2, "depth": 1, "hidden": 8, "embedding": 8}
         image = {"patch_size": 8, "image_width": 8, "image_heads": 2, "image_depth": 1, "image_hidden": 8}
         return Example(options=options, settings=text | image, input=str(folder / "0.png"), broken="nowhere.png,a red circle\n")
