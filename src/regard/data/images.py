@@ -79,7 +79,7 @@ def _opened(path: Path) -> Iterator[Image]:
     content = files.read(path, MAX_BYTES)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Pillow warns of damage and goes on
+            warnings.simplefilter("error")  # Pillow only warns of damage
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise BadFile(f"{path}: {image.width:,} × {image.height:,} pixels; expected at most {MAX_PIXELS:,}")

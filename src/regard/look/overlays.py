@@ -14,7 +14,7 @@ from ..errors import ShapeError
 from ._axes import new_figure
 from .images import check_image
 from .layouts import Grid
-from .maps import Map
+from .map import Map
 from .terminal import head_matrix, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import CaptureNotSupported, UnknownName
 from ._axes import DPI, SEQUENTIAL, add_colorbar, centre_heading, colours, drawable, is_thin, new_figure, paint, set_ticks, set_title
 from .layouts import Graph, Grid, Tree
-from .maps import MEAN, Map
+from .map import MEAN, Map
 from .overview import draw_overview
 from .scales import Scale, ScaleName, shaded
 from .terminal import CAPTION, head_matrix, readable

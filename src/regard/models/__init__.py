@@ -28,6 +28,7 @@ from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
 from .mlp_mixer import MLPMixer, MLPMixerConfig
+from .modernbert import ModernBert, ModernBertConfig
 from .nystromformer import Nystromformer, NystromformerConfig
 from .opt import OPT, OPTConfig
 from .reformer import Reformer, ReformerConfig
