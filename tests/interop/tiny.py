@@ -32,6 +32,10 @@ FAMILIES = {
         "axial_pos_embds_dim": (10, 14), "num_hashes": 2, "num_buckets": 4, "hash_seed": 5, "local_attn_chunk_length": 4,
         "lsh_attn_chunk_length": 8,
     }),
+    "vit": ("ViT", "ForImageClassification", {
+        "image_size": 12, "patch_size": 4, "num_channels": 3, "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H,
+        "intermediate_size": F, "num_labels": 5,
+    }),
     "openai-gpt": ("OpenAIGPT", "LMHeadModel", GPT),
     "gpt2": ("GPT2", "LMHeadModel", GPT),
     "llama": ("Llama", "ForCausalLM", LLAMA),
@@ -63,7 +67,8 @@ FAMILIES = {
 }  # fmt: skip
 DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma2", "gemma3_text"]
 TRANSLATORS = ["marian", "bart", "t5"]
-ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS]
+IMAGES = ["vit"]
+ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS + IMAGES]
 NO_PADDING = ("fnet", "nystromformer")  # they mix padding into everything
 
 
@@ -87,6 +92,11 @@ def ids(rows=2, length=32, seed=3):
 @torch.no_grad()
 def both(family, theirs, mine):
     """The logits of both models for the same batch, at real tokens."""
+    if family in IMAGES:
+        size, channels = theirs.config.image_size, theirs.config.num_channels
+        height, width = (size, size) if isinstance(size, int) else size
+        pixels = torch.randn(2, channels, height, width, generator=torch.Generator().manual_seed(3))
+        return theirs(pixels).logits, mine(pixels)
     x, n = ids(), torch.tensor([32, 19])
     real = torch.arange(32) < n[:, None]
     if family in DECODERS:

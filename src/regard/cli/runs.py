@@ -307,6 +307,10 @@ class Look(RunCommand[TaskOptions]):
 
     def use(self, run: Run[Any]) -> None:
         if self.text is None:
+            if find_task(run.task).inputs == "file":
+                raise NotSupported(
+                    f"{run.folder} reads files, and the page takes texts; name one: regard look {run.folder} image.png --html look.html"
+                )
             from ..serve import explore
 
             return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)

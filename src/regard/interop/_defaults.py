@@ -39,6 +39,7 @@ NO_EFFECT = frozenset(
         "reorder_and_upcast_attn",
         "use_tpu_fourier_optimizations",
         "tpu_short_seq_length",
+        "encoder_stride",
     ]
 )
 
@@ -199,6 +200,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": None, "num_heads": 8,
         "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "dropout_rate": 0.1, "layer_norm_epsilon": 1e-06,
         "feed_forward_proj": "relu", "pad_token_id": 0, "eos_token_id": 1, "is_decoder": False,
+    },
+    "vit": {
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-12, "image_size": 224, "patch_size": 16,
+        "num_channels": 3, "qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh",
     },
 }
 # fmt: on

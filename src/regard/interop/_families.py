@@ -22,6 +22,7 @@ from ._opt import OPT
 from ._reformer import REFORMER
 from ._roberta import ROBERTA
 from ._t5 import T5
+from ._vit import VIT
 
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
@@ -72,5 +73,5 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = (
-    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
+    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER, VIT,
 )  # fmt: skip

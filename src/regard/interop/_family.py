@@ -10,8 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BadConfig, RegardError
+from ._files import ProcessorFiles
 from ._hf_config import HFConfig
 from ._names import Entry, to_hf
+from ._text_files import TEXT
 
 Settings = Mapping[str, Any]  # of one of our models, as its config has them
 SettingKeys = dict[str, str]  # our setting → the key in config.json
@@ -58,6 +60,8 @@ class Family:
     extra_tensors: Callable[[Settings], dict[str, Tensor]] = lambda settings: {}  # written, but not read
     fits: Callable[[Any], bool] = lambda model: True  # of the families that our model belongs to, the first that fits is written
     classifiers: Mapping[str, ClassifierHead] = field(default_factory=dict)  # of a "text", or of each "token"
+    own_heads: tuple[str, ...] = ()  # architectures whose classification head is a part of our model
+    files: ProcessorFiles = TEXT  # what is read and written besides the model
 
     def to_settings(self, hf: HFConfig) -> dict[str, Any]:
         """The settings of our model, from config.json."""

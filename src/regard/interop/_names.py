@@ -22,6 +22,8 @@ class Entry:
     sizes: tuple[int, ...] = ()  # rows of each part, where they differ
     heads: int = 0  # transformers' rows are q, k, v of the first head, of the second …; ours are q of all heads, k, v
 
+    kernel: tuple[int, ...] = ()  # the last dimensions of a convolution, which our linear layer has flattened
+
     def from_hf(self, hf: Mapping[str, Tensor]) -> Tensor:
         parts = [self._squeeze(hf[name]) for name in self.hf_names]
         rows = [len(part) for part in parts if part.dim()]
@@ -39,9 +41,12 @@ class Entry:
 
     def _squeeze(self, x: Tensor) -> Tensor:
         x = x.squeeze([dim for dim in self.singletons if dim < x.dim()])
+        if self.kernel and x.shape[1:] == self.kernel:
+            return x.flatten(1)
         return x.transpose(0, -1) if self.transposed else x
 
     def _unsqueeze(self, x: Tensor) -> Tensor:
+        x = x.unflatten(1, self.kernel) if self.kernel else x
         for dim in self.singletons:
             x = x.unsqueeze(dim)
         return x.t() if self.transposed else x

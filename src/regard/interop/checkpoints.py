@@ -24,32 +24,25 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..data import HFTokenizer, Tokenizers
-from ..data.hf_tokenizer import Frame
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
 from ..files import make_readable
 from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
-from ..models._encoder import Encoder
 from ..models._model import Spec
 from ..patterns import Full
 from ..runs import Run, read_json, save
-from ..tasks import TextProcessor, make_run, task_for
+from ..tasks import make_run, task_for
 from ..train.parameters import compare_parameters, load_parameters
 from ._classifiers import LabelHead, export_classifier
 from ._defaults import DEFAULTS
 from ._families import FAMILIES, UNSUPPORTED
 from ._family import Family
 from ._generation import FILE as GENERATION
-from ._generation import IDS, generation_of, read_generation, with_generation
-from ._hf_config import HFConfig
+from ._generation import IDS
+from ._hf_config import HFConfig, label_config
 from ._names import BaseNames, from_hf
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST = 2**31
-PROBLEMS = {
-    "multi_label": "multi_label_classification",
-    "regression": "regression",
-}  # options of `classify`, and what transformers calls them
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
 
 
@@ -60,10 +53,9 @@ def load_run(folder: Path | str, described: Mapping[str, Any] | None = None) -> 
     """
     folder = Path(folder)
     described = _described(folder) if described is None else described
-    model, label_head = _checkpoint(folder, described), LabelHead.from_config(described)
-    borrowed, generation = HFTokenizer.from_directory(folder), read_generation(folder, described)
-    pair = None if borrowed is None else Tokenizers(with_generation(borrowed, generation))
-    processor = TextProcessor(pair, label_head.labels if label_head else (), str(folder), generation)
+    family = _family(folder, described)
+    model = _checkpoint(folder, described, family)
+    processor = family.files.read(folder, described, model)
     return make_run(task_for(type(model), isinstance(model, Classifier) and model.each), model, processor, folder=folder)
 
 
@@ -80,24 +72,9 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Run[Model]:
 
 def export_run(run: Run[Any], out: Path | str) -> None:
     """A run as a directory that transformers reads."""
-    body, pair = run.model.body if isinstance(run.model, Classifier) else run.model, run.processor.pair
-    generation = dict(run.processor.generation)
-    if not generation and pair is not None and not isinstance(pair.target, HFTokenizer):
-        generation = generation_of(body, pair.target)
-    export(run.model, out, run.processor.labels, generation)
-    for option, problem in PROBLEMS.items():
-        if run.config.options.get(option):
-            path = Path(out) / "config.json"
-            described = json.loads(path.read_text(encoding="utf-8")) | {"problem_type": problem}
-            path.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if pair is None:
-        return
-    frame: Frame = "both" if isinstance(body, TextEncoder) else "eos" if isinstance(body, Translator) else "bos"
-    mask = isinstance(body, TextEncoder) and body.config.vocab_size > len(pair.source)
-    source = HFTokenizer.from_tokenizer(pair.source, frame, mask)
-    source.save_pretrained(Path(out), kinds=isinstance(body, Encoder) and body.config.segments > 1)
-    if not pair.joint:
-        HFTokenizer.from_tokenizer(pair.target).save_pretrained(Path(out) / "target")
+    files = _exported_as(run.model).files
+    export(run.model, out, **files.facts(run))
+    files.write(run, Path(out))
 
 
 def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation: Mapping[str, Any] | None = None) -> None:
@@ -106,24 +83,19 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
     """
     out, body = Path(out), model.body if isinstance(model, Classifier) else model
-    families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
-    if not families:
-        known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
-        raise NotSupported(
-            f"transformers has no counterpart of this {body.facts.name} with its settings; models that can be exported: {known}"
-        )
+    family = _exported_as(model)
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
             raise NotSupported(
                 f"{path} attends by {spec}; transformers checkpoints cannot hold patterns: export model.with_attention(pattern=full)"
             )
-    config, tensors = families[0].export(body)
+    config, tensors = family.export(body)
     generation = dict(generation or {})
-    config = (
-        {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-        | {key: generation[key] for key in IDS if key in generation}
-        | config
-    )
+    if isinstance(body, LanguageModel | TextEncoder | Translator):
+        absent = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        config = absent | {key: generation[key] for key in IDS if key in generation} | config
+    elif config["architectures"][0] in family.own_heads and labels:
+        config |= label_config(labels)
     if isinstance(model, Classifier):
         config, tensors = export_classifier(model, labels, config, tensors)
     if (out / "config.json").exists():
@@ -135,12 +107,23 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     (out / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _checkpoint(folder: Path, described: Mapping[str, Any]) -> Model:
-    family = _family(folder, described)
+def _exported_as(model: Model) -> Family:
+    """The family that a model of ours is written as."""
+    body = model.body if isinstance(model, Classifier) else model
+    families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
+    if not families:
+        known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
+        raise NotSupported(
+            f"transformers has no counterpart of this {body.facts.name} with its settings; models that can be exported: {known}"
+        )
+    return families[0]
+
+
+def _checkpoint(folder: Path, described: Mapping[str, Any], family: Family) -> Model:
     with ExitStack() as opened:
         tensors, label_head = _Tensors(_files(folder), opened), LabelHead.from_config(described)
         head = tensors.head(label_head, folder) if label_head else {}
-        settings = family.to_settings(HFConfig(described, tensors))
+        settings = family.to_settings(HFConfig(described, tensors, tensors.shapes()))
         _check_fit(family, tensors, settings, folder)
         model = build(family.model, settings)
         load_parameters(model, from_hf(BaseNames(tensors, family.prefix), family.table(vars(model.config))), str(folder))

@@ -42,7 +42,10 @@ class Residual(nn.Module):
         self.dropout, self.drop_path = Dropout(dropout), drop_path
 
     def forward(self, x_BLD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        change_BLD = sublayer(x_BLD if self.before is None else self.before(x_BLD))
+        return self.add(x_BLD, sublayer(x_BLD if self.before is None else self.before(x_BLD)))
+
+    def add(self, x_BLD: Tensor, change_BLD: Tensor) -> Tensor:
+        """x and the output of its sublayer, f(x) or f(N(x)): what follows the sublayer."""
         if self.after is not None:
             change_BLD = self.after(change_BLD)
         change_BLD = self.dropout(change_BLD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ from ..errors import ShapeError
 from ._axes import new_figure
 from .images import check_image
 from .layouts import Grid
-from .map import Map
-from .terminal import head_matrix, readable
+from .map import MEAN, Map
+from .maps import Maps
+from .terminal import head_matrix, over_grid, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight
 MAX_PANELS = 64
@@ -23,8 +25,13 @@ Panel = tuple[str, Tensor | None]  # title, and weights (rows, columns) of the p
 
 
 def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title: str = "") -> Figure:
-    """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight."""
-    array, shown = check_image(image), list(panels)[:MAX_PANELS]
+    """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight.
+
+    A list of images has one for each panel.
+    """
+    shown = list(panels)[:MAX_PANELS]
+    arrays = [check_image(one) for one in image] if isinstance(image, list) else [check_image(image)] * len(shown)
+    array = arrays[0]
     columns = max(1, min(columns, len(shown)))
     rows = -(-len(shown) // columns)
     height = 1.6 * array.shape[0] / array.shape[1]
@@ -32,7 +39,7 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, (name, weights) in zip(axes.flat, shown, strict=False):
+    for axis, (name, weights), array in zip(axes.flat, shown, arrays, strict=False):
         rows_, columns_ = array.shape[:2] if weights is None else weights.shape
         extent = (-0.5, columns_ - 0.5, rows_ - 0.5, -0.5)
         axis.imshow(array, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto", interpolation="nearest")
@@ -49,9 +56,10 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
 
 
 def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None = None) -> Figure:
-    """Maps over the patches of an image: a panel per query if queries are words, else a panel per layer and head for one query.
+    """Maps over the patches of an image: a panel per query if queries are words, else a panel per layer and head.
 
-    That query is the first token, the class token of an encoder, or `query`.
+    Those show what `query` attends to; if not given the class token, and without one the mean over all patches. Before them stands the
+    rollout over all layers, if there are several.
     """
     first = maps[0]
     if first.queries != first.keys and query is None:  # words that attend to patches
@@ -60,10 +68,24 @@ def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None
         panels: list[Panel] = [("", None), *((name, on_grid(first, row)) for name, row in zip(names, weights, strict=True))]
         return draw_panels(image, panels, title=first.layer)
     panels = [("", None)]
+    if len(maps) > 1 and all(m.square and m.queries == first.queries for m in maps):
+        rollout = Maps(maps).with_rollout().all[-1]
+        panels.append(("rollout", on_grid(rollout, over_grid(rollout, batch, query))))
     for m in maps:
-        at = 0 if query is None else m.rows.index(query)
-        panels += [(f"{m.layer} {head}", on_grid(m, head_matrix(m.head(head), batch)[at])) for head in m.heads]
+        panels += [(panel_name(m, head), on_grid(m, over_grid(m.head(head), batch, query))) for head in m.heads]
     return draw_panels(image, panels, columns=max(4, min(8, len(first.heads))))
+
+
+def panel_name(m: Map, head: int) -> str:
+    """Layer and head, as in "layer 3, head 1"."""
+    number = re.search(r"\d+", m.layer)
+    layer = m.layer if number is None else f"layer {number[0]}"
+    return layer if len(m.heads) == 1 and head == MEAN else f"{layer}, mean" if head == MEAN else f"{layer}, head {head}"
+
+
+def over_patches(m: Map, batch: int = 0, query: int | None = None) -> Tensor:
+    """What `query` attends to, else the class token, else all patches on average, as (rows, columns) of the grid; the mean of heads."""
+    return on_grid(m, over_grid(m.head(), batch, query))
 
 
 def on_grid(m: Map, row_M: Tensor) -> Tensor:

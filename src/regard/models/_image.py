@@ -15,7 +15,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from ..errors import BadConfig, NotSupported, ShapeError
-from ..layers import Block, LayerNorm, init_truncated
+from ..layers import Block, LayerNorm, init_xavier
 from ..layers.positionwise import Norm
 from ._model import Count, Model, ModelConfig, Positive, Probability, Size
 
@@ -55,7 +55,7 @@ class ImageEncoder(Model):
         self.blocks = nn.ModuleList(self._block(layer) for layer in range(c.depth))
         self.norm = LayerNorm(c.width, eps=c.eps)
         self.output = nn.Linear(c.width, c.classes) if c.classes else None
-        init_truncated(self)
+        init_xavier(self)  # as in the paper; with normal(0.02) a small model still had 0.69 of Fashion-MNIST right after an epoch
 
     def _embedding(self) -> nn.Module:
         """Images x_BCHW to tokens x_BLD."""
@@ -117,7 +117,7 @@ class ImageEncoder(Model):
         like = self.norm.weight
         model.output = nn.Linear(self.config.width, classes, device=like.device, dtype=like.dtype) if classes else None
         if model.output is not None:
-            init_truncated(model.output)
+            init_xavier(model.output)
         return model
 
     def with_image_size(self, image_size: tuple[int, int]) -> Self:

@@ -21,6 +21,7 @@ from . import (
     sinkhorn2020,
     span2019,
     transformer2017,
+    vit2020,
     xl2019,
     xu2015,
 )

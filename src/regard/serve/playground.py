@@ -19,7 +19,7 @@ from ..look.explorer import Recording
 from ..look.interventions import Ablation, ablate
 from ..models import LanguageModel, Model, eval_mode
 from ..runs import Run, checkpoints, load_checkpoint
-from ..tasks import attention_maps, predict
+from ..tasks import attention_maps, find_task, predict
 from .responses import token_text
 
 NEXT_TOKENS = 5
@@ -48,7 +48,11 @@ class Playground:
 
     @classmethod
     def of_run(cls, run: Run[Any]) -> Playground:
-        """Any run: its task knows how to read a text and how to answer it."""
+        """Any run of a task on texts: it knows how to read one and how to answer it. A page must not name files of this machine."""
+        if find_task(run.task).inputs == "file":
+            raise NotSupported(
+                f"{run.folder} reads files, and the page takes texts; write one for an image: regard look {run.folder} image.png --html look.html"
+            )
         steps: dict[int, Callable[[], Model]] = {step: partial(load_checkpoint, run, step) for step in checkpoints(run.folder)}
         if isinstance(run.model, LanguageModel):
             return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps)

@@ -32,6 +32,7 @@ from ._base import (
     task_of,
 )
 from ._bleu import Score, score
+from ._image_processor import ImageProcessor
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
@@ -39,6 +40,7 @@ from .captions import CaptionsObjective, CaptionsOptions, CaptionsTask
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .clip import Clip, ClipObjective, ClipOptions
 from .dalle import Dalle, DalleObjective, DalleOptions
+from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .translation import (
