@@ -31,7 +31,7 @@ def texts():
 def test_transformers_computes_the_same(end):
     transformers = pytest.importorskip("transformers")
     from regard.interop._clip import clip_table
-    from regard.interop._names import from_hf
+    from regard.interop._names import from_hf, to_hf
 
     text = {"vocab_size": 50, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
     text |= {"max_position_embeddings": 11, "eos_token_id": end, "bos_token_id": 48, "pad_token_id": 1}
@@ -50,8 +50,8 @@ def test_transformers_computes_the_same(end):
     ours, state = made(end=end if end != 2 else None), theirs.state_dict()
     table = clip_table(vars(ours.config))
     assert {name for entry in table for name in entry.hf_names} == set(state)
-    kernel = "vision_model.embeddings.patch_embedding.weight"
-    ours.load_state_dict(from_hf(state | {kernel: state[kernel].flatten(1)}, table))
+    ours.load_state_dict(from_hf(state, table))
+    assert all(x.equal(state[name]) for name, x in to_hf(ours.state_dict(), table).items())
     x_BCHW, ids_CL = torch.randn(3, 3, 12, 12), texts()
     expected = theirs(input_ids=ids_CL, pixel_values=x_BCHW)
     torch.testing.assert_close(ours(x_BCHW, ids_CL), expected.logits_per_image, atol=1e-5, rtol=1e-5)

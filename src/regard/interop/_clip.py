@@ -23,8 +23,9 @@ def tower_table(ours: str, hf: str, depth: int) -> list[Entry]:
 def clip_table(settings: Settings) -> list[Entry]:
     """Ours beside CLIPModel's."""
     vision, text = "vision_model", "text_model"
+    kernel = settings["channels"], settings["patch_size"], settings["patch_size"]
     return [
-        tensor("image.embedding.patch.project.weight", f"{vision}.embeddings.patch_embedding.weight"),
+        Entry("image.embedding.patch.project.weight", (f"{vision}.embeddings.patch_embedding.weight",), kernel=kernel),
         tensor("image.embedding.class_token_D", f"{vision}.embeddings.class_embedding"),
         tensor("image.embedding.position.weight", f"{vision}.embeddings.position_embedding.weight"),
         *layer("image.embedding.norm", f"{vision}.pre_layrnorm"),  # as it is spelt in the files

@@ -233,7 +233,7 @@ def _only_class(captions: Sequence[str], names: Sequence[str]) -> int | None:
 
 @torch.no_grad()
 def retrieval(model: CLIP, batches: CaptionBatches, most: int = 1000) -> dict[str, float]:
-    """The loss over batches of captions that differ, and recall at 1 and 5 in both directions over at most so many images."""
+    """The loss over batches of captions that differ, and recall at 1 and 5 in both directions over at most this many images."""
     total, count = 0.0, 0
     with eval_mode(model):
         for rows in batches.distinct(0)[: max(1, most // batches.size)]:
