@@ -123,7 +123,7 @@ def test_reinforce_is_unbiased(monkeypatch, baseline):
     image, ids_BL = torch.randn(1, 3, 4, 4, dtype=torch.float64), torch.tensor([[1, 4, 5]])
     batch = CaptionBatch(image, ids_BL, torch.tensor([3]))
     objective = CaptionsObjective.__new__(CaptionsObjective)
-    objective.options = CaptionsOptions(reinforce=1.0, entropy=0.0, soft_share=0.0)
+    objective.options, objective.soft_share = CaptionsOptions(reinforce=1.0, entropy=0.0), 0.0
     parameters = [p for p in model.parameters() if p.requires_grad]
     mean, expected_log_p = [torch.zeros_like(p) for p in parameters], 0.0
     for path in itertools.product(range(4), repeat=2):
@@ -147,7 +147,7 @@ def test_the_baseline_is_a_moving_average():
     model = made("hard").train()
     image, ids_BL = inputs()
     objective = CaptionsObjective.__new__(CaptionsObjective)
-    objective.options = CaptionsOptions(soft_share=1.0)
+    objective.options, objective.soft_share = CaptionsOptions(), 1.0
     batch = CaptionBatch(image, ids_BL, torch.tensor([L, L, L - 2]))
     log_p_BL = model(image, ids_BL[:, :-1]).log_softmax(-1)  # only its shape
     objective.loss(model, batch)

@@ -11,6 +11,9 @@ on, $R_t = \sum_{t' \ge t} \log p(y_{t'})$; its baseline is a moving average by 
 
 $$-\log p(y \mid s, x) - λ_r \sum_t (R_t - b_t) \log p(s_t) - λ_e \sum_t H[s_t]$$
 
+As in the paper, a share of the images reads the average of all cells instead of a sample; here all do in the first epochs. From the start, samples
+are background, and the decoder learns to ignore what it reads.
+
 Quality is BLEU by sacrebleu against all captions of an image, exact match with one of them, and for generated scenes the grounding score: in the model's
 own captions, how often the attention of a colour's or a shape's name peaks inside that object, beside how often a random cell would.
 """
@@ -52,12 +55,14 @@ class CaptionsOptions(CaptionOptions):
 
     coverage: float = 0.0
     """Weight λ of the doubly stochastic penalty, for soft attention."""
-    reinforce: float = 1.0
+    reinforce: float = 0.1
     """Weight λ_r of REINFORCE, for hard attention."""
     entropy: float = 0.01
     """Weight λ_e of the entropy of the attention weights, for hard attention."""
     soft_share: float = 0.5
     """Share of the images that read the average of all cells, for hard attention."""
+    soft_epochs: int = 2
+    """Epochs in which all images read the average, before cells are sampled, for hard attention."""
     valid_images: int = 200
     """Validation images that are described at each evaluation."""
 
@@ -67,6 +72,7 @@ class CaptionsOptions(CaptionOptions):
             coverage=(self.coverage >= 0, "0 or more"),
             entropy=(self.entropy >= 0, "0 or more"),
             soft_share=(0 <= self.soft_share <= 1, "0 to 1"),
+            soft_epochs=(self.soft_epochs >= 0, "0 or more"),
             max_length=(self.max_length >= 3, "at least 3: a begin, a word and an end"),
             batch_size=(self.batch_size >= 1, "at least 1"),
         )
@@ -154,11 +160,12 @@ class CaptionsObjective:
     metric = Metric("loss", higher=False)
 
     def __init__(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, options: CaptionsOptions, seed: int = 0):
-        self.options, self.processor = options, processor
+        self.options, self.processor, self.soft_share = options, processor, options.soft_share
         self.train = CaptionBatches(dataset.train, processor, options.max_length, options.batch_size, seed)
         self.valid = CaptionBatches(dataset.valid, processor, options.max_length, options.batch_size)
 
     def batches(self, epoch: int) -> Sequence[list[int]]:
+        self.soft_share = 1.0 if epoch < self.options.soft_epochs else self.options.soft_share
         return self.train.shuffled(epoch)
 
     def batch(self, item: list[int]) -> Any:
@@ -167,7 +174,7 @@ class CaptionsObjective:
     def loss(self, model: nn.Module, batch: Any) -> Loss:
         assert isinstance(model, ShowAttendTell)
         o, ids_BL = self.options, batch.ids_BL
-        reading = model.read(batch.image_BCHW, ids_BL[:, :-1], o.soft_share)
+        reading = model.read(batch.image_BCHW, ids_BL[:, :-1], self.soft_share)
         real_BL = torch.arange(ids_BL.shape[1] - 1, device=ids_BL.device) < batch.n_B[:, None] - 1
         log_p_BL = -_cross_entropy(model, reading.x_BLD, ids_BL[:, 1:]) * real_BL
         total, extra = -log_p_BL.sum(), {}
