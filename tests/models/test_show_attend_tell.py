@@ -11,7 +11,7 @@ from regard.attention.hard import Choice
 from regard.errors import ShapeError
 from regard.models import ShowAttendTell, ShowAttendTellConfig
 from regard.models.show_attend_tell import _SampledRead
-from regard.tasks._captioned import CaptionBatch
+from regard.tasks._image_text import CaptionBatch
 from regard.tasks.captions import CaptionsObjective, CaptionsOptions, doubly_stochastic, rewards
 
 B, L, N = 3, 5, 11

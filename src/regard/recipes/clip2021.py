@@ -20,7 +20,7 @@ from ..data.captions import Captions, read_captions
 from ..data.scenes import class_names
 from ..models import CLIP
 from ..tasks import Clip, ClipOptions
-from ..tasks._captioned import CaptionBatches
+from ..tasks._image_text import CaptionBatches
 from ..tasks.clip import ZeroShotOptions, class_vectors, image_vectors, retrieval, zero_shot
 from ..train import TrainOptions
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder

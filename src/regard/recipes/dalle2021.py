@@ -4,7 +4,7 @@ Paper: Ramesh et al. 2021, "Zero-shot text-to-image generation", arXiv:2102.1209
        generated scenes).
 Run:   regard run dalle2021        Takes: about eight minutes on one CPU core; three seeds of three small models.
 
-Scenes of one coloured shape, 24 × 24 pixels, 6 × 6 codes; texts such as "a small red circle" and "a red circle at the top left". Whether a drawing shows
+Scenes of one shape, 24 × 24 pixels, four colours and three shapes, 6 × 6 codes; texts such as "a small red circle" and "a red circle at the top left". Whether a drawing shows
 the colour and the shape that were asked for is read from its pixels (`data.scenes.recognise`, which reads all real scenes right). In the
 ablation texts are dealt out to the images at random. CLIP, trained on the same scenes, ranks eight drawings per text.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from .. import tasks
 from ..data.captions import Captioned, Captions
 from ..data.images import Pixels
-from ..data.scenes import class_names, recognise
+from ..data.scenes import COLOURS, SHAPES, recognise
 from ..models import CLIP, DALLE
 from ..runs import Run
 from ..tasks import Clip, ClipOptions, Dalle, DalleOptions
@@ -30,11 +30,12 @@ from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_mo
 from ._engine.variants import train_run
 from .clip2021 import SIZE as CLIP_SIZE
 
-DATA = "scenes:count=3000,size=24,objects=1"
-TRAIN = TrainOptions(steps=900, lr=3e-3, schedule="wsd", average=0, log_every=100, evaluate_every=300, save_every=900)
+DATA = "scenes:count=2000,size=24,objects=1,colours=4,shapes=3"
+TRAIN = TrainOptions(steps=600, lr=3e-3, schedule="wsd", warmup_steps=20, average=0, log_every=50, evaluate_every=300, save_every=600)
 TRAIN_CLIP = TrainOptions(steps=200, lr=1e-3, schedule="cosine", average=0, log_every=100, evaluate_every=200, save_every=200)
-SIZE: dict[str, Any] = {"codes": 48, "features": 48, "width": 96, "heads": 4, "depth": 4}
-PROMPTS = 90  # three of each class
+SIZE: dict[str, Any] = {"codes": 32, "features": 32, "width": 64, "heads": 4, "depth": 4}
+CLASSES = [f"{colour} {shape}" for colour in list(COLOURS)[:4] for shape in SHAPES[:3]]
+REPEATS = 6  # prompts per class
 
 
 class ShuffledDalle(Dalle):
@@ -56,10 +57,10 @@ class DalleVariant:
     ranked: bool = False
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        options = DalleOptions(data=DATA, image_size=24, max_length=10, vae_epochs=9)
+        options = DalleOptions(data=DATA, image_size=24, max_length=10, vae_epochs=8)
         run, training = train_run(self.task, options, TRAIN.replace(seed=seed), out, settings={**SIZE, **self.settings})
-        names = class_names() * (PROMPTS // len(class_names()))
-        prompts = [f"a {name}" for name in names]
+        names = CLASSES * REPEATS
+        prompts = [f"a {'large' if n % 2 else 'small'} {name}" for n, name in enumerate(names)]
         found = {**tasks.evaluate(run).metrics, **training, "reads back": reads_back(run, Dalle(options).read().test)}
         found["agreement"] = agreement(draw(run.model, run.processor, prompts, seed=seed), names)
         if self.ranked:
@@ -121,7 +122,7 @@ recipe = Recipe(
     claims=(
         at_least("real scenes are recognised after encoding and decoding: at least 0.95", 0.95, ("sparse layers", "reads back")),
         at_least("drawings show the colour and the shape of the text: at least 0.85", 0.85, ("sparse layers", "agreement")),
-        at_most("shuffled texts: at most 0.15 agree, where chance is 1 / 30", 0.15, ("shuffled texts", "agreement")),
+        at_most("shuffled texts: at most 0.25 agree, where chance is 1 / 12", 0.25, ("shuffled texts", "agreement")),
         Claim(
             "row, column and convolutional layers are within 0.05 nats per code of full attention",
             lambda r: (r["sparse layers", "image_loss"] - r["full layers", "image_loss"]).mean <= 0.05,
@@ -138,11 +139,11 @@ recipe = Recipe(
         Drawings(
             variant="sparse layers",
             prompts=(
-                "a red circle",
+                "a large red circle",
                 "a large blue square",
                 "a small green triangle",
-                "a purple cross at the top left",
-                "a black diamond at the bottom",
+                "a yellow square at the top left",
+                "a blue circle at the bottom",
             ),
         ),
     ),

@@ -42,7 +42,7 @@ from ..models import Model, ShowAttendTell, eval_mode
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, Prediction, Report, check_range
-from ._captioned import CaptionBatches, CaptionOptions, CaptionProcessor, CaptionTask, example_images
+from ._image_text import CaptionBatches, ImageTextOptions, ImageTextProcessor, ImageTextTask, example_images
 from ._options import Files
 from .translation import BeamOptions, GreedyOptions
 
@@ -50,7 +50,7 @@ DECAY = 0.9  # of the baseline
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionsOptions(CaptionOptions):
+class CaptionsOptions(ImageTextOptions):
     """Which images and captions, which tokens, and the weights of the terms of the loss."""
 
     coverage: float = 0.0
@@ -78,7 +78,7 @@ class CaptionsOptions(CaptionOptions):
         )
 
 
-class CaptionsTask(CaptionTask[CaptionsOptions]):
+class Captioning(ImageTextTask[CaptionsOptions]):
     """Train a model to describe images, and see where it looks for each word.
 
     As in:  regard train captions --out runs/scenes --minutes 3
@@ -99,11 +99,11 @@ class CaptionsTask(CaptionTask[CaptionsOptions]):
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def model_settings(self, model: str, processor: CaptionProcessor) -> dict[str, Any]:
+    def model_settings(self, model: str, processor: ImageTextProcessor) -> dict[str, Any]:
         height, channels = processor.image.size[0], processor.image.channels
         return {**super().model_settings(model, processor), "image_size": height, "channels": channels}
 
-    def objective(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, model: Model, seed: int) -> CaptionsObjective:
+    def objective(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, model: Model, seed: int) -> CaptionsObjective:
         return CaptionsObjective(dataset, processor, self.options, seed)
 
     # -- use -----------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class CaptionsObjective:
 
     metric = Metric("loss", higher=False)
 
-    def __init__(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, options: CaptionsOptions, seed: int = 0):
+    def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: CaptionsOptions, seed: int = 0):
         self.options, self.processor, self.soft_share = options, processor, options.soft_share
         self.train = CaptionBatches(dataset.train, processor, options.max_length, options.batch_size, seed)
         self.valid = CaptionBatches(dataset.valid, processor, options.max_length, options.batch_size)
@@ -218,7 +218,7 @@ def _cross_entropy(model: ShowAttendTell, x_BLD: Tensor, wanted_BL: Tensor) -> T
 @torch.no_grad()
 def describe(
     model: ShowAttendTell,
-    processor: CaptionProcessor,
+    processor: ImageTextProcessor,
     images: Sequence[Pixels],
     options: Beam,
     *,
@@ -284,7 +284,7 @@ def loss_per_token(model: ShowAttendTell, batches: CaptionBatches, captions: int
 
 
 def grounding(
-    weights_LM: Tensor, ids: Sequence[int], processor: CaptionProcessor, things: Sequence[Thing], grid: int
+    weights_LM: Tensor, ids: Sequence[int], processor: ImageTextProcessor, things: Sequence[Thing], grid: int
 ) -> list[tuple[float, float]]:
     """For each name of a colour or a shape: whether its attention peaks inside that object, and the share of cells inside.
 

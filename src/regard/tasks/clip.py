@@ -32,7 +32,7 @@ from ..models.clip import MAX_SCALE, contrastive_loss
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range
-from ._captioned import CaptionBatches, CaptionOptions, CaptionProcessor, CaptionTask, example_images
+from ._image_text import CaptionBatches, ImageTextOptions, ImageTextProcessor, ImageTextTask, example_images
 from ._options import Files
 from ._processor import TextProcessor
 
@@ -40,7 +40,7 @@ KEPT = 500  # captions that are saved with a run, to choose from where no classe
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipOptions(CaptionOptions):
+class ClipOptions(ImageTextOptions):
     """Which images and captions, which tokens."""
 
     batch_size: int = 128
@@ -71,7 +71,7 @@ class ZeroShotOptions:
         return [template.replace("{}", name) for template in self.templates]
 
 
-class Clip(CaptionTask[ClipOptions]):
+class Clip(ImageTextTask[ClipOptions]):
     """Train images and texts into one space: search by words, classify without examples.
 
     As in:  regard train clip --out runs/clip --minutes 5
@@ -92,18 +92,18 @@ class Clip(CaptionTask[ClipOptions]):
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def make_processor(self, raw: Captions, base: CaptionProcessor | None) -> CaptionProcessor:
+    def make_processor(self, raw: Captions, base: ImageTextProcessor | None) -> ImageTextProcessor:
         made = super().make_processor(raw, base)
         if base is not None:
             return made
         counts = Counter(caption for one in raw.train for caption in one.captions)
-        return CaptionProcessor(made.image, TextProcessor(made.text.pair, tuple(caption for caption, _ in counts.most_common(KEPT))))
+        return ImageTextProcessor(made.image, TextProcessor(made.text.pair, tuple(caption for caption, _ in counts.most_common(KEPT))))
 
-    def model_settings(self, model: str, processor: CaptionProcessor) -> dict[str, Any]:
+    def model_settings(self, model: str, processor: ImageTextProcessor) -> dict[str, Any]:
         sizes = {"image_size": processor.image.size[0], "channels": processor.image.channels}
         return {**super().model_settings(model, processor), **sizes, "end": SpecialTokens.of(processor.tokenizer).end}
 
-    def objective(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, model: Model, seed: int) -> ClipObjective:
+    def objective(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, model: Model, seed: int) -> ClipObjective:
         return ClipObjective(dataset, processor, self.options, seed)
 
     # -- use -----------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class ClipObjective:
 
     metric = Metric("loss", higher=False)
 
-    def __init__(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, options: ClipOptions, seed: int = 0):
+    def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: ClipOptions, seed: int = 0):
         self.train = CaptionBatches(dataset.train, processor, options.max_length, options.batch_size, seed)
         self.valid = CaptionBatches(dataset.valid, processor, options.max_length, options.batch_size)
 
@@ -187,7 +187,7 @@ class ClipObjective:
 
 
 @torch.no_grad()
-def image_vectors(model: CLIP, processor: CaptionProcessor, images: Sequence[Pixels], batch_size: int = 64) -> Tensor:
+def image_vectors(model: CLIP, processor: ImageTextProcessor, images: Sequence[Pixels], batch_size: int = 64) -> Tensor:
     """i_BE of images of any sizes."""
     with eval_mode(model):
         some = [images[at : at + batch_size] for at in range(0, len(images), batch_size)]
@@ -195,7 +195,7 @@ def image_vectors(model: CLIP, processor: CaptionProcessor, images: Sequence[Pix
 
 
 @torch.no_grad()
-def text_vectors(model: CLIP, processor: CaptionProcessor, texts: Sequence[str], batch_size: int = 256) -> Tensor:
+def text_vectors(model: CLIP, processor: ImageTextProcessor, texts: Sequence[str], batch_size: int = 256) -> Tensor:
     """t_BE of texts; long ones are cut."""
     found = []
     with eval_mode(model):
@@ -206,14 +206,14 @@ def text_vectors(model: CLIP, processor: CaptionProcessor, texts: Sequence[str],
     return torch.cat(found)
 
 
-def class_vectors(model: CLIP, processor: CaptionProcessor, names: Sequence[str], options: ZeroShotOptions) -> Tensor:
+def class_vectors(model: CLIP, processor: ImageTextProcessor, names: Sequence[str], options: ZeroShotOptions) -> Tensor:
     """One vector of length one per class: the mean over the templates."""
     prompts = [prompt for name in names for prompt in options.prompts(name)]
     t_NTE = text_vectors(model, processor, prompts).unflatten(0, (len(names), -1))
     return F.normalize(t_NTE.mean(1), dim=-1)
 
 
-def zero_shot(model: CLIP, processor: CaptionProcessor, images: Sequence[Captioned], options: ZeroShotOptions) -> dict[str, float]:
+def zero_shot(model: CLIP, processor: ImageTextProcessor, images: Sequence[Captioned], options: ZeroShotOptions) -> dict[str, float]:
     """Accuracy over the images whose captions all name the same class, and only that one; nothing if there are none."""
     names = options.classes or (tuple(class_names()) if any(one.things for one in images) else ())
     labels = [_only_class(one.captions, names) for one in images]

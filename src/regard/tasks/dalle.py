@@ -30,8 +30,8 @@ from ..models.dalle import PADDING
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, load_run
-from ._captioned import CaptionBatch, CaptionBatches, CaptionOptions, CaptionProcessor, CaptionTask, example_images, png_of
 from ._image_processor import ImageProcessor
+from ._image_text import CaptionBatch, CaptionBatches, ImageTextOptions, ImageTextProcessor, ImageTextTask, example_images, png_of
 from ._options import Files
 from .clip import image_vectors, text_vectors
 
@@ -39,7 +39,7 @@ COLDEST = 1 / 16  # temperature at the end of the first stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class DalleOptions(CaptionOptions):
+class DalleOptions(ImageTextOptions):
     """Which images and captions, which tokens, and the terms of the loss."""
 
     vae_epochs: int = 20
@@ -79,7 +79,7 @@ class DrawOptions:
         )
 
 
-class Dalle(CaptionTask[DalleOptions]):
+class Dalle(ImageTextTask[DalleOptions]):
     """Train a model that draws images from texts.
 
     As in:  regard train dalle --out runs/dalle --minutes 10
@@ -98,18 +98,18 @@ class Dalle(CaptionTask[DalleOptions]):
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def make_processor(self, raw: Captions, base: CaptionProcessor | None) -> CaptionProcessor:
+    def make_processor(self, raw: Captions, base: ImageTextProcessor | None) -> ImageTextProcessor:
         made = super().make_processor(raw, base)
         if base is not None:
             return made
         size, channels = made.image.size, made.image.channels  # pixels from 0 to 1
-        return CaptionProcessor(ImageProcessor(size=size, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels), made.text)
+        return ImageTextProcessor(ImageProcessor(size=size, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels), made.text)
 
-    def model_settings(self, model: str, processor: CaptionProcessor) -> dict[str, Any]:
+    def model_settings(self, model: str, processor: ImageTextProcessor) -> dict[str, Any]:
         sizes = {"image_size": processor.image.size[0], "channels": processor.image.channels}
         return {**super().model_settings(model, processor), **sizes}
 
-    def objective(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, model: Model, seed: int) -> DalleObjective:
+    def objective(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, model: Model, seed: int) -> DalleObjective:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise NotSupported("dalle trains on one process: each of its stages leaves half of the parameters without gradients")
         return DalleObjective(dataset, processor, self.options, seed)
@@ -184,7 +184,7 @@ class DalleObjective:
 
     metric = Metric("loss", higher=False)
 
-    def __init__(self, dataset: Dataset[list[Captioned]], processor: CaptionProcessor, options: DalleOptions, seed: int = 0):
+    def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: DalleOptions, seed: int = 0):
         self.options, self.processor, self.seed = options, processor, seed
         self.train = CaptionBatches(dataset.train, processor, options.max_length, options.batch_size, seed)
         self.valid = CaptionBatches(dataset.valid, processor, options.max_length, options.batch_size)
@@ -257,7 +257,7 @@ def _without_padding(batch: CaptionBatch) -> Tensor:
     return batch.ids_BL.masked_fill(beyond_BL, PADDING)
 
 
-def text_ids(processor: CaptionProcessor, texts: Sequence[str], longest: int) -> Tensor:
+def text_ids(processor: ImageTextProcessor, texts: Sequence[str], longest: int) -> Tensor:
     """Padded ids of texts."""
     ids = [processor.ids(text, longest) for text in texts]
     length = max(map(len, ids))
@@ -266,7 +266,7 @@ def text_ids(processor: CaptionProcessor, texts: Sequence[str], longest: int) ->
 
 @torch.no_grad()
 def draw(
-    model: DALLE, processor: CaptionProcessor, texts: Sequence[str], temperature: float = 1.0, seed: int = 0, batch_size: int = 64
+    model: DALLE, processor: ImageTextProcessor, texts: Sequence[str], temperature: float = 1.0, seed: int = 0, batch_size: int = 64
 ) -> list[Pixels]:
     """An image per text; the same seed, the same images."""
     generator, found = torch.Generator().manual_seed(seed), list[Pixels]()

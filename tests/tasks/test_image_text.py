@@ -11,9 +11,9 @@ from regard.data.scenes import Thing, scenes
 from regard.errors import BadConfig
 from regard.models import CLIP, CLIPConfig
 from regard.tasks import Dataset, TextProcessor, load_run, predict, train
-from regard.tasks._captioned import CaptionBatches, CaptionProcessor
 from regard.tasks._image_processor import ImageProcessor
-from regard.tasks.captions import CaptionsTask, cells_inside, grounding
+from regard.tasks._image_text import CaptionBatches, ImageTextProcessor
+from regard.tasks.captions import Captioning, cells_inside, grounding
 from regard.tasks.clip import Clip, ClipObjective, ZeroShotOptions, _only_class, _recall
 from regard.tasks.dalle import COLDEST, Dalle, DalleObjective, DalleOptions, DrawOptions, ImageBatch, sheet, temperature
 from regard.train import TrainOptions
@@ -27,7 +27,7 @@ def some():
 @pytest.fixture(scope="module")
 def processor(some):
     words = Tokenizers(Tokenizer.train([caption for one in some for caption in one.captions], "word", 100, 1))
-    return CaptionProcessor(ImageProcessor.of_pixels([one.pixels for one in some]), TextProcessor(words))
+    return ImageTextProcessor(ImageProcessor.of_pixels([one.pixels for one in some]), TextProcessor(words))
 
 
 def test_batches_hold_every_caption_once(some, processor):
@@ -144,8 +144,8 @@ def test_a_sheet_of_images():
 
 
 def test_a_generated_scene_is_an_input(tmp_path):
-    example = CaptionsTask.example(tmp_path)
-    train(CaptionsTask, example.options, TrainOptions(steps=1), tmp_path / "run", settings=example.settings, progress=False)
+    example = Captioning.example(tmp_path)
+    train(Captioning, example.options, TrainOptions(steps=1), tmp_path / "run", settings=example.settings, progress=False)
     run = load_run(tmp_path / "run")
     assert run.processor.read("scenes:seed=7,size=20").shape == (20, 20, 3)
     assert predict(run, ["scenes:seed=7"])[0].values["caption"] is not None

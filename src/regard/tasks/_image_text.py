@@ -27,7 +27,7 @@ from ._processor import TextProcessor
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionOptions(TokenizerOptions):
+class ImageTextOptions(TokenizerOptions):
     """Which images and captions, which tokens."""
 
     data: Files = "scenes:count=2000,size=32"
@@ -48,11 +48,11 @@ class CaptionOptions(TokenizerOptions):
         return replace(super().absolute(), images=images)
 
 
-CaptionOptionsT = TypeVar("CaptionOptionsT", bound=CaptionOptions)
+ImageTextOptionsT = TypeVar("ImageTextOptionsT", bound=ImageTextOptions)
 
 
 @dataclass(frozen=True)
-class CaptionProcessor:
+class ImageTextProcessor:
     """Images and text in and out of a model."""
 
     image: ImageProcessor
@@ -67,7 +67,7 @@ class CaptionProcessor:
         self.text.save(folder)
 
     @classmethod
-    def load(cls, folder: Path) -> CaptionProcessor:
+    def load(cls, folder: Path) -> ImageTextProcessor:
         return cls(ImageProcessor.load(folder), TextProcessor.load(folder))
 
     def read(self, name: str) -> Pixels:
@@ -92,7 +92,7 @@ class CaptionBatch(NamedTuple):
     n_B: Tensor  # tokens per caption, begin and end included
 
 
-class CaptionTask(Task[CaptionOptionsT]):
+class ImageTextTask(Task[ImageTextOptionsT]):
     """A task on images with captions."""
 
     length_option = "max_length"
@@ -102,7 +102,7 @@ class CaptionTask(Task[CaptionOptionsT]):
         parts: dict[str, Any] = {name: _one(name, value) for name, value in o.parts().items() if name in ("valid", "test")}
         return read_captions(str(_one("data", o.data)), size=o.image_size, images=o.images, **o.parts() | parts)
 
-    def make_processor(self, raw: Captions, base: CaptionProcessor | None) -> CaptionProcessor:
+    def make_processor(self, raw: Captions, base: ImageTextProcessor | None) -> ImageTextProcessor:
         o = self.options
         if base is not None:
             return base
@@ -113,19 +113,19 @@ class CaptionTask(Task[CaptionOptionsT]):
             least = 2 if len(texts) > 1000 else 1
             pair = Tokenizers(Tokenizer.train(texts, o.tokenizer, o.choose_vocab_size(sum(map(len, texts))), least, o.lowercase))
         require_parts(o.data, len(raw.train), len(raw.valid), "images")
-        return CaptionProcessor(ImageProcessor.of_pixels([one.pixels for one in raw.train]), TextProcessor(pair))
+        return ImageTextProcessor(ImageProcessor.of_pixels([one.pixels for one in raw.train]), TextProcessor(pair))
 
-    def load_processor(self, folder: Path) -> CaptionProcessor:
-        return CaptionProcessor.load(folder)
+    def load_processor(self, folder: Path) -> ImageTextProcessor:
+        return ImageTextProcessor.load(folder)
 
-    def encode(self, raw: Captions, processor: CaptionProcessor, cache: Path) -> Dataset[list[Captioned]]:
+    def encode(self, raw: Captions, processor: ImageTextProcessor, cache: Path) -> Dataset[list[Captioned]]:
         return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "", unit="images")
 
 
 class CaptionBatches:
     """Every caption with its image once per epoch, in batches of captions of similar length."""
 
-    def __init__(self, images: Sequence[Captioned], processor: CaptionProcessor, longest: int, size: int, seed: int = 0):
+    def __init__(self, images: Sequence[Captioned], processor: ImageTextProcessor, longest: int, size: int, seed: int = 0):
         self.images, self.processor, self.size, self.seed = images, processor, size, seed
         self.pairs = [(n, caption) for n, one in enumerate(images) for caption in one.captions]  # image and caption
         self.ids = [processor.ids(caption, longest) for _, caption in self.pairs]
