@@ -2,7 +2,7 @@
 
 Paper: Ramesh et al. 2021, "Zero-shot text-to-image generation", arXiv:2102.12092, section 2 (there 250 million pairs and 12 billion parameters, here
        generated scenes).
-Run:   regard run dalle2021        Takes: about eight minutes on one CPU core; three seeds of three small models.
+Run:   regard run dalle2021        Takes: about six minutes on one CPU core; three seeds of three small models.
 
 Scenes of one shape, 24 × 24 pixels, four colours and three shapes, 6 × 6 codes; texts such as "a small red circle" and "a red circle at the top left". Whether a drawing shows
 the colour and the shape that were asked for is read from its pixels (`data.scenes.recognise`, which reads all real scenes right). In the
@@ -27,12 +27,12 @@ from ..tasks import Clip, ClipOptions, Dalle, DalleOptions
 from ..tasks.dalle import draw, ranks
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder
-from ._engine.variants import train_run
+from ._engine.variants import short_training, train_run
 from .clip2021 import SIZE as CLIP_SIZE
 
 DATA = "scenes:count=2000,size=24,objects=1,colours=4,shapes=3"
 TRAIN = TrainOptions(steps=600, lr=3e-3, schedule="wsd", warmup_steps=20, average=0, log_every=50, evaluate_every=300, save_every=600)
-TRAIN_CLIP = TrainOptions(steps=200, lr=1e-3, schedule="cosine", average=0, log_every=100, evaluate_every=200, save_every=200)
+TRAIN_CLIP = short_training(100, 0.01, evaluations=1)
 SIZE: dict[str, Any] = {"codes": 32, "features": 32, "width": 64, "heads": 4, "depth": 4}
 CLASSES = [f"{colour} {shape}" for colour in list(COLOURS)[:4] for shape in SHAPES[:3]]
 REPEATS = 6  # prompts per class
@@ -112,7 +112,7 @@ class Drawings:
 
 
 recipe = Recipe(
-    facts=RecipeFacts("dalle2021", 2021, "Zero-shot text-to-image generation", "arXiv:2102.12092", "about eight minutes"),
+    facts=RecipeFacts("dalle2021", 2021, "Zero-shot text-to-image generation", "arXiv:2102.12092", "about six minutes"),
     question="Does one transformer over text and image codes draw what the text says, with sparse layers too?",
     variants={
         "sparse layers": DalleVariant(ranked=True),
