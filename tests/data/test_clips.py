@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.clips import FRAMES, SIDE, Clip, choose_frames, clip_shape, common_shape, load_clips, moving_digits, read_clip, read_labelled_clips
+from regard.data.clips import (
+    FRAMES,
+    SIDE,
+    Clip,
+    choose_frames,
+    clip_shape,
+    common_shape,
+    load_clips,
+    moving_digits,
+    read_clip,
+    read_labelled_clips,
+)
 from regard.errors import BadFile, MissingFile, NotSupported
 
 
@@ -83,7 +94,11 @@ def test_the_shape_of_clips(tmp_path):
         np.save(tmp_path / f"{name}.npy", clip)
     (tmp_path / "text.gif").write_text("no image")
     broken, *clips = (Clip(tmp_path / name, "a") for name in ("text.gif", "grey.npy", "grey-rgb.npy", "colours.npy"))
-    assert common_shape(clips[:2]) == (6, 7, 1) and common_shape(clips) == (6, 7, 3) and common_shape([broken, *clips[:1]], "skip") == (6, 7, 1)
+    assert (
+        common_shape(clips[:2]) == (6, 7, 1)
+        and common_shape(clips) == (6, 7, 3)
+        and common_shape([broken, *clips[:1]], "skip") == (6, 7, 1)
+    )
     with pytest.raises(BadFile, match=r"text\.gif"):
         common_shape([broken])
     with pytest.raises(NotSupported, match="none of 1 clips"):
