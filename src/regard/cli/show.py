@@ -10,14 +10,12 @@ from tyro.conf import Positional
 
 from .. import __version__
 from ..catalogue import fold
-from ..errors import NotSupported, RegardError, ShapeError, UnknownName
+from ..errors import NotSupported, ShapeError, UnknownName
 from . import _index
 from ._command import Command, bold, check_writable, print_json, print_pairs, print_table
 from ._help import split_examples
 
 if TYPE_CHECKING:
-    from ..attention import Attention
-    from ..look import Maps
     from ..patterns import Pattern
 
 LONGEST = 200  # tokens; beyond that neither a terminal nor a glance holds the picture
@@ -107,6 +105,7 @@ class Show(Command):
             _print_mechanism(entry)
             print(flush=True)  # the text is there at once; the picture takes the seconds that PyTorch needs to be imported
         from ..attention import find_mechanism
+        from ..look.examples import example
 
         maps, why = None, ""
         try:
@@ -235,33 +234,3 @@ def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         else:
             rows.append((prefix + name, (", ".join(value) or "none") if isinstance(value, list) else str(value)))
     return rows
-
-
-def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps:
-    """A mechanism as something to look at: the weights of one head; `causal` where the mechanism knows it.
-
-    Keys equal queries, and the sequence repeats after half its length, so a mechanism that compares content shows two lines.
-    """
-    if not 2 <= length <= LONGEST:
-        raise ShapeError(f"length={length}: expected 2 to {LONGEST}")
-    import torch
-
-    from ..look import capture
-    from ..patterns import causal, full
-
-    width = 8
-    with torch.random.fork_rng(devices=[]):  # the parameters of a mechanism are drawn from the global generator
-        torch.manual_seed(seed)
-        attention = mechanism.sized(heads=1, head_dim=width, length=length).eval()
-        half = torch.randn(1, (length + 1) // 2, 1, width)
-        x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
-        reasons = []
-        for pattern in (causal, full):
-            try:
-                with torch.no_grad(), capture(attention) as maps:
-                    attention(x_BLHK, x_BLHK, x_BLHK, pattern)
-                names = [f"{n % len(half[0]) + 1}" for n in range(length)]
-                return maps.label(names, names)
-            except (RegardError, NotImplementedError) as error:
-                reasons.append(str(error))
-    raise NotSupported(f"{mechanism.__name__} has no example to draw: {reasons[-1]}")
