@@ -9,7 +9,7 @@ CASES ?= 100000
 REQUESTS ?= 10000
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
-.PHONY: help demo test check torture fuzz abuse bench claims docs-table index clean
+.PHONY: help demo test check torture fuzz abuse bench claims docs docs-table notebooks index clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -52,6 +52,13 @@ claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) an
 	for name in $$($(BIN)/python -c "from regard.catalogue import recipes; print(*recipes())"); do $(BIN)/regard run $$name --out runs/$$name || exit 1; done
 	$(BIN)/python docs/claims.py runs
 
+docs: $(STAMP)  ## the documentation as a site, into site/: open site/index.html
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebooks: $(STAMP)  ## run notebooks/ and write their outputs into them
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
+
 docs-table: $(STAMP)  ## write the tables of mechanisms into docs/mechanisms.md
 	$(BIN)/python docs/table.py
 
@@ -59,4 +66,4 @@ index: $(STAMP)  ## write what `regard list`, `show`, `--help` and completion pr
 	$(BIN)/python -m regard.cli._index
 
 clean:  ## remove what was made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache
