@@ -39,7 +39,7 @@ def test_a_swapped_model_is_saved_and_comes_back_with_its_tokenizer(model, tmp_p
 
 def test_a_classifier_is_saved_with_its_labels(model, tmp_path):
     classifier = Classifier(model, 2)
-    with pytest.raises(BadConfig, match="0 labels for a classifier of 2 classes"):
+    with pytest.raises(BadConfig, match="0 labels were given for 2 classes"):
         regard.save(classifier, tmp_path / "a", tokenizer=BYTES)
     regard.save(classifier, tmp_path / "a", tokenizer=BYTES, labels=["no", "yes"])
     assert regard.load(tmp_path / "a").labels == ("no", "yes")
@@ -57,9 +57,9 @@ def test_what_could_not_be_used_is_refused_and_leaves_nothing(model, tmp_path):
     class Mine(type(model)):
         pass
 
-    with pytest.raises(NotSupported, match="Mine is not a model"):
+    with pytest.raises(NotSupported, match="Mine is not one of `regard list models`"):
         regard.save(Mine(model.config), tmp_path / "a")
-    with pytest.raises(BadConfig, match="a tokenizer of 260 tokens for a model of 20"):
+    with pytest.raises(BadConfig, match="the tokenizer has 260 tokens, and the model 20"):
         regard.save(build("gpt2", SETTINGS | {"vocab_size": 20}), tmp_path / "a", tokenizer=BYTES)
     assert not (tmp_path / "a").exists()
     regard.save(model, tmp_path / "a")

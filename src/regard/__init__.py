@@ -31,6 +31,8 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import _bound
+
 if _TYPE_CHECKING:
     from collections.abc import Mapping as _Mapping
     from collections.abc import Sequence as _Sequence
@@ -45,7 +47,7 @@ __version__ = "0.1.0"
 
 
 def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None) -> "_Run[_Model]":
-    """A run of ours, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
+    """A run, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
 
     `config` is what `runs.read_json` gave, if it has been called.
     """
@@ -77,6 +79,15 @@ def save(
     from . import tasks
 
     return tasks.save_model(model, folder, tokenizer, labels)
+
+
+def _generate_ids(model: _Any, ids: _Any, eos_ids: _Any, options: "_Mapping[str, _Any]") -> list[list[int]]:
+    from . import decode
+
+    return decode.generate_ids(model, ids, decode.GenerationOptions(**options), eos_ids=eos_ids)
+
+
+_bound.generate_ids = _generate_ids
 
 
 def __getattr__(name: str) -> _Any:

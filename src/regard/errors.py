@@ -30,6 +30,11 @@ import signal
 from collections.abc import Iterable
 
 
+def count(number: int, thing: str) -> str:
+    """1 step; 3,000 steps."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 class RegardError(Exception):
     """The base class of all errors of regard."""
 

@@ -18,13 +18,11 @@ used while it trains, and after it was stopped.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import threading
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -33,18 +31,17 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_buffer_registration_hook, register_module_parameter_registration_hook
 
 from . import files
-from .errors import BadConfig, BadFile, MissingFile, RegardError, RunExists, UnknownName
+from .errors import BadFile, MissingFile, RegardError, RunExists
 from .models import Model
+from .run_config import FORMAT, RunConfig, parse_options, read_config_file, to_plain  # noqa: F401  offered here too
 from .train.checkpoint import read_parameters, save_parameters, tensor_shapes
 from .train.lock import holder, locked
 from .train.log import last_event, read_metrics
 from .train.parameters import load_parameters, parameters_of
 
-FORMAT = 2
 CONFIG, PARAMETERS, METRICS, SEEDS = "config.json", "model.safetensors", "metrics.jsonl", "seeds.json"
 BUFFERS = 1 << 27  # elements of a model's tables that are computed, not stored
 Kind = TypeVar("Kind", bound=Model, covariant=True)
-Options = TypeVar("Options")
 
 
 class Processor(Protocol):
@@ -61,99 +58,9 @@ class Loader(Protocol):
     def build(self, model: str, settings: Mapping[str, Any], processor: Any) -> Model: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """What config.json holds, and what `--print-config` prints and `--config FILE` reads."""
-
-    task: str
-    options: dict[str, Any] = field(default_factory=dict)  # of the task
-    model: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)  # of the model
-    train: dict[str, Any] = field(default_factory=dict)  # `train.TrainOptions`
-    init_from: str | None = None  # the run whose parameters it began with
-    from_scratch: bool = False  # only the shape and the vocabulary of that run
-    digest: str | None = None  # of the data
-    skipped: str = ""  # malformed lines of the data, in words
-
-    def to_json(self) -> dict[str, Any]:
-        """As config.json spells it."""
-        plain = asdict(self)
-        plain["model"] = {"name": plain["model"], "config": plain.pop("settings")}
-        return {"format_version": FORMAT} | plain
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any], where: Path | str) -> RunConfig:
-        """What `to_json` wrote, or a part of it that a user wrote."""
-        plain = {name: value for name, value in plain.items() if name != "format_version"}
-        model = plain.pop("model", {})
-        if not isinstance(model, dict) or not {"name", "config"} >= model.keys():
-            raise BadFile(f"{where}: model is {model!r}; expected its name and its config")
-        plain |= {"model": model.get("name", ""), "settings": model.get("config", {})}
-        return parse_options(cls, plain, f"{where}")
-
-    def to_toml(self) -> str:
-        """The same for `--config FILE`: what is None, empty or found out during training is left out."""
-        plain = self.to_json()
-        for name in ("format_version", "digest", "skipped"):
-            del plain[name]
-        return _toml(plain)
-
-
-def parse_options(kind: type[Options], plain: Mapping[str, Any], where: str) -> Options:
-    """A dataclass from the plain values of a file, checked by its annotations."""
-    import msgspec
-
-    known = list(getattr(kind, "__dataclass_fields__", {}))
-    for name in plain:
-        if name not in known:
-            raise UnknownName(f"option of {where}", str(name), known)
-    try:
-        return msgspec.convert(dict(plain), kind)
-    except msgspec.ValidationError as wrong:
-        raise BadConfig(f"{where}: {wrong}") from wrong
-
-
-def to_plain(options: Any) -> dict[str, Any]:
-    """A dataclass or a mapping as JSON has it; None is empty."""
-    if options is None:
-        return {}
-    found: dict[str, Any] = json.loads(json.dumps(dict(options) if isinstance(options, Mapping) else asdict(options)))
-    return found
-
-
-def _toml(table: Mapping[str, Any], path: str = "") -> str:
-    lines = [f"{name} = {_toml_value(value)}" for name, value in table.items() if value is not None and not isinstance(value, dict)]
-    parts = [_toml(value, f"{path}{name}.") for name, value in table.items() if isinstance(value, dict) and value]
-    head = [f"[{path[:-1]}]"] if path and lines else []
-    return "\n".join(["\n".join([*head, *lines]), *parts]).strip("\n") + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)  # strings, numbers and booleans are written alike in JSON and TOML
-
-
-def read_config_file(path: Path) -> RunConfig:
-    """A TOML file with the keys of config.json, or a config.json itself."""
-    try:
-        content = files.read(path)
-        plain = files.parse_json(content, path) if path.suffix == ".json" else tomllib.loads(content.decode("utf-8"))
-    except MissingFile as wrong:
-        raise MissingFile(f"{path}: no such file; `regard train TASK --print-config` prints one") from wrong
-    except (ValueError, RecursionError) as wrong:
-        raise wrong if isinstance(wrong, BadFile) else BadFile(f"{path}: not TOML: {wrong}") from wrong
-    if not isinstance(plain, dict) or not isinstance(plain.get("task"), str):
-        raise BadFile(f"{path}: expected a task by name, as in `regard train TASK --print-config`")
-    return RunConfig.from_json(plain, path)
-
-
-# -- on disk -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Run(Generic[Kind]):
-    """A trained model with what belongs to it. `folder` is where it lies, also if it is not a run of ours."""
+    """A trained model with what belongs to it. `folder` is where it lies, even if it is not a run."""
 
     folder: Path
     config: RunConfig
@@ -172,7 +79,7 @@ class Run(Generic[Kind]):
 
 
 def read_json(folder: Path | str) -> dict[str, Any]:
-    """config.json of a run of ours (with format_version), or of a transformers directory (with model_type)."""
+    """config.json of a run (with format_version), or of a transformers directory (with model_type)."""
     path = Path(folder) / CONFIG
     try:
         plain = files.read_json(path)
@@ -185,7 +92,7 @@ def read_json(folder: Path | str) -> dict[str, Any]:
             raise BadFile(f"{folder} is a file; name the directory that holds {CONFIG}") from wrong
         raise
     if not isinstance(plain, dict) or not {"format_version", "model_type"} & plain.keys():
-        raise BadFile(f"{path}: expected an object with format_version (a run of ours) or model_type (a transformers directory)")
+        raise BadFile(f"{path}: expected an object with format_version (a run of regard) or model_type (a transformers directory)")
     return plain
 
 

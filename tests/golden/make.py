@@ -1,6 +1,6 @@
 """Golden run directories: one tiny run per kind of task, stopped half-way, in the folder of the present format version.
 
-    python tests/golden/make.py            after FORMAT in runs.py was raised; older folders are never changed
+    python tests/golden/make.py            after FORMAT in run_config.py was raised; older folders are never changed
 
 tests/golden/test_golden.py loads, evaluates and resumes those of every version.
 """
@@ -59,7 +59,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     target = HERE / f"format-{FORMAT}"
     if target.exists():
-        sys.exit(f"{target} is there already; raise FORMAT in runs.py, and keep this one")
+        sys.exit(f"{target} is there already; raise FORMAT in run_config.py, and keep this one")
     target.mkdir()
     write_data(target)
     for name in TASKS:

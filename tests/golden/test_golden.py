@@ -75,7 +75,7 @@ def test_the_format_has_not_changed_in_silence(name, tmp_path):
     new, kept = form(make.make(tmp_path, name)), form(HERE / f"format-{FORMAT}" / name)
     new["state/step-00000004/config.json"] = kept["state/step-00000004/config.json"]  # options
     assert new == kept, (
-        "the format differs: raise FORMAT in runs.py, make new golden runs with tests/golden/make.py, and read the old ones too"
+        "the format differs: raise FORMAT in run_config.py, make new golden runs with tests/golden/make.py, and read the old ones too"
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from tests.look.conftest import THREE, make_map
 
 from regard.errors import CaptureNotSupported, ShapeError, UnknownName
@@ -47,8 +48,12 @@ def test_png_of_each_layout(maps, tmp_path, layout):
     query = 4 if isinstance(layout, Grid) else None
     assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query).read_bytes())
     if query:
-        image = np.zeros((8, 12, 3), dtype=np.uint8)
-        assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query, image=image).read_bytes())
+        laid.image = np.random.default_rng(0).integers(0, 255, (8, 12, 3), dtype=np.uint8)
+        assert is_png(laid.save_png(tmp_path / "look.png", "blocks.0.attention", 1, query=query).read_bytes())
+        assert is_png(laid.save_png(tmp_path / "look.png").read_bytes())
+        laid.image = np.zeros((8, 12, 3))
+        with pytest.raises(ShapeError, match="expected uint8"):
+            laid.save_png(tmp_path / "look.png")
 
 
 def test_nodes_of_a_graph_in_pieces_do_not_overlap():
@@ -147,3 +152,17 @@ def test_a_stream_is_drawn_whole(model, x):
     maps.show(file=file)
     assert len(file.getvalue().splitlines()) == 1 + 5 + 4
     assert is_png(maps._repr_png_())
+
+
+def test_panels_darken_what_has_no_weight():
+    from regard.look.overlays import draw_panels
+
+    weights = torch.zeros(2, 2)
+    weights[0, 1] = 0.3
+    figure = draw_panels(np.full((8, 8), 255, dtype=np.uint8), [("word", weights)])
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels, box = np.asarray(canvas.buffer_rgba())[..., 0], figure.axes[0].get_window_extent()
+    left, right = (int(box.x0 + box.width * at) for at in (0.25, 0.75))
+    top, bottom = (int(figure.bbox.height - box.y0 - box.height * at) for at in (0.75, 0.25))
+    assert pixels[top, right] > 250 and max(pixels[top, left], pixels[bottom, left], pixels[bottom, right]) < 100

@@ -5,6 +5,7 @@ Each task brings its tiny data along (`Task.example`), so a new task is tested b
 
 import json
 import re
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_a_resumed_run_takes_nothing_but_larger_budgets(task, trained, capsys):
     before = (out / "config.json").read_bytes()
     capsys.readouterr()
     for more, says in (
-        (["--vocab-size", "1234"], "--vocab-size is 1234"),
+        (["--on-error", "skip"], "--on-error is 'skip'"),
         (["--clip", "7"], "--clip is 7.0"),
         (["--set", "width=7"], "--set width is 7"),
         (["--model", "gpt"], "--model is 'gpt'"),
@@ -147,9 +148,15 @@ def test_it_begins_with_another_run(task, trained, tmp_path):
     out = tmp_path / "on"
     assert main(command(task, example, out, "--init-from", str(base), "--steps", "1", *STEPS)) == 0
     run, first = load_run(out), load_run(base)
-    assert run.config.init_from == str(base) and run.processor.tokenizer == first.processor.tokenizer
+    assert run.config.init_from == str(base) and processor_files(out) == processor_files(base)
     pairs = [(a, b) for (name, a), b in zip(run.model.named_parameters(), first.model.parameters(), strict=True) if "output" not in name]
     assert max(float((a - b).detach().abs().max()) for a, b in pairs) < 0.1
+
+
+def processor_files(out):
+    """What the processor has saved with a run: tokenizer, labels, sizes of images."""
+    others = {"config.json", "model.safetensors", "metrics.jsonl"}
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name not in others}
 
 
 # -- use ---------------------------------------------------------------------------------------------------------------
@@ -173,23 +180,38 @@ def test_the_test_part_of_changed_data_is_refused(task, tmp_path, capsys):
     example = task.example(tmp_path)
     train(task, example.options, training(task, 1), tmp_path / "run", settings=example.settings, progress=False)
     path = Path(example.options.data)
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[: len(lines) // 2]))
+    halve(path)
     assert main(["evaluate", str(tmp_path / "run")]) == 2 and "has changed since" in capsys.readouterr().err
     assert main(["train", task.name, "--out", str(tmp_path / "run"), "--resume", "--steps", "2"]) == 2
-    assert "the data are not those" in capsys.readouterr().err
+    assert "the data differ" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(path)]) == 0
 
 
-def test_predict(task, trained, capsys):
+def halve(path):
+    """Remove the second half of the data: lines of a text file, files of each folder."""
+    if path.is_dir():
+        for folder in (path, *(one for one in path.rglob("*") if one.is_dir())):
+            for one in sorted(one for one in folder.iterdir() if one.is_file())[1::2]:
+                one.unlink()
+    else:
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[: len(lines) // 2]))
+
+
+def test_predict(task, trained, tmp_path, capsys):
     example, out = trained(task)
     run = load_run(out)
     found = predict(run, [example.input, "", example.input])
     assert found[0] == found[2] and found[0].values and found[1].text == ""
-    assert main(["predict", str(out), example.input, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["input"] == example.input
-    assert main(["predict", str(out), example.input]) == 0
+    assert main(["predict", str(out), example.input, "--json", "--files", str(tmp_path)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["input"] == example.input
+    assert [Path(name).read_bytes() for name in answer.get("files", [])] == list(found[0].files.values())
+    assert main(["predict", str(out), example.input, "--files", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{found[0].text}\n"
+    if task.inputs == "file":
+        assert main(["predict", str(out), str(tmp_path / "missing.png")]) == 2
+        assert "missing.png: no such file" in capsys.readouterr().err
 
 
 def test_attention_maps(task, trained, tmp_path, capsys):
@@ -220,8 +242,12 @@ def test_bad_input_is_one_line(task, tmp_path, capsys):
     example = task.example(tmp_path)
     good = Path(example.options.data)
     missing, empty, broken = (good.with_name(f"{name}{good.suffix}") for name in ("missing", "empty", "broken"))
-    empty.touch()
-    broken.write_text(good.read_text() + example.broken)
+    empty.mkdir() if good.is_dir() else empty.touch()
+    shutil.copytree(good, broken) if good.is_dir() else shutil.copy(good, broken)
+    if isinstance(example.broken, str):
+        broken.write_text(good.read_text() + example.broken)
+    else:
+        example.broken(broken)
     for path in (missing, empty, broken):
         options = replace(example.options, data=str(path))
         assert main(command(task, replace(example, options=options), tmp_path / "run", "--steps", "1")) == 2
@@ -245,7 +271,7 @@ def test_an_unknown_model_or_setting(task, tmp_path, capsys):
     for more, says in (
         (["--model", "nothing"], "no model is called"),
         (["--set", "nothing=1"], "nothing"),
-        (["--tokenizer", "x"], "--tokenizer"),
+        (["--on-error", "x"], "--on-error"),
     ):
         assert main(command(task, example, tmp_path / "run", "--steps", "1", *more)) == 2
         error = capsys.readouterr().err
@@ -281,8 +307,8 @@ def test_the_config_comes_back_as_it_was(task, tmp_path, capsys):
         ("task = ", "not TOML"),
         ("steps = 3", "a task by name"),
         ('task = "langage"', "'language'"),
-        ('task = "{name}"\n[options]\nvocab = 3', "'vocab_size'"),
-        ('task = "{name}"\n[options]\nvocab_size = "many"', "vocab_size"),
+        ('task = "{name}"\n[options]\non_eror = "skip"', "'on_error'"),
+        ('task = "{name}"\n[options]\nshares = "many"', "shares"),
         ('task = "{name}"\n[train]\nsteps = "many"', "steps"),
         ('task = "{name}"\n[models]\nname = "x"', "'model'"),
         ('task = "{name}"\nmodel = 3', "its name and its config"),

@@ -33,9 +33,10 @@ from ..errors import BiasNotSupported, DtypeError, NotSupported, PatternNotSuppo
 from ..kernels import Bias, inside_transform
 from ..patterns import Pattern, at_positions, causal, full
 from ._cache import Cache
+from ._call import Call, Observation
 from ._recurrent_state import RecurrentState, StepState
-from ._state import State, positions
-from .helpers import average, by_rows, conjuncts, pattern_rows, rule_name
+from ._state import State
+from .helpers import average, by_rows, conjuncts, rule_name
 
 
 class Paper(NamedTuple):
@@ -69,92 +70,6 @@ class Facts:
         if self.patterns != "any" and "causal" not in self.patterns:
             return "none"
         return "mask-only" if self.rows == "joint" else "strict"
-
-
-@dataclass(slots=True, eq=False)  # not frozen: that costs a microsecond per call
-class Call:
-    """What a hook receives besides q, k and v; everything covers the given keys, a cache's past included."""
-
-    pattern: Pattern
-    bias: Tensor | Bias | None
-    gates_BMHE: Tensor | None  # `attention.gates` numbers per key token and head
-    queries: int  # in q
-    keys: int
-    device: torch.device
-    state: State | None = None  # a RecurrentState or StepState; a Cache is merged into k and v already
-    cache: Cache | None = None  # the one that was merged
-    rows_L: Tensor | None = None  # which queries of the whole call are in q; None: all of them
-    first: int | None = None  # where the first of all queries is on the key axis; None: aligned at the end
-
-    def mask(self) -> Tensor:
-        """The pattern as booleans, mask_BHLM; B and H are 1 where it is the same for all."""
-        return self.pattern.mask(self.queries, self.keys, self.device)
-
-    def scores_bias(self) -> Tensor | float:
-        """The caller's bias as something to add to scores_BHLM."""
-        return 0.0 if self.bias is None else self.evaluate(self.bias)
-
-    def evaluate(self, bias: Tensor | Bias) -> Tensor:
-        """A bias for these queries and keys, broadcasting to BHLM."""
-        if isinstance(bias, Tensor):
-            return bias
-        return bias.tile(self.query_index(), torch.arange(self.keys, device=self.device), *bias.tensors)
-
-    def row_index(self) -> Tensor:
-        """Which queries of the whole call these are, (L,)."""
-        return torch.arange(self.queries, device=self.device) if self.rows_L is None else self.rows_L
-
-    def query_index(self) -> Tensor:
-        """Where the queries are on the key axis, (L,): the last query at the last key. Negative before the first key."""
-        return self.row_index() + (self.keys - self.queries if self.first is None else self.first)
-
-    def key_positions(self) -> Tensor:
-        """Positions of the keys, (1 or B, M), counted from the beginning of each row."""
-        if self.cache is not None:
-            return self.cache.key_positions()
-        first = self.state.position() if self.state is not None and self.state.grows else 0
-        at = positions(first, self.keys, self.device)
-        return at if at.dim() == 2 else at[None]
-
-    def query_positions(self) -> Tensor:
-        """Positions of the queries, (1 or B, L)."""
-        if not self.keys:
-            return self.query_index()[None]
-        return self.key_positions()[:, -1:] + 1 - self.keys + self.query_index()
-
-    def place(self, pattern: Pattern) -> Pattern:
-        """A pattern on positions as one over the given keys: a rolling cache has dropped some, rows may start late."""
-        return pattern if self.cache is None else self.cache.over(pattern, self.queries)
-
-    def place_bias(self, bias: Bias) -> Bias:
-        """The same for a bias on positions."""
-        return bias if self.cache is None else self.cache.bias_over(bias, self.queries)
-
-    def of_rows(self, rows: Tensor) -> Call:
-        """The call for some of the queries only."""
-        pattern, bias = pattern_rows(self.pattern, rows, self.queries, self.keys), self.bias
-        if isinstance(bias, Tensor) and bias.shape[-2] > 1:
-            bias = bias[..., rows, :]
-        return replace(self, pattern=pattern, bias=bias, queries=len(rows), rows_L=rows, first=self.keys - self.queries)
-
-
-class Observation(NamedTuple):
-    """A call that has just run, for observers of its attention weights."""
-
-    attention: Attention
-    q_BLHK: Tensor
-    k_BMHK: Tensor
-    call: Call
-    pattern: Pattern  # over positions, before a cache dropped or aligned anything
-
-    @property
-    def rows_cheap(self) -> bool:
-        """Whether the weights of one query cost less than those of all."""
-        return self.attention._rows_cheap()
-
-    def weights(self, rows: Tensor) -> Tensor:
-        """weights_BHLM of some queries over all keys, the past included."""
-        return self.attention._weights_of(rows, self.q_BLHK, self.k_BMHK, self.call)
 
 
 class Attention(nn.Module):
@@ -212,7 +127,9 @@ class Attention(nn.Module):
         """
         self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE)
         if state is not None and state.grows:
-            raise StateNotSupported(f"each call adds new keys to a {type(state).__name__}; regard.capture shows the weights of its steps")
+            raise StateNotSupported(
+                f"weights(…) cannot be computed with a {type(state).__name__}, to which each call adds keys; regard.capture shows the weights of its steps"
+            )
         L, M = q_BLHK.shape[1], k_BMHK.shape[1]
         call = Call(self._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, copy(state))
         if state is not None:  # by the law, values that are the identity come back as the weights
@@ -264,7 +181,9 @@ class Attention(nn.Module):
             return self.start(batch, full)
         if self.facts.rows == "independent":
             return None
-        raise StateNotSupported(f"{type(self).__name__} cannot take queries one by one: each needs the others; SoftmaxAttention can")
+        raise StateNotSupported(
+            f"{type(self).__name__} cannot process queries one by one: each depends on the others; SoftmaxAttention can"
+        )
 
     @classmethod
     def supports(cls, pattern: Pattern) -> bool:
@@ -374,7 +293,9 @@ class Attention(nn.Module):
                 f"{name}: batch, key size and key length must agree, got {_shapes(inputs)}; q and k share K, k and v share length and heads"
             )
         if H != G and not (G and H % G == 0):
-            raise ShapeError(f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first")
+            raise ShapeError(
+                f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first, and tensors are (batch, length, heads, size)"
+            )
         if self.heads not in (None, H) or self.head_dim not in (None, K):
             size = "" if self.head_dim is None else f" of size {self.head_dim}"
             raise ShapeError(

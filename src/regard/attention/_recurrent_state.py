@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import StateNotSupported
+from ..kernels import accumulation_dtype
 from ..patterns import full
 from ._cache import Cache
 from ._state import State, zero_rows
@@ -27,7 +28,7 @@ class RecurrentState(State):
     def sum(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """The sum called `name`, of `shape` per batch row; zeros on the device of `like` at first."""
         if name not in self.sums:
-            dtype = torch.promote_types(like.dtype, torch.float32)
+            dtype = accumulation_dtype(like)
             self.sums[name] = torch.zeros(self.batch, *shape, dtype=dtype, device=like.device)
         return self.sums[name]
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ShapeError
+from ..kernels import accumulation_dtype
 from ..patterns import Full, Pattern
 from ._base import Attention, Call, Facts, Paper
 from ._cache import Cache
@@ -109,7 +110,7 @@ class LocalMonotonicAttention(_LocalAttention):
 
     def centre(self, q_BLHK: Tensor, step_BL: Tensor, begin_B: Tensor, first_BHL: Tensor, last_BHL: Tensor) -> Tensor:
         # not in the paper: clamped to the allowed keys
-        return torch.minimum(torch.maximum(step_BL[:, None], first_BHL), last_BHL).to(torch.promote_types(q_BLHK.dtype, torch.float32))
+        return torch.minimum(torch.maximum(step_BL[:, None], first_BHL), last_BHL).to(accumulation_dtype(q_BLHK))
 
 
 class _PredictiveAttention(_LocalAttention):

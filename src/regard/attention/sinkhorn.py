@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadConfig
-from ..kernels import attend, attend_tile, attend_tile_backward, first_derivatives_only
+from ..kernels import accumulation_dtype, attend, attend_tile, attend_tile_backward, first_derivatives_only
 from ..patterns import Pattern, causal, full
 from ._base import Attention, Call, Facts, Paper
 from .helpers import float32_or_wider, is_causal, no_autocast, real_lengths, share_heads, softmax_where
@@ -143,7 +143,7 @@ class SortedBlocks(torch.autograd.Function):
     @staticmethod
     @no_autocast
     def forward(ctx: Any, q_BUCHK: Tensor, k_BVCHK: Tensor, v_BVCHV: Tensor, sort_BHUV: Tensor, mask_CS: Tensor | None) -> Tensor:
-        (B, U, C, H, K), V, dtype = q_BUCHK.shape, v_BVCHV.shape[-1], torch.promote_types(q_BUCHK.dtype, torch.float32)
+        (B, U, C, H, K), V, dtype = q_BUCHK.shape, v_BVCHV.shape[-1], accumulation_dtype(q_BUCHK)
         out_BUCHV, lse_HN1C = q_BUCHK.new_empty(B, U, C, H, V), q_BUCHK.new_empty(H, B * U, 1, C, dtype=dtype)
         ctx.added = None if mask_CS is None else torch.zeros_like(mask_CS, dtype=dtype).masked_fill_(~mask_CS, -torch.inf)[None, None]
         for h in range(H):

@@ -34,7 +34,7 @@ from ..models import LanguageModel, device_of
 from .prefill import Prefill, Text, context_start
 from .prompt_lookup import PromptLookup
 from .requests import Chunk, Completion, Decode, Request
-from .sampling import NEVER, choose_tokens, full_precision, penalize_repetition
+from .sampling import NEVER, choose_tokens, full_precision, log_total, penalize_repetition, token_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Engine:
             raise NotSupported("this request was submitted before; make a new one with dataclasses.replace(request)")
         if length > self.context_length and request.options.echo and request.options.logprobs is not None:
             raise NotSupported(
-                f"log-probabilities of a prompt of {length} tokens; this model reads at most {self.context_length} at once: shorten the prompt"
+                f"log-probabilities were asked for a prompt of {length} tokens, and this model reads at most {self.context_length} at once: shorten the prompt"
             )
         if count > limits.max_batch or count * size > limits.max_context_tokens:
             raise NotSupported(
@@ -265,7 +265,7 @@ class Engine:
         targets = list(request.prompt[at + 1 : at + 1 + len(x_LD)])
         if request.options.echo and request.options.logprobs is not None and targets:
             logits_LN = full_precision(self.model.logits(x_LD[: len(targets)]))
-            request.prompt_scores += _token_scores(logits_LN, _log_total(logits_LN), self._tensor(targets), request.options.logprobs)
+            request.prompt_scores += token_scores(logits_LN, log_total(logits_LN), self._tensor(targets), request.options.logprobs)
 
     def _start_completions(self, prefill: Prefill, x_BD: Tensor, chunks: list[Chunk]) -> None:
         """All texts were read: each completion gets its next token and joins the running ones."""
@@ -339,11 +339,11 @@ class Engine:
     def _add_tokens(self, rows: list[Completion], logits_BN: Tensor) -> list[Chunk]:
         """The next token of each completion, by its own options."""
         logits_BN = full_precision(logits_BN)
-        total_B = _log_total(logits_BN)
+        total_B = log_total(logits_BN)
         alternatives = max((row.request.options.logprobs or 0 for row in rows), default=0)
         token_B = self._choose(rows, logits_BN)
         chunks = []
-        for row, token, score in zip(rows, token_B.tolist(), _token_scores(logits_BN, total_B, token_B, alternatives), strict=True):
+        for row, token, score in zip(rows, token_B.tolist(), token_scores(logits_BN, total_B, token_B, alternatives), strict=True):
             if row in self._lookups:
                 self._lookups[row].add(token)
             chunks.append(row.add(token, *score))
@@ -387,23 +387,3 @@ class Engine:
 
 def _uniforms(rows: list[Completion]) -> Tensor:
     return torch.tensor([row.next_uniform() for row in rows], dtype=torch.float64)
-
-
-def _log_total(logits_BN: Tensor) -> Tensor:
-    """log Σ exp of the logits of each row, the normaliser of log-probabilities."""
-    total_B = logits_BN.logsumexp(-1)
-    if not bool(torch.isfinite(total_B).all()):
-        raise NotSupported("the model's logits are not finite; its parameters are damaged, or its training diverged")
-    return total_B
-
-
-def _token_scores(
-    logits_BN: Tensor, total_B: Tensor, token_B: Tensor, alternatives: int
-) -> list[tuple[float, tuple[tuple[int, float], ...]]]:
-    """The log-probability of each row's token, and the most likely tokens with theirs."""
-    log_probs = (logits_BN.gather(-1, token_B[:, None])[:, 0] - total_B).tolist()
-    if not alternatives:
-        return [(log_prob, ()) for log_prob in log_probs]
-    best = logits_BN.topk(min(alternatives, logits_BN.shape[-1]), -1)
-    ids, values = best.indices.tolist(), (best.values - total_B[:, None]).tolist()
-    return [(log_prob, tuple(zip(i, v, strict=True))) for log_prob, i, v in zip(log_probs, ids, values, strict=True)]

@@ -40,7 +40,7 @@ class Sampling:
     top_k: int = 0
     """Sample from the k most likely tokens, and those tied with the k-th; 0 keeps all."""
     top_p: float = 1.0
-    """Sample from the fewest most likely tokens whose probabilities add up to p; 1 keeps all."""
+    """Sample from the smallest set of most likely tokens whose probabilities add up to p; 1 keeps all."""
     min_p: float = 0.0
     """Sample from tokens at least this fraction as likely as the most likely one; 0 keeps all."""
     seed: int | None = 0
@@ -70,7 +70,7 @@ class GenerationOptions(Sampling):
     """How a language model completes prompts. The defaults draw one completion per prompt from the model's own distribution."""
 
     seed: int | None = None
-    """Seed for sampling: the same seed gives the same completions of a prompt, and others of another one; by default a new one per prompt."""
+    """Sampling seed: the same seed and prompt give the same completions; by default a new seed per prompt."""
     max_tokens: int | None = None
     """Maximum number of new tokens per completion; by default 100. Beyond the context length the oldest tokens are dropped."""
     n: int = 1
@@ -171,6 +171,26 @@ def draw(logits_BN: Tensor, uniform_B: Tensor) -> Tensor:
 def choose_tokens(logits_BN: Tensor, options: Sampling, uniforms: Callable[[], Tensor]) -> Tensor:
     """The next token of each row: the most likely one at temperature 0, else a draw with `uniforms()`, a random number per row."""
     return logits_BN.argmax(-1) if options.temperature == 0 else draw(filter_logits(logits_BN, options), uniforms().to(logits_BN.device))
+
+
+def log_total(logits_BN: Tensor) -> Tensor:
+    """log Σ exp of the logits of each row, the normaliser of log-probabilities."""
+    total_B = logits_BN.logsumexp(-1)
+    if not bool(torch.isfinite(total_B).all()):
+        raise NotSupported("the model's logits are not finite; its parameters are damaged, or its training diverged")
+    return total_B
+
+
+def token_scores(
+    logits_BN: Tensor, total_B: Tensor, token_B: Tensor, alternatives: int
+) -> list[tuple[float, tuple[tuple[int, float], ...]]]:
+    """The log-probability of each row's token, and the most likely tokens with theirs."""
+    log_probs = (logits_BN.gather(-1, token_B[:, None])[:, 0] - total_B).tolist()
+    if not alternatives:
+        return [(log_prob, ()) for log_prob in log_probs]
+    best = logits_BN.topk(min(alternatives, logits_BN.shape[-1]), -1)
+    ids, values = best.indices.tolist(), (best.values - total_B[:, None]).tolist()
+    return [(log_prob, tuple(zip(i, v, strict=True))) for log_prob, i, v in zip(log_probs, ids, values, strict=True)]
 
 
 class Uniforms:

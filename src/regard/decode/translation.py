@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ..data import PAD  # fills short rows; masks are made from the lengths, so any id would do
 from ..errors import ShapeError
 from ..models import device_of, eval_mode
 from ._base import DecoderTokens, EncoderDecoder, Hypothesis
 from .beam import Beam, search
 from .sampling import Sampling, sample
-
-PAD = 0  # fills short rows; masks are made from the lengths, so any id would do
 
 
 def batch_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:

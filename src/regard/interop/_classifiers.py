@@ -1,4 +1,4 @@
-"""Fine-tuned encoders in the files of transformers: its classes that classify a text, or each of its tokens."""
+"""Fine-tuned encoders in transformers' files: its classes that classify a text, or each of its tokens."""
 
 from __future__ import annotations
 

@@ -35,8 +35,6 @@ NO_EFFECT = frozenset(
         "sparse_prediction",
         "sparse_pred_ignore_index",
         "classifier_pooling",
-        "classifier_bias",
-        "classifier_activation",
         "chunk_size_lm_head",
         "reorder_and_upcast_attn",
         "use_tpu_fourier_optimizations",
@@ -99,7 +97,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_activation": "gelu", "max_position_embeddings": 8192, "norm_eps": 1e-05, "norm_bias": False, "pad_token_id": 50283,
         "eos_token_id": 50282, "bos_token_id": 50281, "cls_token_id": 50281, "sep_token_id": 50282, "attention_bias": False,
         "attention_dropout": 0.0, "layer_types": None, "rope_parameters": None, "local_attention": 128, "embedding_dropout": 0.0,
-        "mlp_bias": False, "mlp_dropout": 0.0, "decoder_bias": True, "tie_word_embeddings": True,
+        "mlp_bias": False, "mlp_dropout": 0.0, "decoder_bias": True, "classifier_bias": False,
+        "classifier_activation": "gelu", "tie_word_embeddings": True,
     },
     "reformer": {
         "attention_head_size": 64, "attn_layers": ["local", "lsh", "local", "lsh", "local", "lsh"], "axial_pos_embds": True,

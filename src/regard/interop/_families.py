@@ -16,6 +16,7 @@ from ._gpt_neox import GPT_NEOX
 from ._llama import LLAMA, PHI3
 from ._longformer import LONGFORMER
 from ._marian import MARIAN
+from ._modernbert import MODERNBERT
 from ._nystromformer import NYSTROMFORMER
 from ._opt import OPT
 from ._reformer import REFORMER
@@ -71,5 +72,5 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = (
-    BERT, ROBERTA, DISTILBERT, ELECTRA, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
+    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
 )  # fmt: skip

@@ -59,6 +59,16 @@ def layer(name: str, *hf_names: str, transposed: bool = False) -> list[Entry]:
     ]
 
 
+def block_layers(depth: int, hf: str, names: Mapping[str, str | tuple[str, ...]], *, bias: bool = True) -> list[Entry]:
+    """The layers of equal blocks: `blocks.0`, `blocks.1` … are `hf.0`, `hf.1` … of transformers; `names` are those inside a block."""
+    entries = []
+    for i in range(depth):
+        for ours, theirs in names.items():
+            both = layer(f"blocks.{i}.{ours}", *(f"{hf}.{i}.{name}" for name in ((theirs,) if isinstance(theirs, str) else theirs)))
+            entries += both if bias else both[:1]
+    return entries
+
+
 def from_hf(hf: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:
     """transformers' tensors under our names."""
     return {entry.name: entry.from_hf(hf) for entry in table}

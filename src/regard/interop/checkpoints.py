@@ -1,6 +1,6 @@
 """Published checkpoints in and out: a directory with config.json and safetensors becomes a model here, and back.
 
-    run = load_run("path/to/bert")                            a run in memory; regard.load_run takes runs of ours, too
+    run = load_run("path/to/bert")                            a run in memory; regard.load_run takes runs, too
     import_checkpoint("path/to/bert", "runs/bert")            a run on disk, to train, inspect and serve
     export_run(run, "out")                                    a directory that transformers' from_pretrained reads
 
@@ -27,6 +27,7 @@ from torch import Tensor
 from ..data import HFTokenizer, Tokenizers
 from ..data.hf_tokenizer import Frame
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
+from ..files import make_readable
 from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
 from ..models._encoder import Encoder
 from ..models._model import Spec
@@ -109,12 +110,12 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     if not families:
         known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
         raise NotSupported(
-            f"transformers has no model that a {body.facts.name} of ours with these settings could be written as; those that can be: {known}"
+            f"transformers has no counterpart of this {body.facts.name} with its settings; models that can be exported: {known}"
         )
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
             raise NotSupported(
-                f"{path} attends by {spec}; files of transformers hold no patterns: export model.with_attention(pattern=full)"
+                f"{path} attends by {spec}; transformers checkpoints cannot hold patterns: export model.with_attention(pattern=full)"
             )
     config, tensors = families[0].export(body)
     generation = dict(generation or {})
@@ -126,7 +127,7 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     if isinstance(model, Classifier):
         config, tensors = export_classifier(model, labels, config, tensors)
     if (out / "config.json").exists():
-        raise RunExists(f"{out} holds a model already; choose another place")
+        raise RunExists(f"{out} already holds a model; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     _save(tensors, out / WEIGHTS)
     if generation and isinstance(model, LanguageModel | Translator):
@@ -179,7 +180,7 @@ def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], f
     covered = {entry.name for entry in family.table(described)}
     missing += [name for name in lacking if name not in covered]
     if missing or unknown or ours or sizes or other:
-        raise Misfit(f"{folder} is no {empty.facts.name} as its config.json describes it", missing, unknown + ours, sizes + other)
+        raise Misfit(f"{folder} is not the {empty.facts.name} that its config.json describes", missing, unknown + ours, sizes + other)
 
 
 class _Tensors(Mapping[str, Tensor]):
@@ -193,7 +194,7 @@ class _Tensors(Mapping[str, Tensor]):
             except FileNotFoundError as wrong:
                 raise MissingFile(f"{path}: no such file, and {INDEX} names it") from wrong
             except (OSError, SafetensorError) as wrong:
-                raise BadFile(f"{path}: not a file of safetensors: {wrong}") from wrong
+                raise BadFile(f"{path}: not a safetensors file: {wrong}") from wrong
             names = list(file.keys())
             lost = [name for name in expected or () if name not in names]
             if lost:
@@ -205,7 +206,7 @@ class _Tensors(Mapping[str, Tensor]):
         try:
             found = {kind: self[f"{label_head.head.output}.{kind}"] for kind in ("weight", "bias")}
         except KeyError as wrong:
-            raise Misfit(f"{folder} is no {label_head.head.architecture}", [str(wrong.args[0])]) from wrong
+            raise Misfit(f"{folder} is not a {label_head.head.architecture}", [str(wrong.args[0])]) from wrong
         if len(found["weight"]) != len(label_head.labels):
             raise Misfit(f"{folder} has {len(label_head.labels)} labels and scores for {len(found['weight'])}")
         for kind in ("weight", "bias"):
@@ -257,7 +258,7 @@ def _described(folder: Path) -> dict[str, Any]:
         _refuse_pickles([folder])
     if not folder.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
         raise MissingFile(
-            f"{folder}: no such directory, so not a run; if it is a model of the Hugging Face hub, download it first: hf download {folder} --local-dir {folder.name}"
+            f"{folder}: no such directory, so it is not a run; if it is a model of the Hugging Face Hub, download it first: hf download {folder} --local-dir {folder.name}"
         )
     try:
         return read_json(folder)
@@ -293,10 +294,10 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     try:
         placed = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
-        raise BadFile(f"{index}: not an index of safetensors: {wrong}") from wrong
+        raise BadFile(f"{index}: not a safetensors index: {wrong}") from wrong
     for name, file in placed.items():
         if Path(file).name != file or not file.endswith(".safetensors"):
-            raise BadFile(f"{index}: {name} is listed in {file!r}; expected a file of safetensors beside the index")
+            raise BadFile(f"{index}: {name} is listed in {file!r}; expected a safetensors file beside the index")
     return {folder / file: [name for name, other in placed.items() if other == file] for file in dict.fromkeys(placed.values())}
 
 
@@ -312,6 +313,7 @@ def _refuse_pickles(paths: Any) -> None:
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: x.detach().contiguous().clone() for name, x in tensors.items()}, path, metadata={"format": "pt"})
+        copies = {name: x.detach().contiguous().clone() for name, x in tensors.items()}
+        make_readable(path, lambda path: save_file(copies, path, metadata={"format": "pt"}))
     except (OSError, SafetensorError) as wrong:
         raise CannotSave(f"{path}: {wrong}") from wrong

@@ -36,7 +36,7 @@ class Spec(NamedTuple):
                     return cls(find_mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass
-        raise BadConfig(f"{text!r} names no mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
+        raise BadConfig(f"{text!r} does not name a mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
 
     def build(self, *, heads: int, head_dim: int, length: int) -> Attention:
         """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""

@@ -15,6 +15,7 @@ from ._capture import Indices, Layers, capture
 from .curves import save_curves
 from .inputs import keep_inputs
 from .layouts import Graph, Grid, Sequence, Tree
-from .maps import Map, Maps
+from .map import Map
+from .maps import Maps
 from .scales import Scale, ScaleName
 from .token_labels import word_numbers

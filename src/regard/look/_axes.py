@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from ..errors import ShapeError
-from .maps import Map
+from .map import Map
 from .scales import Scale
 from .terminal import readable, title
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
 
@@ -24,16 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention, Observation, State
-from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported, UnknownName
+from ..errors import CaptureNotSupported, DtypeError, NotSupported, ShapeError, StateNotSupported
 from ..layers import Mixer
 from ..layers.reversible import RngSnapshot
 from ..patterns import Pattern
+from ._select import Indices, Layers, as_tuple, layer_filter, select
 from .inputs import Inputs, defer_above
-from .maps import Map, Maps
+from .map import Map
+from .maps import Maps
 from .token_labels import Labels, lines
-
-Indices = int | Iterable[int] | slice | None
-Layers = str | int | Callable[[str], bool] | Iterable[str | int] | None
 
 CHUNK = 64 * 2**20  # bytes of working memory, besides q, k and the maps
 LIMIT = 2 * 2**30  # bytes of all maps together
@@ -66,7 +64,7 @@ def capture(
     repeat the draws of the call, and their generators continue unchanged. Inside the `with`, compiled models run eagerly, because compiled
     code would bypass the hooks. Recomputation by gradient checkpointing is not recorded twice.
 
-    A model without mechanisms of ours, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
+    A model without our mechanisms, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
     seen that way are refused by name; layers without softmax (linear attention, say) are left out unless `layers` chooses them.
     """
     if dtype not in (torch.float32, torch.float16, torch.float64):
@@ -77,7 +75,7 @@ def capture(
     modules = {} if known else attention_modules(model)
     if not known and not modules:
         raise CaptureNotSupported(f"{type(model).__name__} holds no attention layer and no Mixer, so there are no weights to capture")
-    settings = (_layer_filter(layers, list(known or modules)), heads, rows, tokens, dtype, chunk, limit)
+    settings = (layer_filter(layers, list(known or modules)), heads, rows, tokens, dtype, chunk, limit)
     recorder = _Recorder(known, *settings) if known else ModuleRecorder(modules, layers is not None, *settings)
     if known:
         inside = {id(child): part for part in model.modules() for child in part.children()}
@@ -116,7 +114,7 @@ class _Recorder:
     ):
         self.known, self.wanted, self.tokens = known, wanted, tokens
         self.parents: dict[str, nn.Module] = {}  # of the mechanisms
-        self.heads, self.rows = _as_tuple(heads), _as_tuple(rows)
+        self.heads, self.rows = as_tuple(heads), as_tuple(rows)
         self.dtype, self.chunk, self.limit = dtype, chunk, limit
         self.maps = Maps(idle=known)
         self.longest = 0
@@ -189,8 +187,8 @@ class _Recorder:
         L = call.queries
         before = 0 if cache is None else cache.length - L
         columns = tuple(range(call.keys)) if cache is None else tuple(cache.columns().tolist())
-        heads = _select(self.heads, observed.q_BLHK.shape[2], "heads", name)
-        rows = _select(self.rows, L, "rows", name)
+        heads = select(self.heads, observed.q_BLHK.shape[2], "heads", name)
+        rows = select(self.rows, L, "rows", name)
         inputs, deferred = self._inputs(name, observed, rows, rng), False
         if inputs is not None and self.defer_above is not None and observed.rows_cheap:
             deferred = len(observed.q_BLHK) * len(heads) * len(rows) * call.keys > self.defer_above
@@ -245,7 +243,7 @@ class _Recorder:
         """The matrix that a layer applies to any input of this length."""
         B, L = x_BLD.shape[:2]
         whole_BHLM = mixer.weights(L, pattern)
-        heads, rows = _select(self.heads, whole_BHLM.shape[1], "heads", name), _select(self.rows, L, "rows", name)
+        heads, rows = select(self.heads, whole_BHLM.shape[1], "heads", name), select(self.rows, L, "rows", name)
         self._check_limit(name, (B, len(heads), len(rows), L))
         weights_BHLM = whole_BHLM[:, list(heads)][:, :, list(rows)].to("cpu", self.dtype).expand(B, -1, -1, -1).contiguous()
         return self._new_map(
@@ -370,47 +368,3 @@ def _normalised(weights_BHLM: Tensor, computed: torch.dtype) -> bool:
     slack = 64 * max(torch.finfo(computed).eps, torch.finfo(weights_BHLM.dtype).eps, 1e-7)
     sums, (low, high) = weights_BHLM.sum(-1, dtype=torch.float32), weights_BHLM.aminmax(dim=-1)  # nothing here is as large as the weights
     return bool((((sums - 1).abs() < slack) | ((low == 0) & (high == 0))).all())
-
-
-def _as_tuple(requested: Indices) -> int | slice | tuple[int, ...] | None:
-    return requested if requested is None or isinstance(requested, int | slice) else tuple(int(n) for n in requested)
-
-
-def _select(requested: int | slice | tuple[int, ...] | None, size: int, what: str, name: str) -> tuple[int, ...]:
-    if requested is None or isinstance(requested, slice):
-        chosen = list(range(size)[slice(None) if requested is None else requested])
-    else:
-        numbers = (requested,) if isinstance(requested, int) else requested
-        wrong = [n for n in numbers if not -size <= n < size]
-        if wrong:
-            raise ShapeError(
-                f"{name} has {size} {what}, 0 … {size - 1}; there is no {', '.join(map(str, wrong))}. Narrow layers= if only some layers have it"
-            )
-        chosen = [n % size for n in numbers]
-    if not chosen and requested is not None:
-        raise ShapeError(f"{name} has {size} {what}, and {what}={requested} chooses none of them")
-    return tuple(sorted(set(chosen)))
-
-
-def _layer_filter(layers: Layers, known: list[str]) -> Callable[[str, int], bool]:
-    """A predicate on (path, index in order of first call)."""
-    if layers is None:
-        return lambda name, number: True
-    if callable(layers):
-        named = {name for name in known if layers(name)}
-        if not named:
-            raise UnknownName("layer", getattr(layers, "__name__", "predicate"), known)
-        return lambda name, number: name in named
-    names: set[str] = set()
-    numbers: set[int] = set()
-    for requested in [layers] if isinstance(layers, str | int) else layers:
-        if isinstance(requested, int):
-            if not -len(known) <= requested < len(known):
-                raise UnknownName("layer", str(requested), (f"{n}: {name}" for n, name in enumerate(known)))
-            numbers.add(requested % len(known))
-            continue
-        found = {name for name in known if name == requested or name.startswith(requested + ".") or fnmatchcase(name, requested)}
-        if not found:
-            raise UnknownName("layer", requested, known)
-        names |= found
-    return lambda name, number: name in names or number in numbers

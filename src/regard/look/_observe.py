@@ -20,9 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import CaptureNotSupported
-from ._capture import COPIES, _in_backward, _normalised, _path, _Recorder, _select
+from ._capture import COPIES, _in_backward, _normalised, _path, _Recorder
+from ._select import select
 from ._sources import Formed, Fused, of_function, of_module
-from .maps import Map
+from .map import Map
 
 NAMED = re.compile(r"attention|attn|mha|mla", re.IGNORECASE)
 PARTS = re.compile(r"(Projection|Output|Norm|Embeddings?)$")  # named after the attention that they serve
@@ -116,7 +117,7 @@ class ModuleRecorder(_Recorder):
         columns = range(M)
         if grows:  # a cache of fixed size has empty slots at the end; one of a sliding window has lost keys at the start
             columns = range(max(before + L - M, 0), before + L)
-        heads, rows = _select(self.heads, H, "heads", name), _select(self.rows, L, "rows", name)
+        heads, rows = select(self.heads, H, "heads", name), select(self.rows, L, "rows", name)
         self._check_limit(name, (B, len(heads), len(rows), len(columns)))
         with torch.autocast(source.device.type, enabled=False):
             chosen = source.choose(heads, len(columns))

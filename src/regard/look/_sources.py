@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CaptureNotSupported
+from ..kernels import accumulation_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class Fused:
             mask = mask if mask is None or mask.shape[1] == 1 else mask[:, list(heads)]
         if mask is not None and mask.shape[3] == M:
             mask = mask[..., :keys]
-        dtype = torch.promote_types(self.dtype, torch.float32)  # as precise as softmax is in fused kernels
+        dtype = accumulation_dtype(self.dtype)  # as precise as softmax is in fused kernels
         return replace(self, q_BHLK=q_BHLK, k_BGMK=k_BGMK.to(dtype), mask_BHLM=mask)
 
     def rows(self, rows: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..attention import Attention
-from ..errors import NotSupported, RegardError, ShapeError
+from ..errors import NotSupported, PatternNotSupported, RegardError, ShapeError
 from ..patterns import causal, full
 from ._capture import capture
 from .maps import Maps
@@ -27,7 +27,7 @@ def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps
         half = torch.randn(1, (length + 1) // 2, 1, width)
         x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
         gates = {"gates_BMHE": torch.randn(1, length, 1, attention.gates)} if attention.gates else {}
-        reasons = []
+        reasons: list[Exception] = []
         for pattern in (causal, full):
             try:
                 with torch.no_grad(), capture(attention) as maps:
@@ -35,5 +35,6 @@ def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps
                 names = [f"{n % len(half[0]) + 1}" for n in range(length)]
                 return maps.label(names, names)
             except (RegardError, NotImplementedError) as error:
-                reasons.append(str(error))
-    raise NotSupported(f"{mechanism.__name__} has no example to draw: {reasons[-1]}")
+                reasons.append(error)
+    why = next((error for error in reasons if not isinstance(error, PatternNotSupported)), reasons[-1])
+    raise NotSupported(f"{mechanism.__name__} has no example to draw: {why}")

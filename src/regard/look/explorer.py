@@ -28,8 +28,10 @@ import torch
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
+from .images import data_url
 from .layouts import Graph, to_json
-from .maps import MEAN, Map, Maps
+from .map import MEAN, Map
+from .maps import Maps
 from .tiles import TILE, TileReader
 
 FORMAT, VERSION = "regard.explorer", 1
@@ -42,6 +44,8 @@ class Recording:
 
     def __init__(self, maps: Maps, *, id: str = "0", title: str = "", text: str = "", batch: int = 0, **facts: Any):
         views = [maps.view(layer) for layer in maps.layers]
+        if maps.image is not None:
+            facts["image"] = data_url(maps.image)
         self.id, self.title, self.text, self.facts, self.batch = id, title, text, facts, batch
         for m in views:
             if not 0 <= batch < len(m.weights_BHLM):
@@ -102,7 +106,7 @@ class Recording:
         return 0 if m.inputs is None else m.inputs.observed.q_BLHK.shape[-1]
 
     def _score_scale(self, reader: TileReader) -> float | None:
-        """The factor of q·k in the scores, 1/√K as a rule; None if the weights of the last row are no softmax of q·k plus a bias."""
+        """The factor of q·k in the scores, 1/√K as a rule; None if the weights of the last row are not a softmax of q·k plus a bias."""
         if reader.map.inputs is None or not reader.rows:
             return None
         last, n = reader.rows - 1, reader.columns

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from ..errors import BadFile, CaptureNotSupported, MissingFile, RegardError
 from .layouts import from_json, to_json
-from .maps import Map, Maps
+from .map import Map
+from .maps import Maps
 
 VERSION = 1
 _BROKEN = (OSError, ValueError, TypeError, AttributeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, struct.error)

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ._axes import DPI, SEQUENTIAL, SMALLEST, add_colorbar, drawable, new_figure, paint, set_heading, set_ticks
-from .maps import MEAN, Map
+from .map import MEAN, Map
 from .scales import ScaleName, shaded
 from .summary import Stack, distances, entropies, stacks
 from .terminal import batch_row, head_matrix

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import CaptureNotSupported, UnknownName
 from ._axes import DPI, SEQUENTIAL, add_colorbar, centre_heading, colours, drawable, is_thin, new_figure, paint, set_ticks, set_title
 from .layouts import Graph, Grid, Tree
-from .maps import MEAN, Map
+from .map import MEAN, Map
 from .overview import draw_overview
 from .scales import Scale, ScaleName, shaded
 from .terminal import CAPTION, head_matrix, readable
@@ -32,20 +32,24 @@ MAX_CELLS = 512  # per axis: more cannot be seen
 
 
 def figure_of(maps: list[Map], batch: int = 0, query: int | None = None, image: Any = None, scale: ScaleName = "row") -> Figure:
-    """The picture that fits: one matrix, grid or graph; else an overview, layers × heads."""
+    """The picture that fits: one matrix, grid or graph; over an image if there is one; else an overview, layers × heads."""
+    from .overlays import draw_maps  # which draws with this package's axes
+
+    if image is not None and maps and all(isinstance(m.layout, Grid) for m in maps):
+        return draw_maps(image, maps, batch, query)
     if len(maps) == 1 and (len(maps[0].heads) == 1 or query is not None or isinstance(maps[0].layout, Graph)):
-        return draw(maps[0].head(), batch, query, image, scale)
+        return draw(maps[0].head(), batch, query, scale)
     if not maps:
         raise CaptureNotSupported("nothing was captured; run the model inside `with capture(model) as maps:`")
     return draw_overview(maps, batch, scale)
 
 
-def draw(m: Map, batch: int = 0, query: int | None = None, image: Any = None, scale: ScaleName = "row") -> Figure:
+def draw(m: Map, batch: int = 0, query: int | None = None, scale: ScaleName = "row") -> Figure:
     """One map: by its layout, or as a matrix; several heads as an overview."""
     if isinstance(m.layout, Graph):
         return draw_graph(m.head(), batch, scale)
     if isinstance(m.layout, Grid) and (query is not None or len(m.rows) == 1):
-        return draw_grid(m.head(), batch, m.rows[0] if query is None else query, image, scale)
+        return draw_grid(m.head(), batch, m.rows[0] if query is None else query, scale)
     if query is not None:
         at = _row(m, query)
         names, _ = m.labels(batch)
@@ -80,8 +84,8 @@ def draw_matrix(m: Map, batch: int = 0, scale: ScaleName = "row") -> Figure:
     return figure
 
 
-def draw_grid(m: Map, batch: int = 0, query: int = 0, image: Any = None, scale: ScaleName = "row") -> Figure:
-    """What one query attends to on a grid of keys, on top of the image if there is one."""
+def draw_grid(m: Map, batch: int = 0, query: int = 0, scale: ScaleName = "row") -> Figure:
+    """What one query attends to on a grid of keys."""
     assert isinstance(m.layout, Grid)
     row, layout = head_matrix(m, batch)[_row(m, query)], m.layout
     every = torch.zeros(m.keys)
@@ -93,15 +97,7 @@ def draw_grid(m: Map, batch: int = 0, query: int = 0, image: Any = None, scale: 
     names, _ = m.labels(batch)
     figure = new_figure(5.4, min(max(4.4 * layout.rows / layout.columns, 1.6), 10.0) + 0.9)
     axis = figure.subplots()
-    cmap = SEQUENTIAL if image is None else "Reds"
-    if image is not None:
-        extent, colour = (-0.5, layout.columns - 0.5, layout.rows - 0.5, -0.5), colours(m.signed, cmap)
-        axis.imshow(np.asarray(image), cmap="gray", extent=extent, interpolation="nearest")
-        # opacity follows the shade, so that the image shows where there is no weight
-        opacity = shades.abs().mul(0.85).numpy()
-        axis.imshow(shades.numpy(), extent=extent, alpha=opacity, interpolation="nearest", cmap=colour.cmap, clim=colour.get_clim())
-    else:
-        paint(axis, shades, m, m.signed)
+    paint(axis, shades, m, m.signed)
     position = query - layout.prefix_tokens if m.queries == m.keys else -1
     if 0 <= position < layout.rows * layout.columns:  # the query is itself on the grid
         _ring(axis, position % layout.columns, position // layout.columns, 9, "tab:orange", 2)
@@ -111,7 +107,7 @@ def draw_grid(m: Map, batch: int = 0, query: int = 0, image: Any = None, scale: 
     if layout.prefix_tokens:
         outside = float(row.sum() - grid.sum())
         axis.set_xlabel(f"{outside:.3g} of the weight is on the {layout.prefix_tokens} prefix token(s)", fontsize=8)
-    add_colorbar(figure, axis, fitted, m.signed, cmap, shrink=0.85)
+    add_colorbar(figure, axis, fitted, m.signed, SEQUENTIAL, shrink=0.85)
     return figure
 
 

@@ -6,7 +6,8 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 
-from .maps import MEAN, Map, Maps
+from .map import MEAN, Map
+from .maps import Maps
 from .terminal import to_text as map_to_text
 
 

@@ -9,7 +9,7 @@ import unicodedata
 from torch import Tensor
 
 from ..errors import ShapeError
-from .maps import MEAN, Map
+from .map import MEAN, Map
 from .scales import ScaleName, pool, shaded
 
 SHADES = " ░▒▓█"

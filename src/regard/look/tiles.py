@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..errors import BadPattern, UnknownName
 from ..patterns import Pattern, parse
-from .maps import Map
+from .map import Map
 
 TILE = 256  # cells per side
 CHUNK = 2**21  # weights that are computed at once, all heads together

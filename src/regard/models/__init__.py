@@ -24,6 +24,7 @@ from .gpt_neox import GPTNeoX, GPTNeoXConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
+from .modernbert import ModernBert, ModernBertConfig
 from .nystromformer import Nystromformer, NystromformerConfig
 from .opt import OPT, OPTConfig
 from .reformer import Reformer, ReformerConfig

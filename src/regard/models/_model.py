@@ -13,11 +13,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_ori
 
 import msgspec
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention, StepState, mechanisms
 from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError, UnknownName
-from ..kernels import fast_linear
+from ..kernels import fast_linear, smoothed_cross_entropy
 from ..layers import Block, MultiHead
 from ..layers.spec import Spec, split_names
 from ..patterns import Pattern, causal, lengths
@@ -133,8 +134,22 @@ class Model(nn.Module):
         """weight_ND and bias_N of the output projection, so that a loss can be computed without storing all logits."""
         return self.output.weight, self.output.bias
 
+    @property
+    def logit_softcap(self) -> float | None:
+        """Logits are bounded to ± this number; None: they are the output projection."""
+        return None
+
     def logits(self, x: Tensor) -> Tensor:
-        return fast_linear(x, *self.head())
+        return cap_logits(fast_linear(x, *self.head()), self.logit_softcap)
+
+    def cross_entropy(self, x_TD: Tensor, target_T: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The summed loss of all tokens, from their features, and how many have the largest logit. Without a soft cap the logits of all
+        tokens never exist at once."""
+        if self.logit_softcap is None:
+            return smoothed_cross_entropy(x_TD, *self.head(), target_T, smoothing)
+        logits_TN = self.logits(x_TD).float()
+        total = F.cross_entropy(logits_TN, target_T, reduction="sum", label_smoothing=smoothing)
+        return total, (logits_TN.argmax(-1) == target_T).sum()
 
     def _check_ids(self, ids_BL: Tensor, beside_BL: Tensor | None) -> None:
         """Token ids are integers of shape (batch, length), and what comes with them has the same shape."""
@@ -182,6 +197,11 @@ class Model(nn.Module):
             _swap(model, parts[n], spec)
         model.config = replace(self.config, attention_overrides=tuple(attention_overrides.items()))
         return model
+
+
+def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits bounded to ± cap, smoothly."""
+    return logits if cap is None else cap * (logits / cap).tanh()
 
 
 def device_of(model: Any) -> torch.device:
@@ -260,7 +280,9 @@ def _swap(model: Model, path: str, spec: Spec) -> None:
     why = _obstacle(spec.kind, heads, spec.pattern, causal_parts)
     if why is not None:
         can = [kind.facts.name for kind in mechanisms().values() if _obstacle(kind, heads, spec.pattern, causal_parts) is None]
-        raise NotSupported(f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; those that can: {', '.join(can)}")
+        raise NotSupported(
+            f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; mechanisms that fit: {', '.join(can)}"
+        )
     like, attention = heads.out.weight, spec.build(heads=heads.heads, head_dim=heads.sizes[0] // heads.heads, length=model.max_length)
     heads.attention, heads.within = attention.to(like.device, like.dtype).train(heads.training), spec.pattern
     gates = heads.kv_heads * attention.gates

@@ -87,7 +87,7 @@ class Pattern:
     __ror__ = __rand__
 
     def __invert__(self) -> Pattern:
-        return self.inner if isinstance(self, Not) else Not(self)
+        return self.rule if isinstance(self, Not) else Not(self)
 
     # -- showing ------------------------------------------------------------------------------------------------
 
@@ -259,36 +259,42 @@ class Either(_Pair):
         return f"{self.left} | ({self.right})" if isinstance(self.right, Either) else f"{self.left} | {self.right}"
 
 
-@dataclass(frozen=True, repr=False)
-class Not(Pattern):
-    """Allowed where the inner rule is not."""
+class Derived(Pattern):
+    """Made of another rule: for as many batch rows and heads, and static if that is."""
 
-    inner: Pattern
-
-    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return ~self.inner.allows(b, h, i, j)
-
-    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        some, every = self.inner.bounds(b, h, i, j)
-        return Bounds(~every, ~some)
-
-    def fit(self, queries: int, keys: int) -> Pattern:
-        return Not(self.inner.fit(queries, keys))
+    rule: Pattern
 
     @property
     def batch(self) -> int:
-        return self.inner.batch
+        return self.rule.batch
 
     @property
     def heads(self) -> int:
-        return self.inner.heads
+        return self.rule.heads
 
     @property
     def _static(self) -> bool:
-        return self.inner._static
+        return self.rule._static
+
+
+@dataclass(frozen=True, repr=False)
+class Not(Derived):
+    """Allowed where the other rule is not."""
+
+    rule: Pattern
+
+    def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return ~self.rule.allows(b, h, i, j)
+
+    def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
+        some, every = self.rule.bounds(b, h, i, j)
+        return Bounds(~every, ~some)
+
+    def fit(self, queries: int, keys: int) -> Pattern:
+        return Not(self.rule.fit(queries, keys))
 
     def __repr__(self) -> str:
-        return f"~({self.inner})" if isinstance(self.inner, _Pair) else f"~{self.inner}"
+        return f"~({self.rule})" if isinstance(self.rule, _Pair) else f"~{self.rule}"
 
 
 @dataclass(frozen=True, repr=False)

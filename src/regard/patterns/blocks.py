@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DtypeError, ShapeError
-from ._base import Bounds, Pattern, Span, at_least, broadcast, floor, full, rectangles
+from ._base import Bounds, Derived, Pattern, Span, at_least, broadcast, floor, full, rectangles
 from .distance import stride, window
 from .global_tokens import tokens
 
@@ -277,7 +277,7 @@ class listed_blocks(Pattern):
 
 
 @dataclass(frozen=True, repr=False)
-class longer_than(Pattern):
+class longer_than(Derived):
     """`rule` for sequences of more than `length` keys; shorter ones attend to everything."""
 
     length: int
@@ -285,10 +285,6 @@ class longer_than(Pattern):
 
     def fit(self, queries: int, keys: int) -> Pattern:
         return full if keys <= self.length else self.rule.fit(queries, keys)
-
-    @property
-    def heads(self) -> int:
-        return self.rule.heads
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DtypeError
-from ._base import Bounds, Pattern, Span, at_least, check_pattern, floor
+from ._base import Bounds, Derived, Pattern, Span, at_least, check_pattern, floor
 
 
 class _Chosen(Pattern):
@@ -109,7 +109,7 @@ class tokens(_Tokens):
 
 
 @dataclass(frozen=True, repr=False)
-class behind(Pattern):
+class behind(Derived):
     """The rule for a sequence that comes after `front` other positions; to and from those nothing is allowed."""
 
     rule: Pattern
@@ -118,18 +118,6 @@ class behind(Pattern):
     def __post_init__(self) -> None:
         at_least(0, front=self.front)
         check_pattern(self.rule)
-
-    @property
-    def batch(self) -> int:
-        return self.rule.batch
-
-    @property
-    def heads(self) -> int:
-        return self.rule.heads
-
-    @property
-    def _static(self) -> bool:
-        return self.rule._static
 
     def fit(self, queries: int, keys: int) -> Pattern:
         keys = max(keys - self.front, 0)

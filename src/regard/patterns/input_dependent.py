@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DtypeError, ShapeError
-from ._base import Bounds, Pattern, Span, broadcast, check_pattern, join, rectangles
+from ._base import Bounds, Derived, Pattern, Span, broadcast, check_pattern, join, rectangles
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -63,7 +63,7 @@ class since(_Data):
 
 
 @dataclass(frozen=True, repr=False)
-class from_row_start(Pattern):
+class from_row_start(Derived):
     """Batch row b starts at position `first[b]`: keys before it are excluded, and the rule counts from there."""
 
     rule: Pattern
@@ -72,14 +72,6 @@ class from_row_start(Pattern):
     @property
     def batch(self) -> int:
         return join((self.rule.batch, len(self.first)), "batch rows", self)
-
-    @property
-    def heads(self) -> int:
-        return self.rule.heads
-
-    @property
-    def _static(self) -> bool:
-        return self.rule._static
 
     def fit(self, queries: int, keys: int) -> Pattern:
         return from_row_start(self.rule.fit(queries, keys), self.first)
@@ -238,7 +230,7 @@ class edges(_Data):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class at_positions(_Data):
+class at_positions(_Data, Derived):
     """A rule by position, for queries and keys at the positions `queries` and `keys` (both increasing), not 0, 1, 2 …"""
 
     rule: Pattern
@@ -247,14 +239,6 @@ class at_positions(_Data):
 
     def __post_init__(self) -> None:
         check_pattern(self.rule)
-
-    @property
-    def batch(self) -> int:
-        return self.rule.batch
-
-    @property
-    def heads(self) -> int:
-        return self.rule.heads
 
     @property
     def _shift(self) -> int:

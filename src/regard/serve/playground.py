@@ -14,7 +14,6 @@ from ..attention import MECHANISMS
 from ..data import Tokenizer
 from ..decode import PromptEncoder
 from ..errors import NotSupported, RegardError, UnknownName
-from ..kernels import smoothed_cross_entropy
 from ..look import Maps, capture, keep_inputs
 from ..look.explorer import Recording
 from ..look.interventions import Ablation, ablate
@@ -160,7 +159,7 @@ class Playground:
         assert self.tokenizer is not None
         ids = PromptEncoder(self.tokenizer, model.config.vocab_size).encode(text)[0]
         if not 1 <= len(ids) <= model.max_length:
-            raise NotSupported(f"a text of {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
+            raise NotSupported(f"the text has {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
         return ids
 
     def _scores(self, model: Model, text: str) -> dict[str, Any]:
@@ -168,7 +167,7 @@ class Playground:
         assert self.tokenizer is not None and isinstance(model, LanguageModel)
         ids = torch.tensor(self._encode(model, text))
         x_LD = model.features(ids[None])[0]
-        total = float(smoothed_cross_entropy(x_LD[:-1], *model.head(), ids[1:], 0.0)[0]) if len(ids) > 1 else 0.0
+        total = float(model.cross_entropy(x_LD[:-1], ids[1:])[0]) if len(ids) > 1 else 0.0
         best = model.logits(x_LD[-1:])[0].float().softmax(-1).topk(min(NEXT_TOKENS, len(self.tokenizer)))
         chosen = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return {

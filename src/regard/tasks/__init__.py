@@ -31,6 +31,7 @@ from ._base import (
     task_for,
     task_of,
 )
+from ._bleu import Score, score
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
@@ -38,14 +39,12 @@ from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .translation import (
-    Score,
     Translation,
     TranslationObjective,
     TranslationOptions,
     alignment,
     layer_maps,
     likelihood,
-    score,
     translations,
 )
 

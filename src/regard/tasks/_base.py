@@ -11,7 +11,8 @@
         def predict(self, run, inputs, options): ...      a Prediction per input
 
 `tasks.train` trains any of them, and every command picks a new one up from its import line in `tasks/__init__.py`. What is not on text says
-itself how to load its processor and how to show attention.
+itself how to load its processor and how to show attention, and whether an input is a text or the name of a file (`inputs`). An answer may
+come with files of its own: a drawing, an image.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from __future__ import annotations
 import hashlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
 from .. import runs
 from ..data import Tokenizer, Tokenizers
@@ -32,6 +33,7 @@ from ..look import Indices, Layers, Maps
 from ..models import MODELS, Classifier, Model, build, config_of, find_model
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ..train import Objective, TrainOptions
+from ..train.config import WARMUP
 from ._options import DataOptions, Files, show_files
 from ._processor import TextProcessor, text_maps
 
@@ -55,6 +57,7 @@ class Dataset(Generic[Part]):
     test: Part
     digest: str
     skipped: str = ""  # malformed lines, in words
+    unit: str = "examples"  # that the length of a part counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +78,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to one input, as text (with several answers, a line each) and as plain values."""
+    """The answer to one input, as text (with several answers, a line each) and as plain values; `files` by suffix, as in ".png"."""
 
     text: str
     values: Mapping[str, Any]
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,7 @@ class Example:
     options: Any
     settings: Mapping[str, Any]
     input: str
-    broken: str = ""  # a malformed line for a file like that of `options.data`
+    broken: str | Callable[[Path], None] = ""  # a malformed line for the file of `options.data`, or what adds a malformed item to a copy
 
 
 class Task(ABC, Generic[OptionsT]):
@@ -100,8 +104,11 @@ class Task(ABC, Generic[OptionsT]):
     PredictOptions: ClassVar[type[Any]] = NoOptions
     LookOptions: ClassVar[type[Any]] = NoOptions
     model_kind: ClassVar[type[Model]]
+    body_kinds: ClassVar[tuple[type[Model], ...]] = ()  # models that it can be built from, where `model_kind` wraps another one
     default_model: ClassVar[str]
+    inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
     default_train: ClassVar[TrainOptions] = TrainOptions()
+    most_warmup: ClassVar[int] = WARMUP  # steps, if no number is given
     length_option: ClassVar[str] = ""  # the option that holds the tokens per sequence, where there is one
     next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
 
@@ -143,15 +150,16 @@ class Task(ABC, Generic[OptionsT]):
 
     def check_kind(self, model: str) -> None:
         """Refuse by name a model of another kind than the task's."""
-        if not issubclass(find_model(model), self.model_kind) and self.model_kind is not Classifier:
-            known = ", ".join(sorted(kind.facts.name for kind in MODELS if issubclass(kind, self.model_kind)))
-            raise NotSupported(f"{model} is no {words_for(self.model_kind)}; use one of {known}")
+        wanted = self.body_kinds or (self.model_kind,)
+        if not issubclass(find_model(model), wanted):
+            known = ", ".join(kind.facts.name for kind in MODELS if issubclass(kind, wanted))
+            raise BadConfig(f"{model} is not a model for {self.name}; use one of {known}")
 
     def adapt(self, body: Model, processor: Any) -> Model:
         """A model, new or pretrained, made ready for this task."""
         body = body.body if isinstance(body, Classifier) else body
         if not isinstance(body, self.model_kind):
-            raise NotSupported(f"{body.facts.name} is no {words_for(self.model_kind)}; use for example {self.default_model}")
+            raise NotSupported(f"{body.facts.name} is not a {words_for(self.model_kind)}; use {self.default_model}, for example")
         return body
 
     def build(self, model: str, settings: Mapping[str, Any], processor: Any) -> Model:
@@ -180,7 +188,10 @@ class Task(ABC, Generic[OptionsT]):
         raise NotSupported(f"a run of the task {self.name} writes no text, so there is none to score; --score is for translators")
 
     def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
-        """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all."""
+        """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all.
+
+        `text` is an input as `predict` takes it; the maps of an image hold the image (`Maps.image`).
+        """
         return "", text_maps(run.model, run.processor, text, layers, heads)
 
     @classmethod
@@ -207,7 +218,7 @@ class Task(ABC, Generic[OptionsT]):
                 own = self.encode(self.read(), run.processor, run.folder)
             except MissingFile as wrong:
                 raise MissingFile(
-                    f"{run.folder} was trained on {show_files(self.options.data)}, which is gone; name data with --data"
+                    f"{run.folder} was trained on {show_files(self.options.data)}, which no longer exists; name other data with --data"
                 ) from wrong
             if run.config.digest not in (None, own.digest):  # the test part may hold what was trained on
                 raise NotSupported(
@@ -256,7 +267,7 @@ def task_for(kind: type[Model], per_token: bool = False) -> type[Task[Any]]:
     for task in all_tasks():
         if task.fits(kind, per_token):
             return task
-    raise NotSupported(f"no task is for a {kind.__name__}; those there are: {', '.join(task.name for task in all_tasks())}")
+    raise NotSupported(f"no task trains a {kind.__name__}; the tasks are {', '.join(task.name for task in all_tasks())}")
 
 
 def task_of(run: Run[Any] | RunConfig) -> Task[Any]:
@@ -303,7 +314,7 @@ def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options:
 def save_model(
     model: Model, folder: Path | str, tokenizer: Tokenizer | Tokenizers | None = None, labels: Sequence[str] | None = None
 ) -> Path:
-    """Make any model of ours a run: one whose attention was swapped, or that was trained in a loop of your own.
+    """Turn any of our models into a run: one whose attention was swapped, or that was trained in a loop of your own.
 
     tokenizer:  what it was trained with, for a translator of two vocabularies both; `model.tokenizer` if not given, as `load` sets it.
     labels:     of a classifier, the names of its classes; `model.labels` if not given.
@@ -313,15 +324,13 @@ def save_model(
     names = tuple(model.labels if labels is None else labels)
     body = model.body if isinstance(model, Classifier) else model
     if find_model(body.facts.name) is not type(body):
-        raise NotSupported(
-            f"{type(body).__name__} is not a model of `regard list models`, so nothing could build it again; save its state_dict"
-        )
+        raise NotSupported(f"{type(body).__name__} is not one of `regard list models`, so it could not be built again; save its state_dict")
     if isinstance(model, Classifier) and len(names) != model.output.out_features:
-        raise BadConfig(f"{len(names)} labels for a classifier of {model.output.out_features} classes; name each in labels=…")
+        raise BadConfig(f"{len(names)} labels were given for {model.output.out_features} classes; name each class in labels=…")
     sizes = [value for name, value in config_of(body)[1].items() if name.endswith("vocab_size")]
     for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
         if len(one) > size:
-            raise BadConfig(f"a tokenizer of {len(one)} tokens for a model of {size}; save the one it was trained with")
+            raise BadConfig(f"the tokenizer has {len(one)} tokens, and the model {size}; save the tokenizer that it was trained with")
     task = task_for(type(model), isinstance(model, Classifier) and model.each)
     return runs.save(make_run(task, model, TextProcessor(pair, names)), folder)
 

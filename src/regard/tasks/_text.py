@@ -17,7 +17,7 @@ from ._processor import TextProcessor
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(TokenizerOptions):
-    """Which text, which tokens."""
+    """Data and vocabulary."""
 
     data: Files = "python-docs"
     """Files or folders: .txt, .jsonl (also .gz, .xz), .csv, .parquet; hf:FOLDER, a dataset; python-docs, the documentation of this Python."""
@@ -58,7 +58,7 @@ class TextTask(Task[TextOptionsT]):
 
     def encode(self, raw: Texts, processor: TextProcessor, cache: Path) -> Dataset[TokenizedText]:
         found: TokenizedSplits = tokenize_texts(raw, processor.tokenizer, self.options.cache or cache / "tokens")
-        return Dataset(found.train, found.valid, found.test, found.digest, found.skipped)
+        return Dataset(found.train, found.valid, found.test, found.digest, found.skipped, unit="tokens")
 
     def settle(self, dataset: Dataset[TokenizedText]) -> Self:
         decided = type(self)(self.options)
@@ -72,7 +72,7 @@ class TextTask(Task[TextOptionsT]):
         """Refuse sequences longer than the model reads."""
         option, wanted = self.length_option.replace("_", "-"), getattr(self.options, self.length_option)
         if model.max_length < wanted:
-            raise BadConfig(f"--{option} {wanted} for a {model.facts.name} of length {model.max_length}; make one fit the other")
+            raise BadConfig(f"--{option} {wanted} for a {model.facts.name} of length {model.max_length}; change one to fit the other")
 
 
 def example_text(folder: Path) -> Path:

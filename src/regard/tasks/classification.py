@@ -22,7 +22,7 @@ from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
-from ..models import Classifier, LanguageModel, Model, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, build
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
@@ -46,7 +46,7 @@ from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metr
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyOptions(TuningOptions):
-    """Examples and their labels, and how much of a pretrained model may change."""
+    """Data, vocabulary and fine-tuning."""
 
     multi_label: bool = False
     """A text has any number of labels: a list in JSON, else separated by commas or |."""
@@ -56,12 +56,12 @@ class ClassifyOptions(TuningOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.multi_label and self.regression:
-            raise BadConfig("--multi-label and --regression; a label is one or the other")
+            raise BadConfig("--multi-label and --regression cannot be combined; labels are classes or numbers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions(TuningOptions):
-    """Which examples, and how much of a pretrained model may change."""
+    """Data, vocabulary and fine-tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,7 @@ class ClassificationTask(Task[TuningT]):
     per_token: ClassVar[bool]
     read_examples: ClassVar[Callable[..., Examples[Any]]]
     model_kind = Classifier
+    body_kinds = (LanguageModel, TextEncoder)
     length_option = "max_length"
     default_model = "bert"
     target: Target = "class"

@@ -16,35 +16,34 @@ from torch import Tensor, nn
 
 from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, load_tokenizers, read_pairs
 from ..data.hf_tokenizer import TranslationTokens
-from ..decode import GNMT, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
+from ..decode import GNMT, GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig
-from ..kernels import smoothed_cross_entropy
 from ..look import Indices, Layers, Map, Maps, capture
-from ..look.maps import MEAN
+from ..look.map import MEAN
 from ..models import Model, Translator
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, Prediction, Report, Task, require_parts
+from ._bleu import score
 from ._options import Files, TokenizerOptions
 from ._processor import TextProcessor
 
-GREEDY = Beam(size=1)
 SMALL = 20_000  # pairs: below, a model of width 128 learns more in the same time
 Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationOptions(TokenizerOptions):
-    """Which pairs, which tokens, batches of which size."""
+    """Data, vocabulary and batches."""
 
     data: Files = "numbers:en-de"
     """Two files; a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet; hf:FOLDER, a dataset; or numbers:en-de, dates:en-fr, gettext:fr."""
     fields: tuple[str, ...] = ()
     """Names of the columns or fields of source and target, or numbers of columns from 1."""
     joint: bool = True
-    """One vocabulary for source and target."""
+    """False: a vocabulary each for source and target; by default they share one."""
     bpe_dropout: float = 0.0
-    """Probability of leaving out each BPE merge, drawn anew every epoch; 0.1 helps with few data."""
+    """Probability of skipping each BPE merge, drawn again every epoch; 0.1 helps with little data."""
     batch_tokens: int = 2048
     """Tokens per batch, of the longer side."""
     label_smoothing: float = 0.1
@@ -101,7 +100,8 @@ class Translation(Task[TranslationOptions]):
     LookOptions = GreedyOptions
     model_kind = Translator
     default_model = "transformer"
-    default_train = TrainOptions(lr=4e-3, warmup_steps=60, evaluate_every=150)
+    default_train = TrainOptions(lr=4e-3, evaluate_every=150)
+    most_warmup = 60
     small = False  # few pairs
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Translation(Task[TranslationOptions]):
         return TextProcessor(Tokenizers.train(raw.train, o.tokenizer, size, o.joint, lowercase=o.lowercase))
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
-        return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "")
+        return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "", "pairs")
 
     def settle(self, dataset: Dataset[Pairs]) -> Self:
         decided = type(self)(self.options)
@@ -240,7 +240,7 @@ def summed_loss(model: Translator, batch: PairBatch, label_smoothing: float) -> 
     given_BL, wanted_BL = batch.target_BL[:, :-1], batch.target_BL[:, 1:]
     x_TD = model.real_features(batch.source_BM, batch.source_n_B, given_BL, batch.target_n_B)
     real_BL = torch.arange(wanted_BL.shape[1], device=wanted_BL.device) < batch.target_n_B[:, None]
-    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_BL[real_BL], label_smoothing)
+    total, right = model.cross_entropy(x_TD, wanted_BL[real_BL], label_smoothing)
     return total, right, int(batch.target_n_B.sum())
 
 
@@ -300,46 +300,6 @@ def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
     padding = () if tokens.pad is None or tokens.pad == tokens.end else (tokens.pad,)
     banned = padding if tokenizer.banned_ids is None else tokenizer.banned_ids
     return DecoderTokens(first=tokens.first, end=tokens.end, banned=banned)
-
-
-@dataclass(frozen=True)
-class Score:
-    """How good translations are."""
-
-    bleu: float
-    chrf: float
-    exact_match: float
-    signature: str
-    by_length: dict[str, tuple[int, float, float]]  # source words "1–5" → (sentences, BLEU, exact match)
-    longest: int = 4  # words of the longest reference
-
-    @property
-    def has_bleu(self) -> bool:
-        """BLEU counts four words in a row: where no reference has as many it could only be 0, and it is left out."""
-        return self.longest >= 4
-
-    def metrics(self) -> dict[str, float]:
-        bleu = {"bleu": self.bleu} if self.has_bleu else {}
-        return {**bleu, "chrf": self.chrf, "exact_match": self.exact_match}
-
-
-def score(found: Sequence[str], right: Sequence[str], sources: Sequence[str] | None = None, step: int = 5) -> Score:
-    """BLEU and chrF by sacrebleu, exact match; by source length too if the sources are given."""
-    import sacrebleu
-
-    bleu = sacrebleu.BLEU(effective_order=False)
-    whole = bleu.corpus_score(list(found), [list(right)])
-    same = [a.strip() == b.strip() for a, b in zip(found, right, strict=True)]
-    groups: dict[int, list[int]] = {}
-    for number, source in enumerate(sources or ()):
-        groups.setdefault((max(len(source.split()), 1) - 1) // step, []).append(number)
-    by_length = {}
-    for group, numbers in sorted(groups.items()):
-        part = sacrebleu.corpus_bleu([found[n] for n in numbers], [[right[n] for n in numbers]])
-        by_length[f"{group * step + 1}–{(group + 1) * step}"] = (len(numbers), part.score, sum(same[n] for n in numbers) / len(numbers))
-    chrf = sacrebleu.corpus_chrf(list(found), [list(right)]).score
-    longest = max((len(text.split()) for text in right), default=0)
-    return Score(whole.score, chrf, sum(same) / max(len(same), 1), str(bleu.get_signature()), by_length, longest)
 
 
 # -- attention maps ----------------------------------------------------------------------------------------------------

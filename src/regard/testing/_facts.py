@@ -57,7 +57,7 @@ def draws_only_when_sampling(subject: Subject) -> None:
     for seed in (0, 1):
         torch.manual_seed(seed)
         outputs.append(attention(*qkv, subject.widest))
-    switch = "it draws anew at each call: add a boolean attribute `sample` that turns this off"
+    switch = "it draws again at each call: add a boolean attribute `sample` that turns this off"
     switch = "sample=False still draws" if subject.samples else switch
     expect(outputs[0].equal(outputs[1]), f"two seeds give two outputs: {switch}, or draw once in the constructor")
 

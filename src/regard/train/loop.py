@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, SIGTERM
@@ -30,16 +29,16 @@ from ..machine import autocast, choose_precision, deterministic
 from . import checkpoint as checkpoints
 from . import distributed
 from .config import TrainConfig
+from .evaluation import Evaluator
 from .launcher import Signals
 from .lock import locked
 from .log import Curves, Log, Progress, check_installed, describe, last_event, progress_for
 from .memory import memory_errors, needed, tokens_of, warning
-from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
+from .parameters import load_parameters, parameters_of
 from .state import State, Window, seed_all
-from .task import AfterStep, Merging, Objective, Rated, to_device
+from .task import AfterStep, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
-YOUNG = 20  # steps before the usual gradient norm is known
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,7 @@ class _Loop:
         self.objective: nn.Module = objective
         self.trained: nn.Module = objective.model
         self.state = State(self.trained, config, task.rates(self.trained) if isinstance(task, Rated) else None)
+        self.evaluator = Evaluator(model, task, self.state, out / "model.safetensors", self.cut)
         self.log: Log | None = None
         self.asked: int | None = None  # a signal that some process got, known to all
         self.out_of_time = self.late = False  # by the clock of rank 0: the budget is used up; a checkpoint is due
@@ -124,7 +124,9 @@ class _Loop:
         folder = self.out / "state"
         self.found = checkpoints.load_latest(folder)
         if self.found and not resume:
-            raise RunExists(f"{self.out} already holds a run at step {self.found.step}; resume it, or choose another folder")
+            raise RunExists(
+                f"{self.out} already holds a run at step {self.found.step}; continue it with --resume, or choose another folder"
+            )
         self.log_length = self.state.restore(self.found) if self.found else 0
         step, minutes = self.state.position.step, self.config.budget.minutes
         self.out_of_time = minutes is not None and self.state.position.seconds >= minutes * 60
@@ -194,12 +196,10 @@ class _Loop:
         return self._finish(ended_by)
 
     def _ended(self) -> str:
-        budget, position, patience = self.config.budget, self.state.position, self.config.patience
+        position, patience = self.state.position, self.config.patience
         if patience and position.stale >= patience:
             return "patience"
-        limits = ((position.step, budget.steps), (position.epoch, budget.epochs))
-        over = any(limit is not None and done >= limit for done, limit in limits)
-        return "budget" if over or self.out_of_time else ""
+        return "budget" if self.out_of_time or self.config.budget.why_over(position.step, position.epoch) else ""
 
     def _epoch(self) -> None:
         """The rest of the epoch, or of the budget."""
@@ -233,9 +233,9 @@ class _Loop:
             self.save()
         if self.asked:
             if self.cut:
-                self._load(parameters_of(self.trained))
+                self.evaluator.load(parameters_of(self.trained))
             distributed.barrier()  # no process leaves before the checkpoint is on disk
-            raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}: resume to continue")
+            raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}; continue with --resume")
 
     def _finish(self, ended_by: str) -> Result:
         """Compare the last, the best and the averaged parameters by the deciding metric; keep the best of them."""
@@ -245,41 +245,25 @@ class _Loop:
         if position.evaluated != position.step:
             self._evaluate()
         self.save()
-        last = self.state.ema.mean if self.state.ema else copy_parameters(parameters_of(self.trained))
-        candidates: dict[str, tuple[Parameters, dict[str, float]]] = {"last": (last, position.metrics)}
-        if self.state.best and position.best_step != position.step:
-            candidates["best"] = self.state.best, {**self._metrics(self.state.best)}
-        if len(self.state.ring.kept) > 1:
-            mean = self.state.ring.mean()
-            candidates["average"] = mean, self._metrics(mean)
-        chosen = "last"
-        for name, (_, figures) in candidates.items():
-            if metric.better(figures[metric.name], candidates[chosen][1][metric.name]):
-                chosen = name
-        parameters, metrics = candidates[chosen]
-        self._load(parameters)
+        candidates = self.evaluator.candidates()
+        chosen = self.evaluator.choose(candidates)
+        self.evaluator.load(candidates[chosen].parameters)
         if self.log:
-            self._write_parameters(parameters_of(self.model))
-            self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **metrics})
+            self.evaluator.write(parameters_of(self.model))
+            self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **candidates[chosen].metrics})
             self.log.length()
+            why = self.config.budget.why_over(position.step, position.epoch) or "time limit reached"
+            if ended_by == "patience":
+                why = f"no improvement in {self.config.patience} evaluations"
             tried = ", ".join(f"{name} {figures[metric.name]:.4g}" for name, (_, figures) in candidates.items())
-            self.shown.say(f"Finished ({self._why(ended_by)}) at step {position.step}; best: step {position.best_step}")
+            self.shown.say(f"Finished ({why}) at step {position.step}; best: step {position.best_step}")
             self.shown.say(f"Parameters kept: {chosen} ({metric.name}: {tried})")
         distributed.barrier()
-        return self._result(ended_by, chosen, metrics)
+        return self._result(ended_by, chosen, candidates[chosen].metrics)
 
     def _result(self, ended_by: str, chosen: str, metrics: dict[str, float]) -> Result:
         position = self.state.position
         return Result(position.step, position.epoch, position.tokens, position.skipped, position.seconds, ended_by, chosen, metrics)
-
-    def _why(self, ended_by: str) -> str:
-        """Why training ended, in words."""
-        budget, position = self.config.budget, self.state.position
-        if ended_by == "patience":
-            return f"no improvement in {self.config.patience} evaluations"
-        if budget.steps is not None and position.step >= budget.steps:
-            return "all steps done"
-        return "all epochs done" if budget.epochs is not None and position.epoch >= budget.epochs else "time limit reached"
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
@@ -359,11 +343,7 @@ class _Loop:
             return "not finite"
         if count == 0:
             return "nothing to predict"
-        taken = position.step - 1 - position.skipped
-        usual, far = position.usual_norm, limit and taken >= YOUNG and norm > limit * position.usual_norm
-        # outliers count as the limit: if large gradients have become usual, the mean adapts instead of skipping for ever
-        position.usual_norm = norm if taken == 0 else usual + 0.05 * (min(norm, limit * usual) - usual if far else norm - usual)
-        return "outlier" if far else ""
+        return "outlier" if position.is_outlier(norm, limit) else ""
 
     def _skip(self, reason: str, loss: float, norm: float, batches: range) -> None:
         """`batches` are their numbers in the epoch: with the seed they say which examples these were."""
@@ -387,48 +367,9 @@ class _Loop:
 
     # -- at intervals --------------------------------------------------------------------------------------------------
 
-    def _metrics(self, parameters: Parameters | None) -> dict[str, float]:
-        """The metrics of these parameters, evaluated by rank 0; the deciding one is known to all."""
-        metric, value = self.task.metric, 0.0
-        metrics: dict[str, float] = {}
-        with self._with_parameters(parameters):
-            if self.first:
-                seed_all(self.config.seed, "evaluation")
-                with torch.no_grad():
-                    self.model.eval()
-                    with distributed.on_cpu(self.model):  # tasks make the batches of their evaluations there
-                        metrics = {name: float(number) for name, number in self.task.evaluate(self.model).items()}
-                    self.model.train()
-        if self.first:
-            if metric.name not in metrics:
-                raise BadConfig(f"{metric.name!r} is the deciding metric, but evaluate returned only {', '.join(metrics) or 'nothing'}")
-            value = metrics[metric.name]
-        return {**metrics, metric.name: distributed.sums([value], self.device)[0]}
-
-    def _with_parameters(self, parameters: Parameters | None) -> AbstractContextManager[None]:
-        """Inside, the model has these parameters, or the current ones if None; if sharded, on rank 0 only."""
-        if self.cut:
-            return distributed.filled(self.model, parameters or parameters_of(self.trained), keep=self.first)
-        return temporary_parameters(self.model, parameters if self.first else None)
-
-    def _load(self, parameters: Parameters) -> None:
-        """Load these parameters into the caller's model."""
-        if self.cut:
-            distributed.fill(self.model, distributed.gathered(parameters))
-        else:
-            load_parameters(self.model, parameters)
-
     def _evaluate(self) -> None:
-        state, position, metric = self.state, self.state.position, self.task.metric
-        shadow = state.ema.mean if state.ema else None
-        position.metrics, position.evaluated = self._metrics(shadow), position.step
-        state.ring.push(self.trained)
-        value = position.metrics[metric.name]
-        position.stale += 1
-        if metric.better(value, position.best):
-            position.best, position.best_step, position.stale = value, position.step, 0
-            state.best = copy_parameters(shadow or parameters_of(self.trained))
-            self._write_parameters(state.best)
+        position = self.state.position
+        self.evaluator.evaluate()
         if self.log:
             self.log.write("evaluation", {"step": position.step, "epoch": position.epoch, **position.metrics})
             figures = "  ".join(f"{name} {number:.4g}" for name, number in position.metrics.items())
@@ -437,29 +378,12 @@ class _Loop:
     def _write_window(self) -> None:
         position, window = self.state.position, self.state.position.window
         if window.steps and self.log:
-            values = {
-                "step": position.step,
-                "epoch": position.epoch,
-                "loss": window.total / window.count,
-                "lr": self.config.schedule.at(position.step),
-                "norm": window.norm / window.steps,
-                "tokens": position.tokens,
-                "tokens_per_second": window.count / max(window.seconds, 1e-9),
-                "skipped": position.skipped,
-                **{name: number / window.count for name, number in window.extra.items()},
-            }
+            values = position.averages(self.config.schedule.at(position.step))
             self.log.write("train", values)
-            share = self._share()
+            epochs = position.epoch + position.index / self.batches
+            share = self.config.budget.used(position.step, epochs, position.seconds / 60)
             self.shown.update(describe(values, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
-
-    def _share(self) -> float:
-        """The used share of the budget."""
-        budget, position = self.config.budget, self.state.position
-        used = [position.step / budget.steps if budget.steps else 0.0, position.seconds / 60 / budget.minutes if budget.minutes else 0.0]
-        if budget.epochs:
-            used.append((position.epoch + position.index / self.batches) / budget.epochs)
-        return min(1.0, max(used))
 
     def save(self) -> None:
         """Rank 0 writes; the others have the same state, or contribute their shards."""
@@ -470,11 +394,4 @@ class _Loop:
         if self.log:
             checkpoints.save(self.out / "state", whole, self.config.keep)
             if self.state.position.best is None:  # nothing is known to be better yet
-                self._write_parameters(whole.tensors.get("ema", whole.tensors["model"]))
-
-    def _write_parameters(self, parameters: Parameters) -> None:
-        """model.safetensors: what can be used now, finished or not. All processes call this; rank 0 writes."""
-        whole = distributed.gathered(parameters, keep=self.first)
-        if self.log:
-            finished = dict(self.task.merged(self.model, whole)) if isinstance(self.task, Merging) else whole
-            checkpoints.save_parameters(self.out / "model.safetensors", finished)
+                self.evaluator.write(whole.tensors.get("ema", whole.tensors["model"]))

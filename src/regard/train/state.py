@@ -19,6 +19,8 @@ from .distributed import alike, gathered
 from .optim import Rates
 from .parameters import Ema, Parameters, Ring, load_parameters, parameters_of
 
+YOUNG = 20  # steps before the usual gradient norm is known
+
 
 @dataclass
 class Window:
@@ -55,6 +57,29 @@ class Position:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Position:
         return msgspec.convert(plain, cls)
+
+    def is_outlier(self, norm: float, limit: float) -> bool:
+        """Whether this step's gradient norm is more than `limit` times the usual one, which then takes it into account; 0: never."""
+        taken, usual = self.step - 1 - self.skipped, self.usual_norm
+        far = bool(limit) and taken >= YOUNG and norm > limit * usual
+        # outliers count as the limit: if large gradients have become usual, the mean adapts instead of skipping for ever
+        self.usual_norm = norm if taken == 0 else usual + 0.05 * (min(norm, limit * usual) - usual if far else norm - usual)
+        return far
+
+    def averages(self, lr: float) -> dict[str, float]:
+        """A line of the log: counters, and means since the last line."""
+        window = self.window
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "loss": window.total / window.count,
+            "lr": lr,
+            "norm": window.norm / window.steps,
+            "tokens": self.tokens,
+            "tokens_per_second": window.count / max(window.seconds, 1e-9),
+            "skipped": self.skipped,
+            **{name: number / window.count for name, number in window.extra.items()},
+        }
 
 
 class State:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...patterns import Causal, Full, Pattern, full, is_static
-from ..numerics import LOG2E, first_derivatives_only
+from ..numerics import LOG2E, accumulation_dtype, first_derivatives_only
 from ..random_masks import keep_mask
 from .bias import Bias, Matrix
 from .gpu import attend_on_gpu
@@ -151,7 +151,7 @@ class TiledSoftmax(torch.autograd.Function):
         ctx: Any, work: SoftmaxWork, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
         B, L, H, K = q.shape
-        precise = torch.promote_types(q.dtype, torch.float32)
+        precise = accumulation_dtype(q)
         fused = work.fused
         head_major = work.by_head or not fused  # PyTorch's matmul would copy each tile
         out = allocate(torch.empty, (B, L, H, v.shape[-1]), precise, q.device, head_major)

@@ -1,9 +1,9 @@
-// A matrix on a canvas: pan, zoom, labels, a cursor for pointer and keyboard. It draws layers (layers.js) and knows nothing of attention.
+// A matrix on a canvas: pan, zoom, a cursor for pointer and keyboard. It draws layers (layers.js) and knows nothing of attention.
 
 import { element, formatWeight, tokenText } from "./dom.js";
-import { isDark, paintTile } from "./colour.js";
+import { paintTile } from "./colour.js";
+import { drawGrid, drawLabels, drawNumbers, drawOutline, gutterSizes } from "./pane_labels.js";
 
-const FONT = "12px system-ui, sans-serif";
 const LARGEST_CELL = 72;
 
 export class MatrixPane {
@@ -44,7 +44,7 @@ export class MatrixPane {
     this.layer = layer;
     this.layer.onrange = () => this.repaint();
     this.painted.clear();
-    this.#gutters();
+    [this.left, this.top] = this.margin = gutterSizes(this);
     if (!same) this.open();
     else this.draw();
   }
@@ -64,7 +64,7 @@ export class MatrixPane {
     this.height = Math.floor(height);
     this.canvas.width = Math.round(this.width * this.ratio);
     this.canvas.height = Math.round(this.height * this.ratio);
-    this.#gutters();
+    [this.left, this.top] = this.margin = gutterSizes(this);
     if (this.fitted) this.open();
     else this.draw();
   }
@@ -73,24 +73,6 @@ export class MatrixPane {
     // All of it; of a map that is computed while it is read, its beginning, which is there at once.
     this.fit();
     if (this.layer.reader.map.deferred && this.view.cell < 1) this.#place({ cell: 1, x: 0, y: 0 }, false);
-  }
-
-  #gutters() {
-    const context = this.canvas.getContext("2d");
-    context.font = FONT;
-    const most = this.width < 500 ? 76 : 128;
-    const wide = (labels) => labels.slice(0, 400).reduce((found, label) => Math.max(found, context.measureText(tokenText(label, 18)).width), 0);
-    const room = (labels) => Math.min(most, Math.max(46, Math.ceil(wide(labels)) + 14));
-    this.margin = [room(this.layer.queryLabels), room(this.layer.keyLabels)];
-    [this.left, this.top] = this.margin;
-  }
-
-  #shorten(context, label, room) {
-    // The label, cut off where the gutter ends.
-    let text = tokenText(label, 18);
-    const points = [...text];
-    while (points.length > 1 && context.measureText(text).width > room) text = `${points.slice(0, -1).join("")}…`, points.pop();
-    return text;
   }
 
   fit() {
@@ -174,12 +156,12 @@ export class MatrixPane {
         this.#paintTile(context, level, i, j, side, block);
       }
     }
-    if (cell >= 14) this.#grid(context, colours);
-    if (cell >= 46) this.#numbers(context, colours);
-    this.#outline(context, this.cursor, colours.query, colours.key, 2);
+    if (cell >= 14) drawGrid(this, context, colours);
+    if (cell >= 46) drawNumbers(this, context, colours);
+    drawOutline(this, context, this.cursor, colours.query, colours.key, 2);
     context.restore();
-    this.#labels(context, colours);
-    if (this.hover) this.#outline(context, this.hover, colours.ink, colours.ink, 1);
+    drawLabels(this, context, colours);
+    if (this.hover) drawOutline(this, context, this.hover, colours.ink, colours.ink, 1);
   }
 
   #paintTile(context, level, i, j, side, block) {
@@ -207,125 +189,6 @@ export class MatrixPane {
         this.pending.delete(key);
         this.app.report(error);
       });
-  }
-
-  #visible() {
-    const { cell, x, y } = this.view;
-    const upto = (from, room, all) => Math.min(all - 1, Math.ceil(from + room / cell));
-    return [Math.max(0, Math.floor(y)), upto(y, this.height - this.top, this.layer.rows), Math.max(0, Math.floor(x)), upto(x, this.width - this.left, this.layer.columns)];
-  }
-
-  #grid(context, colours) {
-    const [top, bottom, left, right] = this.#visible();
-    context.strokeStyle = colours.line;
-    context.lineWidth = 1;
-    context.beginPath();
-    for (let i = top; i <= bottom + 1; i++) {
-      const at = Math.round(this.centreOf(i, 0)[1] - this.view.cell / 2) + 0.5;
-      context.moveTo(this.#edge()[0], at);
-      context.lineTo(this.left + (this.layer.columns - this.view.x) * this.view.cell, at);
-    }
-    for (let j = left; j <= right + 1; j++) {
-      const at = Math.round(this.centreOf(0, j)[0] - this.view.cell / 2) + 0.5;
-      context.moveTo(at, this.#edge()[1]);
-      context.lineTo(at, this.top + (this.layer.rows - this.view.y) * this.view.cell);
-    }
-    context.stroke();
-  }
-
-  #numbers(context, colours) {
-    const [top, bottom, left, right] = this.#visible();
-    context.font = "11px system-ui, sans-serif";
-    context.textAlign = "center";
-    context.textBaseline = "middle";
-    for (let i = top; i <= bottom; i++) {
-      const row = this.layer.knownRow?.(i, () => this.draw());
-      if (!row) continue;
-      for (let j = left; j <= right; j++) {
-        const [px, py] = this.centreOf(i, j);
-        const dark = isDark(row.values[j], row.range, row.scale, this.app.theme());
-        context.fillStyle = dark ? "#ffffff" : "#1b1f24";
-        if (Math.abs(row.values[j]) >= 0.005) context.fillText(row.values[j].toFixed(2), px, py);
-      }
-    }
-    context.textAlign = "start";
-  }
-
-  #outline(context, at, rowColour, columnColour, width) {
-    if (!at) return;
-    const { cell } = this.view;
-    const [px, py] = this.centreOf(...at);
-    const size = Math.max(cell, 3);
-    context.lineWidth = width;
-    if (width > 1) {
-      context.strokeStyle = rowColour;
-      context.strokeRect(this.centreOf(0, 0)[0] - cell / 2 - 1, py - size / 2, this.layer.columns * cell + 2, size);
-      context.strokeStyle = columnColour;
-      context.strokeRect(px - size / 2, this.centreOf(0, 0)[1] - cell / 2 - 1, size, this.layer.rows * cell + 2);
-    } else {
-      context.strokeStyle = rowColour;
-      context.strokeRect(px - size / 2, py - size / 2, size, size);
-    }
-  }
-
-  #labels(context, colours) {
-    context.font = FONT;
-    context.textBaseline = "middle";
-    const [top, bottom, left, right] = this.#visible();
-    const { cell } = this.view;
-    const step = cell >= 9 ? Math.max(1, Math.ceil(13 / cell)) : [5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000].find((n) => n * cell >= 34) ?? 20000;
-    const marked = this.hover ?? this.cursor;
-    context.save();
-    context.beginPath();
-    context.rect(0, this.top, this.#edge()[0], this.height);
-    context.clip();
-    context.textAlign = "right";
-    for (let i = Math.ceil(top / step) * step; i <= bottom; i += step) this.#queryLabel(context, colours, i, marked);
-    if (marked) this.#queryLabel(context, colours, marked[0], marked);
-    context.restore();
-    context.save();
-    context.beginPath();
-    context.rect(this.left, 0, this.width, this.#edge()[1]);
-    context.clip();
-    for (let j = Math.ceil(left / step) * step; j <= right; j += step) this.#keyLabel(context, colours, j, marked);
-    if (marked) this.#keyLabel(context, colours, marked[1], marked);
-    context.restore();
-    context.textAlign = "start";
-  }
-
-  #edge() {
-    // The upper left corner of the cells that are shown.
-    return [this.left - Math.min(0, this.view.x) * this.view.cell, this.top - Math.min(0, this.view.y) * this.view.cell];
-  }
-
-  #queryLabel(context, colours, i, marked) {
-    const at = this.centreOf(i, 0)[1];
-    const chosen = marked?.[0] === i;
-    if (chosen) this.#plate(context, colours.stage, this.#edge()[0] - this.margin[0], at - 8, this.margin[0], 16);
-    context.fillStyle = chosen ? colours.query : colours.soft;
-    context.fillText(this.#shorten(context, this.#name(this.layer.queryLabels, i, chosen), this.margin[0] - 10), this.#edge()[0] - 7, at);
-  }
-
-  #keyLabel(context, colours, j, marked) {
-    const at = this.centreOf(0, j)[0];
-    const chosen = marked?.[1] === j;
-    context.save();
-    context.translate(at, this.#edge()[1] - 6);
-    context.rotate(-Math.PI / 2);
-    if (chosen) this.#plate(context, colours.stage, 0, -8, this.margin[1], 16);
-    context.fillStyle = chosen ? colours.key : colours.soft;
-    context.fillText(this.#shorten(context, this.#name(this.layer.keyLabels, j, chosen), this.margin[1] - 10), 0, 0);
-    context.restore();
-  }
-
-  #name(labels, n, chosen) {
-    // The token; where most tokens have no room, its position.
-    return this.view.cell >= 9 || chosen ? labels[n] : String(n);
-  }
-
-  #plate(context, colour, ...box) {
-    context.fillStyle = colour;
-    context.fillRect(...box);
   }
 
   // -- pointer and keyboard --------------------------------------------------------------------------------------------

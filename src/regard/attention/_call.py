@@ -1,0 +1,104 @@
+"""One call of a mechanism: `Call` is what its hooks receive besides q, k and v, `Observation` what observers of its weights receive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..kernels import Bias
+from ..patterns import Pattern
+from ._cache import Cache
+from ._state import State, positions
+from .helpers import pattern_rows
+
+if TYPE_CHECKING:
+    from ._base import Attention
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that costs a microsecond per call
+class Call:
+    """What a hook receives besides q, k and v; everything covers the given keys, a cache's past included."""
+
+    pattern: Pattern
+    bias: Tensor | Bias | None
+    gates_BMHE: Tensor | None  # `attention.gates` numbers per key token and head
+    queries: int  # in q
+    keys: int
+    device: torch.device
+    state: State | None = None  # a RecurrentState or StepState; a Cache is merged into k and v already
+    cache: Cache | None = None  # the one that was merged
+    rows_L: Tensor | None = None  # which queries of the whole call are in q; None: all of them
+    first: int | None = None  # where the first of all queries is on the key axis; None: aligned at the end
+
+    def mask(self) -> Tensor:
+        """The pattern as booleans, mask_BHLM; B and H are 1 where it is the same for all."""
+        return self.pattern.mask(self.queries, self.keys, self.device)
+
+    def scores_bias(self) -> Tensor | float:
+        """The caller's bias as something to add to scores_BHLM."""
+        return 0.0 if self.bias is None else self.evaluate(self.bias)
+
+    def evaluate(self, bias: Tensor | Bias) -> Tensor:
+        """A bias for these queries and keys, broadcasting to BHLM."""
+        if isinstance(bias, Tensor):
+            return bias
+        return bias.tile(self.query_index(), torch.arange(self.keys, device=self.device), *bias.tensors)
+
+    def row_index(self) -> Tensor:
+        """Which queries of the whole call these are, (L,)."""
+        return torch.arange(self.queries, device=self.device) if self.rows_L is None else self.rows_L
+
+    def query_index(self) -> Tensor:
+        """Where the queries are on the key axis, (L,): the last query at the last key. Negative before the first key."""
+        return self.row_index() + (self.keys - self.queries if self.first is None else self.first)
+
+    def key_positions(self) -> Tensor:
+        """Positions of the keys, (1 or B, M), counted from the beginning of each row."""
+        if self.cache is not None:
+            return self.cache.key_positions()
+        first = self.state.position() if self.state is not None and self.state.grows else 0
+        at = positions(first, self.keys, self.device)
+        return at if at.dim() == 2 else at[None]
+
+    def query_positions(self) -> Tensor:
+        """Positions of the queries, (1 or B, L)."""
+        if not self.keys:
+            return self.query_index()[None]
+        return self.key_positions()[:, -1:] + 1 - self.keys + self.query_index()
+
+    def place(self, pattern: Pattern) -> Pattern:
+        """A pattern on positions as one over the given keys: a rolling cache has dropped some, rows may start late."""
+        return pattern if self.cache is None else self.cache.over(pattern, self.queries)
+
+    def place_bias(self, bias: Bias) -> Bias:
+        """The same for a bias on positions."""
+        return bias if self.cache is None else self.cache.bias_over(bias, self.queries)
+
+    def of_rows(self, rows: Tensor) -> Call:
+        """The call for some of the queries only."""
+        pattern, bias = pattern_rows(self.pattern, rows, self.queries, self.keys), self.bias
+        if isinstance(bias, Tensor) and bias.shape[-2] > 1:
+            bias = bias[..., rows, :]
+        return replace(self, pattern=pattern, bias=bias, queries=len(rows), rows_L=rows, first=self.keys - self.queries)
+
+
+class Observation(NamedTuple):
+    """A call that has just run, for observers of its attention weights."""
+
+    attention: Attention
+    q_BLHK: Tensor
+    k_BMHK: Tensor
+    call: Call
+    pattern: Pattern  # over positions, before a cache dropped or aligned anything
+
+    @property
+    def rows_cheap(self) -> bool:
+        """Whether the weights of one query cost less than those of all."""
+        return self.attention._rows_cheap()
+
+    def weights(self, rows: Tensor) -> Tensor:
+        """weights_BHLM of some queries over all keys, the past included."""
+        return self.attention._weights_of(rows, self.q_BLHK, self.k_BMHK, self.call)
