@@ -128,7 +128,7 @@ def document(costs: Costs | None = None, render: Callable[[str], list[str]] | No
 
 def _describe(mechanism: type[Attention], family: int, render: Callable[[str], list[str]] | None) -> dict[str, Any]:
     facts, said = mechanism.facts, notes(mechanism)
-    tex = formulas(description(mechanism))
+    tex, where = formulas(description(mechanism)), facts.paper.where
     return {
         "name": facts.name,
         "class": mechanism.__name__,
@@ -136,7 +136,8 @@ def _describe(mechanism: type[Attention], family: int, render: Callable[[str], l
         "family": family,
         "year": facts.paper.year,
         "title": facts.paper.title,
-        "paper": facts.paper.where,
+        "paper": where,
+        "address": where.replace("arXiv:", "https://arxiv.org/abs/") if where.startswith("arXiv:") else None,
         "formula": facts.formula,
         "mathml": [line for one in tex for line in render(one)] if render else [],
         "time": facts.time,

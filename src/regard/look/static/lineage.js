@@ -118,8 +118,7 @@ class Lineage {
 
   show() {
     const one = this.data.mechanisms.find(({ name }) => name === this.chosen);
-    const number = one.paper.replace(/^arXiv:/, "");
-    const paper = number === one.paper ? `${one.title}, ${one.paper}` : element("a", { href: `https://arxiv.org/abs/${number}`, rel: "noreferrer" }, one.title);
+    const paper = one.address ? element("a", { href: one.address, rel: "noreferrer" }, one.title) : `${one.title}, ${one.paper}`;
     const facts = [["time", one.time], ["memory", one.memory], ["causal", one.causal], ["streams with", one.state ?? "–"]];
     this.picture = element("canvas", { class: "lx-matrix", role: "img", "aria-label": `weights of ${one.name} on ${one.picture?.size} tokens` });
     const more = this.data.link ? element("p", {}, element("a", { href: this.data.link.replace("NAME", one.name) }, "Everything about it")) : null;
@@ -176,9 +175,9 @@ function plain(text) {
 }
 
 function mathOf(text) {
-  // MathML that was made with the page; anything else than mathematics is left out.
+  // MathML that was made with the page.
   const parsed = new DOMParser().parseFromString(text, "application/xml").documentElement;
-  return parsed.localName === "math" && parsed.namespaceURI === "http://www.w3.org/1998/Math/MathML" ? document.importNode(parsed, true) : "";
+  return parsed.localName === "math" ? document.importNode(parsed, true) : "";
 }
 
 new Lineage(document.getElementById("lineage"), JSON.parse(document.getElementById("data").textContent));
