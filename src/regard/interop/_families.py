@@ -45,6 +45,7 @@ UNSUPPORTED = frozenset(
         "hubert",
         "ibert",
         "informer",
+        "levit",
         "llama4",
         "llava",
         "mbart",
@@ -68,6 +69,9 @@ UNSUPPORTED = frozenset(
         "t5gemma",
         "t5gemma2",
         "t5gemma2_text",
+        "vilt",
+        "vits",
+        "vivit",
         "xlm-roberta",
     ]
 )
