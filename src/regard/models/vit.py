@@ -81,7 +81,6 @@ class ViTEmbedding(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         c = config
-        self.grid = c.grid
         p, q = (size // 2 ** len(c.stem) for size in c.patch_size)
         self.stem = ConvStem(c.channels, c.stem)
         self.patch = PatchEmbedding(c.stem[-1] if c.stem else c.channels, (p, q), c.width, bias=c.patch_bias)
@@ -181,11 +180,12 @@ class ViT(ImageEncoder):
         """A copy for images of another height and width: the grid of positions is interpolated, the class token keeps its own."""
         config = replace(self.config, image_size=image_size)
         model = deepcopy(self)
-        model.config, model.embedding.grid = config, config.grid
-        position = model.embedding.position
+        model.config, embedding = config, model.embedding
+        assert isinstance(embedding, ViTEmbedding)
+        position = embedding.position
         if position is not None and config.grid != self.config.grid:
             old_LD, first = position.weight.detach(), self.class_tokens
             old_1DHW = old_LD[first:].T.unflatten(1, self.config.grid)[None]
             new_1DHW = F.interpolate(old_1DHW.float(), config.grid, mode="bicubic", align_corners=False).to(old_LD.dtype)
-            model.embedding.position = nn.Embedding.from_pretrained(torch.cat([old_LD[:first], new_1DHW[0].flatten(1).T]), freeze=False)
+            embedding.position = nn.Embedding.from_pretrained(torch.cat([old_LD[:first], new_1DHW[0].flatten(1).T]), freeze=False)
         return model
