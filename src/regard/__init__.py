@@ -51,8 +51,9 @@ def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None
 
     `config` is what `runs.read_json` gave, if it has been called.
     """
-    from . import runs, tasks  # they take time to import
+    from . import files, runs, tasks  # they take time to import
 
+    files.check_name(folder)
     if config is None and (_Path(folder) / runs.CONFIG).is_file():
         config = runs.read_json(folder)
     if config is not None and "format_version" in config:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..errors import Misfit
 
+LayerNames = Mapping[str, str | tuple[str, ...]]  # our name → transformers', several if it splits what we hold as one
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -36,7 +38,7 @@ class Entry:
     def to_hf(self, x: Tensor) -> dict[str, Tensor]:
         if self.heads:
             x = x.unflatten(0, (3, self.heads, -1)).transpose(0, 1).flatten(0, 2)
-        parts = x.split(self.sizes) if self.sizes else x.chunk(len(self.hf_names))
+        parts = x.split(self.sizes) if self.sizes else x.chunk(len(self.hf_names)) if x.dim() else [x]
         return {name: self._unsqueeze(part).contiguous() for name, part in zip(self.hf_names, parts, strict=True)}
 
     def _squeeze(self, x: Tensor) -> Tensor:
@@ -64,7 +66,7 @@ def layer(name: str, *hf_names: str, transposed: bool = False) -> list[Entry]:
     ]
 
 
-def block_layers(depth: int, hf: str, names: Mapping[str, str | tuple[str, ...]], *, bias: bool = True) -> list[Entry]:
+def block_layers(depth: int, hf: str, names: LayerNames, *, bias: bool = True) -> list[Entry]:
     """The layers of equal blocks: `blocks.0`, `blocks.1` … are `hf.0`, `hf.1` … of transformers; `names` are those inside a block."""
     entries = []
     for i in range(depth):

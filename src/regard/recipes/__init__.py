@@ -3,10 +3,15 @@
 from . import (
     bahdanau2014,
     bert2018,
+    clip2021,
     completion2020,
     complexity2017,
+    dalle2021,
+    draw2015,
     gpt2018,
     gpt2020,
+    graves2013,
+    image_transformer2018,
     linear2020,
     longformer2020,
     lowrank2021,
@@ -20,7 +25,9 @@ from . import (
     span2019,
     transformer2017,
     vit2020,
+    vivit2021,
     xl2019,
+    xu2015,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run
 

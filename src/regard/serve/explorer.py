@@ -3,6 +3,7 @@
 | route | what it does |
 |---|---|
 | `GET /`, `GET /static/NAME` | the page; nothing in it is secret, so it needs no API key |
+| `GET /lineage` | every mechanism by year and family; needs no API key either |
 | `GET /explorer/model` | what can be chosen: mechanisms, checkpoints |
 | `POST /explorer/captures` | reads a text and returns the header of its maps |
 | `GET /explorer/captures/ID/KEY` | one piece of a capture: a tile, exact rows, statistics |
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import mimetypes
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -29,12 +31,12 @@ from ..errors import RegardError, UnknownName
 from ..look.explorer import FORMAT, VERSION, Recording
 from ..look.html import static_file, static_names
 from ..look.interventions import Ablation
+from ..look.lineage import document, served_page
 from .playground import Playground
 from .responses import ApiError
 
 KEPT = 8  # captures
 KEPT_BYTES = 2 * 2**30  # of all captures together
-PUBLIC = ("/", "/static/")
 SECURITY = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -74,14 +76,16 @@ class GenerateRequest(CaptureRequest, frozen=True, kw_only=True, forbid_unknown_
 class Explorer:
     """The routes, and the captures that pages may still ask for."""
 
-    def __init__(self, playground: Playground, name: str, call: Call, body: Body):
-        self.playground, self.name, self._call, self._body = playground, name, call, body
+    def __init__(self, playground: Playground, name: str, call: Call, body: Body, seconds: float = 600.0):
+        """`seconds`: how long one response may take to be complete."""
+        self.playground, self.name, self._call, self._body, self.seconds = playground, name, call, body, seconds
         self._kept: OrderedDict[str, Recording] = OrderedDict()
 
     def routes(self) -> list[Route]:
         return [
             Route("/", self.page),
             Route("/static/{name}", self.static),
+            Route("/lineage", self.lineage),
             Route("/explorer/model", self.model),
             Route("/explorer/captures", self.capture, methods=["POST"]),
             Route("/explorer/captures/{id}/{key:path}", self.piece),
@@ -90,6 +94,10 @@ class Explorer:
 
     async def page(self, request: HttpRequest) -> Response:
         return Response(static_file("index.html"), media_type="text/html", headers=SECURITY)
+
+    async def lineage(self, request: HttpRequest) -> Response:
+        html = await self._call(lambda: served_page(document()))
+        return Response(html, media_type="text/html", headers=SECURITY)
 
     async def static(self, request: HttpRequest) -> Response:
         name = request.path_params["name"]
@@ -121,6 +129,7 @@ class Explorer:
         events = self.playground.generate(
             asked.text, asked.max_tokens, asked.temperature, asked.seed, asked.ablations(), asked.mechanism, asked.layer, asked.head
         )
+        deadline = time.monotonic() + self.seconds
         first = await self._try(lambda: next(events))
 
         async def stream() -> AsyncIterator[bytes]:
@@ -128,6 +137,9 @@ class Explorer:
             try:
                 while (event := await self._try(lambda: next(events, None))) is not None:
                     yield _event(event)
+                    if time.monotonic() > deadline:
+                        reason = f"the request took longer than {self.seconds:g} seconds; lower max_tokens"
+                        raise ApiError(reason, status=504, code="timeout")
             except ApiError as error:
                 yield _event(error.body())
 

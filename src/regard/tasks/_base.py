@@ -324,7 +324,11 @@ def save_model(
     labels:     of a classifier, the names of its classes; `model.labels` if not given.
     processor:  what turns inputs into tensors, of a model that reads no text, such as an `ImageProcessor`; `model.processor` if not given.
     """
+    if not isinstance(model, Model):
+        raise NotSupported(f"{type(model).__name__} is not a model of `regard list models`; save its state_dict")
     tokenizer = model.tokenizer if tokenizer is None else tokenizer
+    if not isinstance(tokenizer, Tokenizer | Tokenizers | None):
+        raise BadConfig(f"tokenizer is {tokenizer!r}; expected a Tokenizer, or Tokenizers of source and target")
     pair = Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     names = tuple(model.labels if labels is None else labels)
     body = model.body if isinstance(model, Classifier) else model
@@ -332,6 +336,12 @@ def save_model(
         raise NotSupported(f"{type(body).__name__} is not one of `regard list models`, so it could not be built again; save its state_dict")
     if isinstance(model, Classifier) and len(names) != model.output.out_features:
         raise BadConfig(f"{len(names)} labels were given for {model.output.out_features} classes; name each class in labels=…")
+    if labels is not None and not isinstance(model, Classifier):
+        raise BadConfig(f"labels were given for {type(model).__name__}, which has no classes; omit labels")
+    if not all(isinstance(name, str) and _is_text(name) for name in names) or len(set(names)) < len(names):
+        raise BadConfig(f"labels are {[str(name)[:20] for name in names[:20]]}; expected texts, all different")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise NotSupported("a model on the meta device has no parameters to save; move it with to_empty, and load its parameters")
     sizes = [value for name, value in config_of(body)[1].items() if name.endswith("vocab_size")]
     for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
         if len(one) > size:
@@ -340,6 +350,15 @@ def save_model(
     if processor is None and task.inputs == "file":
         raise BadConfig(f"a {body.facts.name} does not read text; say how it reads its inputs with processor=…")
     return runs.save(make_run(task, model, processor or TextProcessor(pair, names)), folder)
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written: half of a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def load_model(run: Run[Kind]) -> Kind:
@@ -382,7 +401,14 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
 
 # -- what tasks share --------------------------------------------------------------------------------------------------
 
-KINDS = {"Translator": "translator", "LanguageModel": "causal language model", "TextEncoder": "text encoder", "Classifier": "classifier"}
+KINDS = {
+    "Translator": "translator",
+    "LanguageModel": "causal language model",
+    "TextEncoder": "text encoder",
+    "Classifier": "classifier",
+    "ImageTransformer": "model of pixels",
+    "ViViT": "classifier of clips",
+}
 
 
 def words_for(kind: type[Model]) -> str:
