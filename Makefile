@@ -11,7 +11,7 @@ AUDIT ?= 2.10.1  # version of pip-audit
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
 # Everything but torch is installed by hash. Which build of torch is right depends on the machine: it is pinned by version, and comes from
-# pip's own index unless TORCH names another: make test TORCH='--index-url ADDRESS'
+# where pip is set up to look; TORCH holds further options of pip for it.
 TORCH ?=
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
