@@ -72,7 +72,6 @@ UNSUPPORTED = frozenset(
         "t5gemma2_text",
         "vilt",
         "vits",
-        "vivit",
         "xlm-roberta",
     ]
 )
