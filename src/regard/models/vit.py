@@ -113,6 +113,7 @@ class ViT(ImageEncoder):
     facts = ModelFacts(name="vit", year=2020, title="An image is worth 16x16 words", paper="arXiv:2010.11929")
     Config = ViTConfig
     config: ViTConfig
+    embedding: ViTEmbedding
     sizes: ClassVar[Sizes] = {
         f"vit-{name}-{patch}": _sized(*WIDTHS[name], patch)
         for name, patches in {
@@ -180,12 +181,10 @@ class ViT(ImageEncoder):
         """A copy for images of another height and width: the grid of positions is interpolated, the class token keeps its own."""
         config = replace(self.config, image_size=image_size)
         model = deepcopy(self)
-        model.config, embedding = config, model.embedding
-        assert isinstance(embedding, ViTEmbedding)
-        position = embedding.position
+        model.config, position = config, model.embedding.position
         if position is not None and config.grid != self.config.grid:
             old_LD, first = position.weight.detach(), self.class_tokens
             old_1DHW = old_LD[first:].T.unflatten(1, self.config.grid)[None]
             new_1DHW = F.interpolate(old_1DHW.float(), config.grid, mode="bicubic", align_corners=False).to(old_LD.dtype)
-            embedding.position = nn.Embedding.from_pretrained(torch.cat([old_LD[:first], new_1DHW[0].flatten(1).T]), freeze=False)
+            model.embedding.position = nn.Embedding.from_pretrained(torch.cat([old_LD[:first], new_1DHW[0].flatten(1).T]), freeze=False)
         return model
