@@ -51,8 +51,9 @@ def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None
 
     `config` is what `runs.read_json` gave, if it has been called.
     """
-    from . import runs, tasks  # they take time to import
+    from . import files, runs, tasks  # they take time to import
 
+    files.check_name(folder)
     if config is None and (_Path(folder) / runs.CONFIG).is_file():
         config = runs.read_json(folder)
     if config is not None and "format_version" in config:
@@ -70,15 +71,20 @@ def load(folder: _Path | str) -> "_Model":
 
 
 def save(
-    model: "_Model", folder: _Path | str, *, tokenizer: "_Tokenizer | _Tokenizers | None" = None, labels: "_Sequence[str] | None" = None
+    model: "_Model",
+    folder: _Path | str,
+    *,
+    tokenizer: "_Tokenizer | _Tokenizers | None" = None,
+    labels: "_Sequence[str] | None" = None,
+    processor: "_Any" = None,
 ) -> _Path:
     """Write a model as a run, which every command and `load` take: one with swapped attention, or from a training loop of your own.
 
-    The tokenizer and the labels are those that `load` set, if not given.
+    The tokenizer, the labels, and the processor of a model that reads no text, are those that `load` set, if not given.
     """
     from . import tasks
 
-    return tasks.save_model(model, folder, tokenizer, labels)
+    return tasks.save_model(model, folder, tokenizer, labels, processor)
 
 
 def _generate_ids(model: _Any, ids: _Any, eos_ids: _Any, options: "_Mapping[str, _Any]") -> list[list[int]]:

@@ -29,6 +29,8 @@ import difflib
 import signal
 from collections.abc import Iterable
 
+LONGEST = 5000  # characters of a message: it may quote a file, which may hold anything
+
 
 def count(number: int, thing: str) -> str:
     """1 step; 3,000 steps."""
@@ -37,6 +39,10 @@ def count(number: int, thing: str) -> str:
 
 class RegardError(Exception):
     """The base class of all errors of regard."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 class ShapeError(RegardError, ValueError):

@@ -143,6 +143,17 @@ def parse_json(content: bytes, where: Path | str) -> Any:
         raise BadFile(f"{where}: not JSON: {wrong or type(wrong).__name__}") from wrong
 
 
+def check_name(path: Path | str) -> None:
+    """Refuse a name that no file can have."""
+    try:
+        os.stat(path)
+    except ValueError as wrong:
+        raise BadFile(f"{str(path)!r}: no name of a file: {wrong}") from wrong
+    except OSError as wrong:
+        if wrong.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise BadFile(f"{str(path)[:100]}…: {wrong.strerror}") from wrong
+
+
 def check_regular(path: Path) -> None:
     """Refuse what is not a regular file, before a library opens it by name."""
     try:

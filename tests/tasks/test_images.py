@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+import regard
 from regard.cli import main
 from regard.errors import BadConfig, NotSupported
 from regard.tasks import Images, ImagesOptions, evaluate, load_run, predict, train
@@ -95,6 +96,17 @@ def test_predict_look_and_evaluate(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["confusion"]) == 3 and sum(map(sum, report["confusion"])) == report["examples"]
+
+
+def test_a_loaded_model_is_saved_with_its_processor(tmp_path):
+    run = run_on(write(tmp_path / "data", [(8, 8)]), tmp_path / "run", shares=(0.2, 0.2))
+    model = regard.load(tmp_path / "run").with_attention("linear")
+    assert model.processor == run.processor and model.labels == ("a", "b", "c")
+    regard.save(model, tmp_path / "swapped")
+    assert load_run(tmp_path / "swapped").processor == run.processor
+    model.processor = None
+    with pytest.raises(BadConfig, match="processor="):
+        regard.save(model, tmp_path / "no")
 
 
 def test_a_page_never_reads_files(tmp_path, capsys):

@@ -128,12 +128,14 @@ def read_labelled_images(
     shares: tuple[float, float] = (0.05, 0.05),
     on_error: Literal["stop", "skip"] = "stop",
     names: Sequence[str] = (),
+    labelled: bool = True,
 ) -> LabelledImages:
     """The three parts; those that neither `data` has nor are given are held out by `shares`. `names` are those of numbered classes.
 
-    Without shares and further files nothing is held out: all of `data` is the training part.
+    Without shares and further files nothing is held out: all of `data` is the training part. With `labelled=False` labels are not needed: all
+    images below a folder count, and files of images need none of labels.
     """
-    reader = _Reader(on_error, names)
+    reader = _Reader(on_error, names, labelled)
     found = reader.parts(data)
     for part, given in (("valid", valid), ("test", test)):
         if given:
@@ -163,8 +165,8 @@ def with_channels(pixels: Pixels, channels: Channels) -> Pixels:
 
 
 class _Reader:
-    def __init__(self, on_error: str, names: Sequence[str]):
-        self.on_error, self.names, self.skipped = on_error, names, list[str]()
+    def __init__(self, on_error: str, names: Sequence[str], labelled: bool):
+        self.on_error, self.names, self.labelled, self.skipped = on_error, names, labelled, list[str]()
 
     def parts(self, data: str | Sequence[str]) -> dict[str, Part]:
         """What the data hold, by part: always "train", perhaps "valid" and "test"."""
@@ -189,6 +191,9 @@ class _Reader:
             other = path.with_name(path.name.replace(images, labels, 1))
             if other != path and other.is_file():
                 return {"train": self._pair(path, other)}
+        if not self.labelled:
+            pixels = to_pixels(read_array(path), str(path))
+            return {"train": self._numbered(pixels, np.zeros(len(pixels), dtype=np.int64), str(path))}
         raise BadFile(f"{path}: no labels beside it; name two files, images and labels, or a folder with a folder per class")
 
     def _pair(self, images: Path, labels: Path) -> Part:
@@ -261,7 +266,12 @@ class _Reader:
         return self._file(arrays[0]) if arrays else {"train": self._classes(folder)}
 
     def _classes(self, folder: Path) -> Part:
-        """A folder per class."""
+        """A folder per class; any images without labels."""
+        if not self.labelled:
+            below = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() in SUFFIXES)
+            if not below:
+                raise BadFile(f"{folder}: no images in it; expected files that end in {', '.join(SUFFIXES)}, IDX files, or train.npz")
+            return self._read_headers([str(path) for path in below], lambda n: files.read(below[n], MAX_BYTES), [""] * len(below))
         classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not classes:
             raise BadFile(f"{folder}: no folders in it; expected a folder of images per class, IDX files, or train.npz")

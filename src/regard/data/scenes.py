@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from ..errors import NotSupported
 from .images import Pixels
-from .sources import _between, _options
+from .sources import between_option, source_options
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -75,14 +75,17 @@ class Scene(NamedTuple):
 
 def scenes(text: str = "") -> list[Scene]:
     """The scenes that the part after `scenes:` describes."""
-    _, chosen = _options(f",{text}" if text else "", DEFAULTS)
-    count, size = _between("count", chosen["count"], 1, 1_000_000), _between("size", chosen["size"], 16, 512)
-    objects = _between("objects", chosen["objects"], 1, 2)
+    _, chosen = source_options(f",{text}" if text else "", DEFAULTS)
+    count, size = between_option("count", chosen["count"], 1, 1_000_000), between_option("size", chosen["size"], 16, 512)
+    objects = between_option("objects", chosen["objects"], 1, 2)
     if chosen["pairings"] not in PAIRINGS:
         raise NotSupported(f"pairings={chosen['pairings']}: expected one of {', '.join(PAIRINGS)}")
     if count * size * size * 3 > 4 << 30:
         raise NotSupported(f"{count:,} scenes of {size} × {size} pixels are more than 4 GiB; make fewer or smaller ones")
-    colours, shapes = _between("colours", chosen["colours"], 2, len(COLOURS)), _between("shapes", chosen["shapes"], 2, len(SHAPES))
+    colours, shapes = (
+        between_option("colours", chosen["colours"], 2, len(COLOURS)),
+        between_option("shapes", chosen["shapes"], 2, len(SHAPES)),
+    )
     kinds = [one for one in _pairings(chosen["pairings"]) if one[0] in [*COLOURS][:colours] and one[1] in SHAPES[:shapes]]
     return [_scene(random.Random(f"{chosen['seed']}/{number}"), size, objects, kinds) for number in range(count)]
 

@@ -206,6 +206,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-12, "image_size": 224, "patch_size": 16,
         "num_channels": 3, "qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh",
     },
+    "vivit": {
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu_fast",
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-6, "image_size": 224, "num_frames": 32,
+        "tubelet_size": [2, 16, 16], "num_channels": 3, "qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh",
+    },
 }
 # fmt: on
 

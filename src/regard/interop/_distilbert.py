@@ -10,7 +10,7 @@ from ._constants import is_counting
 from ._encoders import MLMHead, mlm_table
 from ._family import ClassifierHead, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
-from ._names import Entry, block_layers, layer, tensor
+from ._names import Entry, LayerNames, block_layers, layer, tensor
 
 SETTINGS: SettingKeys = {
     "vocab_size": "vocab_size",
@@ -21,7 +21,7 @@ SETTINGS: SettingKeys = {
     "hidden": "hidden_dim",
     "dropout": "dropout",
 }
-BLOCK = {
+BLOCK: LayerNames = {
     "mixer.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
     "mixer.out": "attention.out_lin",
     "around_mixer.over": "sa_layer_norm",

@@ -23,6 +23,7 @@ from ._reformer import REFORMER
 from ._roberta import ROBERTA
 from ._t5 import T5
 from ._vit import VIT
+from ._vivit import VIVIT
 
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
@@ -73,5 +74,5 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = (
-    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER, VIT,
+    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER, VIT, VIVIT,
 )  # fmt: skip

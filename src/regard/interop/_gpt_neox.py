@@ -11,7 +11,7 @@ from ._attention import Softmax, plain_attention_dropout
 from ._constants import is_causal_mask, is_mask_value, is_rotary_frequency
 from ._family import DECODER, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
-from ._names import Entry, block_layers, layer, tensor
+from ._names import Entry, LayerNames, block_layers, layer, tensor
 from ._rotary import rotary_config, rotary_settings
 
 SETTINGS: SettingKeys = DECODER | {
@@ -21,7 +21,7 @@ SETTINGS: SettingKeys = DECODER | {
     "qkv_bias": "attention_bias",
     "dropout": "hidden_dropout",
 }
-BLOCK = {
+BLOCK: LayerNames = {
     "feedforward.up": "mlp.dense_h_to_4h",
     "feedforward.down": "mlp.dense_4h_to_h",
     "around_mixer.before": "input_layernorm",

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Misfit
-from ..models import ImageEncoder, Model
+from ..files import read_json, write_json
+from ..models import Model
+from ..models._image import PatchEncoder
 from ..runs import Run
 from ..tasks import ImageProcessor
+from ..tasks._image_processor import FILE
 from ._hf_config import labels_of
 
 
 class ImageFiles:
     def read(self, folder: Path, described: Mapping[str, Any], model: Model) -> ImageProcessor:
         """Without a preprocessor_config.json that of the published models: bilinear, mean and deviation 0.5."""
-        assert isinstance(model, ImageEncoder)
+        assert isinstance(model, PatchEncoder)
         c = model.config
         labels = labels_of(described) if c.classes else ()
         if len(labels) != c.classes:
@@ -34,4 +37,11 @@ class ImageFiles:
         run.processor.with_labels(()).save(out)  # the labels are in config.json
 
 
-IMAGE = ImageFiles()
+class VideoFiles(ImageFiles):
+    def write(self, run: Run[Any], out: Path) -> None:
+        super().write(run, out)
+        plain = {**read_json(out / FILE), "image_processor_type": "VivitImageProcessor", "offset": False}
+        write_json(out / FILE, {"do_center_crop": False, **plain}, indent=2)
+
+
+IMAGE, VIDEO = ImageFiles(), VideoFiles()

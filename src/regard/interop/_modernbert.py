@@ -10,7 +10,7 @@ from ._attention import Softmax, layer_attention, same_in_all, specs, window_con
 from ._family import Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
 from ._llama import layer_windows
-from ._names import Entry, block_layers, tensor
+from ._names import Entry, LayerNames, block_layers, tensor
 from ._rotary import rotary_config, stretch_settings
 
 SETTINGS: SettingKeys = {
@@ -23,7 +23,7 @@ SETTINGS: SettingKeys = {
     "eps": "norm_eps",
     "dropout": "mlp_dropout",
 }
-BLOCK = {
+BLOCK: LayerNames = {
     "mixer.qkv": "attn.Wqkv",
     "mixer.out": "attn.Wo",
     "feedforward.up": "mlp.Wi",

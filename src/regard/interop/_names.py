@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..errors import Misfit
 
+LayerNames = Mapping[str, str | tuple[str, ...]]  # our name → transformers', several if it splits what we hold as one
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -64,7 +66,7 @@ def layer(name: str, *hf_names: str, transposed: bool = False) -> list[Entry]:
     ]
 
 
-def block_layers(depth: int, hf: str, names: Mapping[str, str | tuple[str, ...]], *, bias: bool = True) -> list[Entry]:
+def block_layers(depth: int, hf: str, names: LayerNames, *, bias: bool = True) -> list[Entry]:
     """The layers of equal blocks: `blocks.0`, `blocks.1` … are `hf.0`, `hf.1` … of transformers; `names` are those inside a block."""
     entries = []
     for i in range(depth):

@@ -8,10 +8,10 @@ from ..models import OPT as OPTModel
 from ._attention import Softmax, plain_attention_dropout
 from ._family import DECODER, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
-from ._names import Entry, block_layers, layer, tensor
+from ._names import Entry, LayerNames, block_layers, layer, tensor
 
 SETTINGS: SettingKeys = DECODER | {"hidden": "ffn_dim", "dropout": "dropout"}
-BLOCK = {
+BLOCK: LayerNames = {
     "mixer.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mixer.out": "self_attn.out_proj",
     "feedforward.up": "fc1",

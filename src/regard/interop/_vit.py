@@ -38,8 +38,8 @@ def more_config(model: ViT) -> dict[str, Any]:
         "architectures": [CLASSIFIER if c.classes else "ViTModel"],
         "hidden_act": hf_activation(c.activation),
         "attention_probs_dropout_prob": plain_attention_dropout(model),
-        "image_size": _one_or_two(c.image_size),
-        "patch_size": _one_or_two(c.patch_size),
+        "image_size": one_or_two(c.image_size),
+        "patch_size": one_or_two(c.patch_size),
         "encoder_stride": c.patch_size[0],
     }
 
@@ -47,7 +47,8 @@ def more_config(model: ViT) -> dict[str, Any]:
 PLAIN = {"pool": "class", "stem": (), "positions": True, "patch_bias": True, "embedding_norm": False}
 
 
-def _one_or_two(size: tuple[int, int]) -> int | list[int]:
+def one_or_two(size: tuple[int, int]) -> int | list[int]:
+    """A size as transformers writes it: one number for a square."""
     return size[0] if size[0] == size[1] else list(size)
 
 

@@ -38,10 +38,11 @@ class Spec(NamedTuple):
             pass
         raise BadConfig(f"{text!r} does not name a mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
 
-    def build(self, *, heads: int, head_dim: int, length: int) -> Attention:
-        """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""
+    def build(self, *, heads: int, head_dim: int, length: int, columns: int | None = None) -> Attention:
+        """The mechanism for `heads` heads of size `head_dim` and up to `length` keys; on a grid, of `columns` keys per row."""
         if self.settings is None:
-            return self.kind.sized(heads=heads, head_dim=head_dim, length=length)
+            grid = {"columns": columns} if columns and "columns" in inspect.signature(self.kind.sized).parameters else {}
+            return self.kind.sized(heads=heads, head_dim=head_dim, length=length, **grid)
         known = _known_settings(self.kind)
         for name in self.settings:
             if known is not None and name not in known:

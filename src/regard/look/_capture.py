@@ -179,7 +179,7 @@ class _Recorder:
 
     def _map(self, name: str, observed: Observation, rng: RngSnapshot) -> Map:
         call, cache = observed.call, observed.call.cache
-        if call.state is not None:
+        if call.state is not None and call.state.grows:
             raise CaptureNotSupported(
                 f"{name}: {type(call.state).__name__} does not keep its keys one by one, so a step has no weights to capture. "
                 "Run the whole sequence in one call without a state, or leave this layer out with layers="

@@ -1,4 +1,7 @@
-"""Attention over an image: a panel per word, or per layer and head, in which the image is darkened where there is little weight."""
+"""Attention over an image: a panel per word, or per layer and head, in which the image is darkened where there is little weight.
+
+Grey images are also tinted where there is much.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from .maps import Maps
 from .terminal import head_matrix, over_grid, readable
 
 DARKEST = 0.8  # opacity of the black over patches without weight
+TINT = (1.0, 0.55, 0.1)  # orange, of patches with weight on a grey image
 MAX_PANELS = 64
 Panel = tuple[str, Tensor | None]  # title, and weights (rows, columns) of the patches; None: the image alone
 
@@ -32,10 +36,11 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
     shown = list(panels)[:MAX_PANELS]
     arrays = [check_image(one) for one in image] if isinstance(image, list) else [check_image(image)] * len(shown)
     array = arrays[0]
-    columns = max(1, min(columns, len(shown)))
+    aspect = array.shape[1] / array.shape[0]
+    width = 1.6 * min(max(1.0, aspect), 4.0)  # frames side by side take as much room as they need
+    columns = max(1, min(columns, len(shown), int(12.8 / width)))
     rows = -(-len(shown) // columns)
-    height = 1.6 * array.shape[0] / array.shape[1]
-    figure = new_figure(1.6 * columns + 0.2, rows * (height + 0.32) + 0.5 * bool(title))
+    figure = new_figure(width * columns + 0.2, rows * (width / aspect + 0.32) + 0.5 * bool(title))
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -47,8 +52,11 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
             share = (weights.float().clamp(min=0) / weights.float().max().clamp(min=1e-12)).numpy()
             black = np.zeros((*share.shape, 4), dtype=np.float32)
             black[..., 3] = DARKEST * (1 - share)
-            smooth = "bilinear" if min(share.shape) > 3 else "nearest"
+            smooth = "bilinear" if min(share.shape) > 3 and aspect < 3 else "nearest"  # not across the edges of frames
             axis.imshow(black, extent=extent, aspect="auto", interpolation=smooth)
+            if array.ndim == 2:  # a grey image has no colours to hide, and on its black nothing can be darkened
+                tint = np.concatenate([np.broadcast_to(np.float32(TINT), (*share.shape, 3)), 0.45 * share[..., None]], -1)
+                axis.imshow(tint, extent=extent, aspect="auto", interpolation=smooth)
         axis.set_title(readable(name, 24), fontsize=8, pad=2)
     if title:
         figure.suptitle(title, fontsize=9)
@@ -63,10 +71,11 @@ def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None
     """
     first = maps[0]
     if first.queries != first.keys and query is None:  # words that attend to patches
-        names, _ = first.labels(batch)
-        weights = head_matrix(first.head(), batch)
-        panels: list[Panel] = [("", None), *((name, on_grid(first, row)) for name, row in zip(names, weights, strict=True))]
-        return draw_panels(image, panels, title=first.layer)
+        panels: list[Panel] = [("", None)]
+        for m in maps:
+            rows = zip(m.labels(batch)[0], head_matrix(m.head(), batch), strict=True)
+            panels += [(name, on_grid(m, row)) for name, row in rows]
+        return draw_panels(image, panels, title=", ".join(m.layer for m in maps))
     panels = [("", None)]
     if len(maps) > 1 and all(m.square and m.queries == first.queries for m in maps):
         rollout = Maps(maps).with_rollout().all[-1]

@@ -60,10 +60,10 @@ def _grid_text(m: Map, batch: int, scale: ScaleName) -> str:
     every[torch.tensor(m.columns)] = row_M
     grid = every[m.layout.prefix_tokens :].view(m.layout.rows, m.layout.columns)
     fitted = Scale.fit("global" if scale == "row" else scale, [grid])
-    lines = [
-        title(m)
-        + f" · of the {'class token' if m.layout.prefix_tokens else 'mean patch'} over {m.layout.rows} × {m.layout.columns} patches"
-    ]
+    who = "the class token" if m.layout.prefix_tokens else "the mean patch"
+    if len(m.rows) == 1 and m.queries != m.keys and m.query_labels:
+        who = m.labels(batch)[0][0]
+    lines = [title(m) + f" · of {who} over {m.layout.rows} × {m.layout.columns} patches"]
     lines += [f"│{''.join(map(_cell, row))}│" for row in fitted.shades(grid).tolist()]
     return "\n".join([*lines, f"{SHADES[-1]} = {fitted.darkest}", CAPTION])
 

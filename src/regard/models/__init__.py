@@ -18,12 +18,15 @@ from .big_bird import BigBird, BigBirdConfig
 from .classifier import Classifier
 from .clip import CLIP, CLIPConfig
 from .dalle import DALLE, DALLEConfig
+from .draw import Draw, DrawConfig, Drawing
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
 from .gpt import GPT, GPTConfig
 from .gpt2 import GPT2, GPT2Config
 from .gpt3 import GPT3, GPT3Config
 from .gpt_neox import GPTNeoX, GPTNeoXConfig
+from .handwriting import Handwriting, HandwritingConfig
+from .image_transformer import ImageTransformer, ImageTransformerConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
@@ -39,6 +42,7 @@ from .show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
+from .vivit import ViViT, ViViTConfig
 
 # The list everything else reads, collected from the imports above, oldest first: a new model is one line there.
 MODELS: tuple[type[Model], ...] = tuple(

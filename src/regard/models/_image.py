@@ -44,8 +44,8 @@ class ImageEncoderConfig(ModelConfig):
         return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
 
 
-class ImageEncoder(Model):
-    """Reads an image x_BCHW: features of each token, a vector per image, logits of its class."""
+class PatchEncoder(Model):
+    """What encoders of images and of clips share: an embedding, blocks, a norm, and a classification head over one pooled vector."""
 
     config: ImageEncoderConfig
 
@@ -58,7 +58,7 @@ class ImageEncoder(Model):
         init_xavier(self)  # as in the paper; with normal(0.02) a small model still had 0.69 of Fashion-MNIST right after an epoch
 
     def _embedding(self) -> nn.Module:
-        """Images x_BCHW to tokens x_BLD."""
+        """Images or clips to tokens x_BLD."""
         raise NotImplementedError
 
     def _block(self, layer: int) -> Block:
@@ -78,37 +78,27 @@ class ImageEncoder(Model):
         """Tokens before those of the patches."""
         return 0
 
-    @property
-    def max_length(self) -> int:
-        """Tokens per image."""
-        return self.config.grid[0] * self.config.grid[1] + self.class_tokens
-
-    def features(self, x_BCHW: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         """x_BLD of every token; those of patches are in raster order, after `class_tokens` others."""
-        self.check(x_BCHW)
-        x_BLD = self.embedding(x_BCHW)
+        self.check(x)
+        x_BLD = self.embedding(x)
         for block in self.blocks:
             x_BLD = block(x_BLD)
         return self.norm(x_BLD)
 
+    def check(self, x: Tensor) -> None:
+        """Raise an error for inputs of another size than the model's."""
+        raise NotImplementedError
+
     def pooled(self, x_BLD: Tensor) -> Tensor:
-        """One vector per image, y_BD, from its features: what the classification head reads."""
+        """One vector per image or clip, y_BD, from its features: what the classification head reads."""
         return x_BLD.mean(1)
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """logits_BN of the classes."""
         if self.output is None:
             raise NotSupported(f"this {type(self).__name__} has no classification head; build it with classes=…, or call with_classes")
-        return self.output(self.pooled(self.features(x_BCHW)))
-
-    def check(self, x_BCHW: Tensor) -> None:
-        """Raise an error for images of another size than the model's."""
-        wanted = (self.config.channels, *self.config.image_size)
-        if x_BCHW.dim() != 4 or tuple(x_BCHW.shape[1:]) != wanted:
-            raise ShapeError(
-                f"{type(self).__name__} takes images (batch, channels, height, width) of (…, {', '.join(map(str, wanted))}), got "
-                f"{tuple(x_BCHW.shape)}; resize them, or the model by with_image_size"
-            )
+        return self.output(self.pooled(self.features(x)))
 
     def with_classes(self, classes: int) -> Self:
         """A copy with a new classification head for this many classes; all other parameters are copied."""
@@ -119,6 +109,24 @@ class ImageEncoder(Model):
         if model.output is not None:
             init_xavier(model.output)
         return model
+
+
+class ImageEncoder(PatchEncoder):
+    """Reads an image x_BCHW: features of each token, a vector per image, logits of its class."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per image."""
+        return self.config.grid[0] * self.config.grid[1] + self.class_tokens
+
+    def check(self, x_BCHW: Tensor) -> None:
+        """Raise an error for images of another size than the model's."""
+        wanted = (self.config.channels, *self.config.image_size)
+        if x_BCHW.dim() != 4 or tuple(x_BCHW.shape[1:]) != wanted:
+            raise ShapeError(
+                f"{type(self).__name__} takes images (batch, channels, height, width) of (…, {', '.join(map(str, wanted))}), got "
+                f"{tuple(x_BCHW.shape)}; resize them, or the model by with_image_size"
+            )
 
     def with_image_size(self, image_size: tuple[int, int]) -> Self:
         """A copy for images of another height and width; what depends on the number of patches is interpolated."""

@@ -91,6 +91,7 @@ class Model(nn.Module):
     output: Any  # the output projection, of models where `head` is a linear layer of its own
     tokenizer: Any = None  # what it was trained with; set by `regard.load`, taken by `regard.save`
     labels: tuple[str, ...] = ()  # of a classifier, alike
+    processor: Any = None  # of a model that reads no text: what turns its inputs into tensors, alike
     sizes: ClassVar[Sizes] = {}
     causal_parts: ClassVar[tuple[str, ...]] = ()  # path prefixes of the submodules that decode step by step and must be causal
     length_setting: ClassVar[str] = "max_length"  # the setting that holds the longest sequence
@@ -129,6 +130,11 @@ class Model(nn.Module):
     def max_length(self) -> int:
         """The longest sequence the model is built for: `context_length` of language models, `max_length` of others."""
         return getattr(self.config, self.length_setting)
+
+    @property
+    def grid_columns(self) -> int | None:
+        """Positions per row, of a model whose positions form a grid: for mechanisms that need to know."""
+        return None
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """weight_ND and bias_N of the output projection, so that a loss can be computed without storing all logits."""
@@ -239,10 +245,15 @@ def attention_lines(config: str, attention: object, parts: int = 1) -> tuple[str
     return tuple(lines)
 
 
-def build_heads(spec: str, width: int, heads: int, length: int, *, head_dim: int | None = None, **options: Any) -> MultiHead:
-    """A MultiHead with the mechanism and the pattern that a line of a config names; the options are those of MultiHead."""
+def build_heads(
+    spec: str, width: int, heads: int, length: int, *, head_dim: int | None = None, columns: int | None = None, **options: Any
+) -> MultiHead:
+    """A MultiHead with the mechanism and the pattern that a line of a config names; the options are those of MultiHead.
+
+    `columns`: positions per row, where they form a grid.
+    """
     parsed = Spec.read(spec)
-    attention = parsed.build(heads=heads, head_dim=width // heads if head_dim is None else head_dim, length=length)
+    attention = parsed.build(heads=heads, head_dim=width // heads if head_dim is None else head_dim, length=length, columns=columns)
     return MultiHead(width, heads, attention, head_dim=head_dim, within=parsed.pattern, **options)
 
 
@@ -283,10 +294,15 @@ def _swap(model: Model, path: str, spec: Spec) -> None:
         raise NotSupported(
             f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; mechanisms that fit: {', '.join(can)}"
         )
-    like, attention = heads.out.weight, spec.build(heads=heads.heads, head_dim=heads.sizes[0] // heads.heads, length=model.max_length)
+    like, attention = heads.out.weight, _build_for(model, heads, spec)
     heads.attention, heads.within = attention.to(like.device, like.dtype).train(heads.training), spec.pattern
     gates = heads.kv_heads * attention.gates
     heads.gates = nn.Linear(heads.memory_width, gates, device=like.device, dtype=like.dtype) if gates else None
+
+
+def _build_for(model: Model, heads: MultiHead, spec: Spec) -> Attention:
+    size = heads.sizes[0] // heads.heads
+    return spec.build(heads=heads.heads, head_dim=size, length=model.max_length, columns=model.grid_columns)
 
 
 def _obstacle(kind: type[Attention], heads: MultiHead, pattern: Pattern, decodes: bool) -> str | None:

@@ -89,11 +89,13 @@ class ModernBert(TextEncoder):
 
         def block(layer: int) -> Block:
             feedforward = FeedForward(c.width, c.hidden, Gated(ACTIVATIONS[c.activation]), bias=False, dropout=c.dropout)
-            return Block(c.width, heads(layer), feedforward, norm=norm, dropout=c.dropout)
+            made = Block(c.width, heads(layer), feedforward, norm=norm, dropout=c.dropout)
+            if layer == 0:
+                made.around_mixer.before = None
+            return made
 
         self.embedding, self.embedding_norm, self.dropout = Embedding(c.vocab_size, c.width), norm(c.width), Dropout(c.dropout)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))
-        self.blocks[0].around_mixer.before = None
         self.norm = norm(c.width)
         self.mlm_head = nn.Sequential(nn.Linear(c.width, c.width, bias=False), norm(c.width)) if c.mlm_head else None
         self.mlm_bias = nn.Parameter(torch.zeros(c.vocab_size)) if c.mlm_head else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class Playground:
         """What can be chosen."""
         return {
             "model": getattr(getattr(self.model, "facts", None), "name", type(self.model).__name__),
-            "mechanisms": self._mechanisms(),
+            "mechanisms": self.mechanisms,
             "steps": sorted(self._steps),
             "generates": self.tokenizer is not None,
         }
@@ -142,6 +142,8 @@ class Playground:
         if key == (None, None):
             return self.model
         if key != self._variant[0]:
+            if mechanism is not None and mechanism not in self.mechanisms:  # a client's text: settings could make it of any size
+                raise UnknownName("mechanism for this model", mechanism, self.mechanisms)
             if step is not None and step not in self._steps:
                 raise UnknownName("checkpoint", str(step), map(str, self._steps))
             model = self.model if step is None else self._steps[step]()
@@ -185,7 +187,8 @@ class Playground:
         except NotSupported as reason:
             return {"output": "", "note": str(reason)}
 
-    def _mechanisms(self) -> list[str]:
+    @cached_property
+    def mechanisms(self) -> list[str]:
         """Mechanisms that this model can run with untrained: they have no parameters and no gates of their own."""
         try:
             layers = list(self.model.attentions().values())

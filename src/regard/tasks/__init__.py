@@ -40,9 +40,12 @@ from .captions import Captioning, CaptionsObjective, CaptionsOptions
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .clip import Clip, ClipObjective, ClipOptions
 from .dalle import Dalle, DalleObjective, DalleOptions
+from .draw import DrawOptions, DrawTask
+from .handwriting import HandwritingOptions, HandwritingTask
 from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
+from .pixels import CompletionOptions, PixelsOptions, PixelsTask
 from .translation import (
     Translation,
     TranslationObjective,
@@ -52,6 +55,7 @@ from .translation import (
     likelihood,
     translations,
 )
+from .video import Video, VideoOptions
 
 # The list everything else reads, derived from the imports above: a new task is one line there.
 TASKS: tuple[type[Task[Any]], ...] = tuple(

@@ -312,14 +312,23 @@ def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options:
 
 
 def save_model(
-    model: Model, folder: Path | str, tokenizer: Tokenizer | Tokenizers | None = None, labels: Sequence[str] | None = None
+    model: Model,
+    folder: Path | str,
+    tokenizer: Tokenizer | Tokenizers | None = None,
+    labels: Sequence[str] | None = None,
+    processor: Any = None,
 ) -> Path:
     """Turn any of our models into a run: one whose attention was swapped, or that was trained in a loop of your own.
 
     tokenizer:  what it was trained with, for a translator of two vocabularies both; `model.tokenizer` if not given, as `load` sets it.
     labels:     of a classifier, the names of its classes; `model.labels` if not given.
+    processor:  what turns inputs into tensors, of a model that reads no text, such as an `ImageProcessor`; `model.processor` if not given.
     """
+    if not isinstance(model, Model):
+        raise NotSupported(f"{type(model).__name__} is not a model of `regard list models`; save its state_dict")
     tokenizer = model.tokenizer if tokenizer is None else tokenizer
+    if not isinstance(tokenizer, Tokenizer | Tokenizers | None):
+        raise BadConfig(f"tokenizer is {tokenizer!r}; expected a Tokenizer, or Tokenizers of source and target")
     pair = Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     names = tuple(model.labels if labels is None else labels)
     body = model.body if isinstance(model, Classifier) else model
@@ -327,18 +336,37 @@ def save_model(
         raise NotSupported(f"{type(body).__name__} is not one of `regard list models`, so it could not be built again; save its state_dict")
     if isinstance(model, Classifier) and len(names) != model.output.out_features:
         raise BadConfig(f"{len(names)} labels were given for {model.output.out_features} classes; name each class in labels=…")
+    if labels is not None and not isinstance(model, Classifier):
+        raise BadConfig(f"labels were given for {type(model).__name__}, which has no classes; omit labels")
+    if not all(isinstance(name, str) and _is_text(name) for name in names) or len(set(names)) < len(names):
+        raise BadConfig(f"labels are {[str(name)[:20] for name in names[:20]]}; expected texts, all different")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise NotSupported("a model on the meta device has no parameters to save; move it with to_empty, and load its parameters")
     sizes = [value for name, value in config_of(body)[1].items() if name.endswith("vocab_size")]
     for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
         if len(one) > size:
             raise BadConfig(f"the tokenizer has {len(one)} tokens, and the model {size}; save the tokenizer that it was trained with")
-    task = task_for(type(model), isinstance(model, Classifier) and model.each)
-    return runs.save(make_run(task, model, TextProcessor(pair, names)), folder)
+    task, processor = task_for(type(model), isinstance(model, Classifier) and model.each), processor or model.processor
+    if processor is None and task.inputs == "file":
+        raise BadConfig(f"a {body.facts.name} does not read text; say how it reads its inputs with processor=…")
+    return runs.save(make_run(task, model, processor or TextProcessor(pair, names)), folder)
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written: half of a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def load_model(run: Run[Kind]) -> Kind:
-    """The model of a run with its `tokenizer` and, of a classifier, its `labels`."""
+    """The model of a run with its `tokenizer`, or the `processor` of one that reads no text, and, of a classifier, its `labels`."""
     processor = run.processor
-    if isinstance(processor, TextProcessor) and processor.pair is not None:
+    if not isinstance(processor, TextProcessor):
+        run.model.processor, run.model.labels = processor, getattr(processor, "labels", ())
+    elif processor.pair is not None:
         run.model.tokenizer = processor.pair.source if processor.pair.joint else processor.pair
         run.model.labels = processor.labels
     return run.model
@@ -373,7 +401,14 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
 
 # -- what tasks share --------------------------------------------------------------------------------------------------
 
-KINDS = {"Translator": "translator", "LanguageModel": "causal language model", "TextEncoder": "text encoder", "Classifier": "classifier"}
+KINDS = {
+    "Translator": "translator",
+    "LanguageModel": "causal language model",
+    "TextEncoder": "text encoder",
+    "Classifier": "classifier",
+    "ImageTransformer": "model of pixels",
+    "ViViT": "classifier of clips",
+}
 
 
 def words_for(kind: type[Model]) -> str:

@@ -126,6 +126,9 @@ class ImageProcessor:
             raise BadFile(f"{path}: expected size (height and width, or shortest_edge), image_mean, image_std and resample") from wrong
         if not plain.get("do_normalize", True):
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+        if plain.get("offset", plain.get("image_processor_type") == "VivitImageProcessor") and scale > 0:
+            k = 255 * scale  # transformers' ViViT computes (k·x/255 − 1 − mean) / std, with k = 2
+            mean, std, scale = tuple((1 + m) / k for m in mean), tuple(s / k for s in std), 1 / 255
         if len(mean) != len(std) or len(mean) not in (1, 3) or min(*size, *std) <= 0 or max(*size, edge or 0) > 8192:
             raise BadFile(
                 f"{path}: size {size}, {len(mean)} means and {len(std)} deviations; expected 1 or 3 channels and positive numbers"

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import files
-from ..errors import BadConfig, MissingFile, count
+from ..errors import BadConfig, BadFile, MissingFile, count
 from ..layers.spec import split_names
 from ..models import Classifier, Model, build, config_of
 from ..runs import (
@@ -149,6 +149,8 @@ def resumed_config(
     budget = budget if any(budget.values()) else {"steps": STEPS}
     for name, old in budget.items():
         new = training.get(name)
+        if old is not None and not isinstance(old, int | float):
+            raise BadFile(f"{out / CONFIG}: train.{name} is {str(old)[:80]!r}; expected a number")
         if new is not None and old is not None and new < old:
             raise BadConfig(f"--{name} {new} is less than {old}, which {out} was started with; a budget can only be extended")
     changes = {name: value for name, value in training.items() if name in free and value is not None}

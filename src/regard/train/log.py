@@ -93,7 +93,12 @@ def read_metrics(path: Path, event: str | None = None) -> list[dict[str, Any]]:
     check_regular(path)
     try:
         with path.open("rb") as file:
-            lines = [_event(line, path) for line in iter(lambda: file.readline(LONGEST), b"") if line.endswith(b"\n")]
+            lines = []
+            for line in iter(lambda: file.readline(LONGEST), b""):
+                if len(line) == LONGEST:  # or a file of a terabyte without a line break would be read to its end
+                    raise BadFile(f"{path}: a line of {LONGEST:,} bytes or more")
+                if line.endswith(b"\n"):
+                    lines.append(_event(line, path))
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror or error}") from error
     return [line for line in lines if event in (None, line["event"])]
