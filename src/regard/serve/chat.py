@@ -55,6 +55,7 @@ class ChatTemplate:
         )
         environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, extensions=["jinja2.ext.loopcontrols"])
         environment.filters["tojson"] = _to_json
+        del environment.globals["lipsum"]  # Jinja's own; it writes as much text as it is asked for
         environment.globals.update(raise_exception=_refuse, strftime_now=_now)
         try:
             if given is not None and len(given) > MAX_TEMPLATE:
