@@ -7,16 +7,27 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist work
 KILLS ?= 200
 CASES ?= 100000
 REQUESTS ?= 10000
+AUDIT ?= 2.10.1  # version of pip-audit
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
-.PHONY: help demo test check torture fuzz abuse bench claims docs-table index clean
+# Everything but torch is installed by hash. Which build of torch is right depends on the machine: it is pinned by version, and comes from
+# pip's own index unless TORCH names another: make test TORCH='--index-url ADDRESS'
+TORCH ?=
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
+
+.PHONY: help demo test check torture fuzz abuse bench claims docs-table index lock audit sbom clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt requirements/build.lock requirements/test.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,tensorboard]'
+	$(LOCKED) -r requirements/build.lock
+	$(LOCKED) -r requirements/test.lock
+	$(PIP) install $(TORCH) -c constraints.txt torch
+	$(PIP) install --no-deps --no-build-isolation -e .
+	$(PIP) check
 	@touch $@
 
 demo: $(STAMP)  ## two translators trained and looked at, in about two minutes
@@ -44,8 +55,7 @@ abuse: $(STAMP)  ## batter a server with 10,000 wrong requests and 1,000 slow cl
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)
 
 bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmarks/RESULTS.md
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps joeynmt
+	$(LOCKED) -r requirements/bench.lock
 	for name in exact translation decoding language serving mechanisms; do $(BIN)/python -m benchmarks.$$name $(BENCH) || exit 1; done
 
 claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) and write docs/results.md
@@ -58,5 +68,19 @@ docs-table: $(STAMP)  ## write the tables of mechanisms into docs/mechanisms.md
 index: $(STAMP)  ## write what `regard list`, `show`, `--help` and completion print into src/regard/cli/index.json
 	$(BIN)/python -m regard.cli._index
 
+lock: $(STAMP)  ## write requirements/*.lock, the hashes of the versions in constraints.txt; needs the network
+	$(LOCKED) -r requirements/bench.lock
+	$(BIN)/python requirements/lock.py
+
+audit:  ## ask the package index for known vulnerabilities of every locked version; needs the network
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit==$(AUDIT)
+	@grep '^torch==' constraints.txt > $(VENV)/audit/torch.txt
+	@$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off $(addprefix -r ,$(wildcard requirements/*.lock) $(VENV)/audit/torch.txt) \
+		|| { echo "make audit: a version above is vulnerable, or the package index did not answer for it (it needs the network and the JSON API, not a mirror)"; exit 1; }
+
+sbom:  ## write sbom.json, a CycloneDX list of every locked version with its hashes
+	$(PYTHON) requirements/sbom.py sbom.json
+
 clean:  ## remove what was made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) sbom.json .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """Write docs/results.md from the results of recipes: `python docs/claims.py RUNS` reads RUNS/<recipe>/results.json of each recipe.
 
-Recipes that were not run this time keep their section.
+Recipes that were not run this time keep their section; if their claims have changed since, the head of the page says so.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ def section(results: dict[str, Any], recipe: Recipe) -> list[str]:
     ]
 
 
+def has_changed(lines: list[str], recipe: Recipe) -> bool:
+    """Whether a section of an earlier run decides on other claims than the recipe has now, or on claims in other words."""
+    rows = [line.split(" | ")[1] for line in lines if line.startswith(("| holds |", "| **fails** |"))]
+    return bool(rows) and rows != [claim.text for claim in recipe.claims]
+
+
 def existing_sections() -> dict[str, list[str]]:
     """What the page holds now, by recipe."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
@@ -47,15 +53,18 @@ def existing_sections() -> dict[str, list[str]]:
 
 
 def main(runs: Path) -> None:
-    lines, existing = [HEAD], existing_sections()
+    lines, existing, changed = [HEAD], existing_sections(), []
     for recipe in RECIPES:
         path = runs / recipe.facts.name / "results.json"
         if path.exists():
             lines += section(json.loads(path.read_text(encoding="utf-8")), recipe)
         elif recipe.facts.name in existing:
             lines += [heading(recipe), *existing[recipe.facts.name][1:]]
+            changed += [recipe.facts.name] * has_changed(existing[recipe.facts.name], recipe)
         else:
             lines += [heading(recipe), "", "Not run yet.", ""]
+    if changed:
+        lines.insert(1, f"Claims that were changed or reworded after the run shown here: {', '.join(changed)}.\n")
     PAGE.write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -203,9 +204,20 @@ def test_the_index_is_current():
     assert _index.FILE.read_text(encoding="utf-8") == _index.to_text(_index.build()), "run `make index`"
 
 
+def test_the_pictures_are_current():
+    """Up to a few characters: sums are rounded otherwise on other processors."""
+    drawn = _index.build_pictures()
+    assert drawn.keys() == json.loads(_index.PICTURES.read_text(encoding="utf-8")).keys(), "run `make index`"
+    for name, text in drawn.items():
+        stored = _index.picture(name)
+        assert len(text) == len(stored) and sum(a != b for a, b in zip(text, stored, strict=True)) <= len(text) // 50, (
+            f"{name}: run `make index`"
+        )
+
+
 LIGHT = [
     *(["--version"], ["--help"], ["help", "show"], ["train"], ["list"], ["list", "models", "--json"], ["list", "patterns"]),
-    *(["show", "gpt2"], ["show", "translation"], ["show", "memory2020"], ["completion", "bash"], ["list", "--jsn"]),
+    *(["show", "softmax"], ["show", "gpt2"], ["show", "translation"], ["show", "memory2020"], ["completion", "bash"], ["list", "--jsn"]),
     *([name, "--help"] for name in COMMANDS),
     *(["train", task.name, "--help"] for task in TASKS),
 ]
@@ -251,11 +263,14 @@ def test_the_options_shown_are_those_that_are_parsed():
 
 
 def test_text_comes_before_pytorch(monkeypatch, capsys):
-    """`show` of a mechanism prints what it knows before it draws."""
+    """`show` of a mechanism prints what it knows before it draws what no index holds."""
     monkeypatch.setitem(sys.modules, "regard.attention", None)  # cannot be imported
     with pytest.raises(ImportError):
-        main(["show", "softmax"])
+        main(["show", "softmax", "--length", "13"])
     assert "Avoid it" in capsys.readouterr().out
+
+
+LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # jobs in the background of a shell ignore it
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
@@ -263,18 +278,35 @@ def test_text_comes_before_pytorch(monkeypatch, capsys):
 def test_an_interrupt_while_starting_is_quiet(module):
     """At the import of a module: an exception there could surface anywhere."""
     code = f"""
-import os, signal, sys
+{LISTEN}
+import os, sys
 from regard.cli import main
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 sys.meta_path.insert(0, Interrupting())
 sys.exit(main(["compare"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 130 and done.stderr.splitlines()[-1:] == ["regard: interrupted"] and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_an_interrupt_before_the_command_line_is_imported_is_quiet():
+    code = f"""
+{LISTEN}
+import os, sys
+class Interrupt:
+    def find_spec(name, *more):
+        if name == "regard.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt)
+from regard.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 # -- what a terminal shows ---------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_attention_of_a_training(text, tmp_path, capfd):
     assert "Attention replaced by linear in 2 layers" in capfd.readouterr().err
     assert mechanisms(load_run(second).model) == ["linear", "linear"]
     assert main(["swap", str(first), "performer", "--layers", "1", "--out", str(third)]) == 0
-    assert "1 layers of" in capfd.readouterr().out
+    assert "replaced by performer in 1 layer of" in capfd.readouterr().out
     assert mechanisms(load_run(third).model) == ["softmax", "performer"]
     assert main(["evaluate", str(third)]) == 0
     assert train(text, first, "--resume", "--steps", "3") == 0, "a run with another attention resumes"
@@ -129,7 +129,7 @@ def test_attention_of_a_training(text, tmp_path, capfd):
     [
         (["--attention", "lineer"], "no mechanism is called 'lineer'"),
         (["--attention", "linformer"], "does not fit"),
-        (["--model", "transformer"], "not a model for language; those that are: rnn_lm, gpt"),
+        (["--model", "transformer"], "not a model for language; use one of rnn_lm, gpt"),
         (["--set", "widht=16"], "did you mean 'width'"),
         (["--model", "gpt2-smal"], "did you mean 'gpt2-small'"),
     ],

@@ -75,7 +75,7 @@ def test_a_refused_resume_changes_no_byte_and_names_both_values(flag, run, capsy
     assert main(["train", "--out", str(run), "--resume", "--quiet", flag, *CHANGED[flag].split()]) == 2
     error = capsys.readouterr().err
     assert flag in error and error.count("\n") == 1
-    assert " began with" in error or "Unrecognized" in error
+    assert " was started with" in error or "Unrecognized" in error
     assert content(run) == before
 
 

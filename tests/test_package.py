@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "regard"
 # From the bottom to the top; a part may import parts of the levels below it, and neighbours of its own level as long as
 # they do not import it back.
 LEVELS = (
-    {"errors"},
+    {"errors", "_bound"},
     {"files", "machine"},
     {"patterns"},
     {"kernels"},

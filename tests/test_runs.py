@@ -1,6 +1,8 @@
 """The run directory: configs that are read once and refused by name, folders that are not written over."""
 
 import json
+import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,10 +10,11 @@ import torch
 
 import regard
 from regard import runs
+from regard.cli import main
 from regard.data import Tokenizer, Tokenizers
 from regard.errors import BadConfig, BadFile, CannotSave, MissingFile, RunExists, UnknownName
 from regard.models import LanguageModel, build
-from regard.runs import RunConfig, create, parse_options, read_config, read_config_file, save, write_config
+from regard.runs import RunConfig, checkpoints, create, parse_options, read_config, read_config_file, save, write_config
 from regard.tasks import Language, LanguageOptions, TextProcessor, load_run, make_run
 
 CONFIG = RunConfig(
@@ -132,3 +135,40 @@ def test_options_are_checked_by_their_annotations():
     for wrong, says in (({"documents": "apart"}, "documents"), ({"shares": [0.1]}, "shares"), ({"batch_size": 1.5}, "batch_size")):
         with pytest.raises(BadConfig, match=says):
             parse_options(LanguageOptions, wrong, "x")
+
+
+def test_hostile_folders_are_listed(run, tmp_path, capfd, request):
+    """Names that command a terminal or are not UTF-8, links to nothing, pipes, folders deeper than Python's stack, numbers beyond floats."""
+    folder = tmp_path / "runs"
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", folder], check=True))  # too deep for pytest to remove
+    for name in ("good", "bad\x1b[2J\nname", os.fsdecode(b"not-utf8-\xff")):
+        save(run, folder / name)
+    lines = [
+        {"event": "start", "metric": "loss\x1b]0;x\x07", "higher": False},
+        {"event": "evaluation", "step": 10**400, "loss\x1b]0;x\x07": 10**400},
+        {"event": "evaluation", "step": 1, "loss\x1b]0;x\x07": 2},
+    ]
+    (folder / "good" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "good" / "state" / "step-x9").mkdir(parents=True)
+    (folder / "good" / "state" / "step-x9" / "model.safetensors").touch()
+    (folder / "link").mkdir()
+    (folder / "link" / "config.json").symlink_to("nothing")
+    (folder / "pipe").mkdir()
+    os.mkfifo(folder / "pipe" / "config.json")
+    (folder / "long").mkdir()
+    (folder / "long" / "config.json").write_text((folder / "good" / "config.json").read_text())
+    (folder / "long" / "metrics.jsonl").touch()
+    os.truncate(folder / "long" / "metrics.jsonl", 1 << 40)
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(1200):  # deeper than Python's stack
+        os.mkdir("a", dir_fd=descriptor)
+        below = os.open("a", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    assert main(["runs", str(folder), "--plot", str(tmp_path / "curves.png")]) == 0
+    shown = "".join(capfd.readouterr())
+    assert "\x1b" not in shown and "\x07" not in shown and "Traceback" not in shown
+    assert "good" in shown and "damaged" in shown and "a line of" in shown
+    assert checkpoints(folder / "good") == []
+    assert main(["runs", str(folder), "--json"]) == 0

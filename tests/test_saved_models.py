@@ -8,7 +8,8 @@ import torch
 import regard
 from regard.cli import main
 from regard.data import Tokenizer, Tokenizers
-from regard.errors import BadConfig, NotSupported, RunExists
+from regard.errors import BadConfig, BadFile, NotSupported, RunExists
+from regard.layers import add_lora
 from regard.models import Classifier, build
 from regard.runs import create, find_runs
 from regard.tasks import Language, TextProcessor, make_run, predict
@@ -39,7 +40,7 @@ def test_a_swapped_model_is_saved_and_comes_back_with_its_tokenizer(model, tmp_p
 
 def test_a_classifier_is_saved_with_its_labels(model, tmp_path):
     classifier = Classifier(model, 2)
-    with pytest.raises(BadConfig, match="0 labels for a classifier of 2 classes"):
+    with pytest.raises(BadConfig, match="0 labels were given for 2 classes"):
         regard.save(classifier, tmp_path / "a", tokenizer=BYTES)
     regard.save(classifier, tmp_path / "a", tokenizer=BYTES, labels=["no", "yes"])
     assert regard.load(tmp_path / "a").labels == ("no", "yes")
@@ -57,9 +58,9 @@ def test_what_could_not_be_used_is_refused_and_leaves_nothing(model, tmp_path):
     class Mine(type(model)):
         pass
 
-    with pytest.raises(NotSupported, match="Mine is not a model"):
+    with pytest.raises(NotSupported, match="Mine is not one of `regard list models`"):
         regard.save(Mine(model.config), tmp_path / "a")
-    with pytest.raises(BadConfig, match="a tokenizer of 260 tokens for a model of 20"):
+    with pytest.raises(BadConfig, match="the tokenizer has 260 tokens, and the model 20"):
         regard.save(build("gpt2", SETTINGS | {"vocab_size": 20}), tmp_path / "a", tokenizer=BYTES)
     assert not (tmp_path / "a").exists()
     regard.save(model, tmp_path / "a")
@@ -97,3 +98,48 @@ def test_runs_are_listed_with_their_state(model, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["runs", str(tmp_path / "empty")]) == 0 and "no runs in" in capsys.readouterr().out
     assert main(["runs", str(tmp_path / "empty"), "--plot", str(tmp_path / "x.png")]) == 2
+
+
+def test_adapters_are_merged(model, tmp_path):
+    """What is saved is a model like any other: it would not load with adapters."""
+    add_lora(model, 2)
+    for parameter in model.parameters():
+        parameter.data.add_(0.05)
+    regard.save(model, tmp_path / "a", tokenizer=BYTES)
+    torch.testing.assert_close(regard.load(tmp_path / "a")(IDS), model(IDS))
+
+
+@pytest.mark.parametrize("labels", [["a", "a"], [1, 2], ["\ud800", "b"], [None, "b"], [["a"], "b"]], ids=ascii)
+def test_labels_that_could_not_be_read_again(labels, model, tmp_path):
+    with pytest.raises(BadConfig, match="labels"):
+        regard.save(Classifier(model, 2), tmp_path / "a", tokenizer=BYTES, labels=labels)
+    assert not (tmp_path / "a").exists()
+
+
+def test_wrong_arguments_are_named(model, tmp_path):
+    out = tmp_path / "a"
+    for kind, words, call in (
+        (NotSupported, "Linear is not a model", lambda: regard.save(torch.nn.Linear(2, 2), out)),
+        (BadConfig, "expected a Tokenizer", lambda: regard.save(model, out, tokenizer="bpe")),
+        (BadConfig, "which has no classes", lambda: regard.save(model, out, tokenizer=BYTES, labels=["a"])),
+        (NotSupported, "meta device", lambda: regard.save(build("gpt2", SETTINGS).to("meta"), out, tokenizer=BYTES)),
+        (BadFile, "too long", lambda: regard.save(model, tmp_path / ("a" * 300), tokenizer=BYTES)),
+        (BadFile, "null byte", lambda: regard.save(model, f"{out}\0", tokenizer=BYTES)),
+        (BadFile, "too long", lambda: regard.load(tmp_path / ("a" * 300))),
+        (BadFile, "null byte", lambda: regard.load(f"{out}\0")),
+    ):
+        with pytest.raises(kind, match=words) as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["runs", "evaluate", "predict", "look", "complete", "serve", "swap", "import", "export"])
+def test_names_that_no_file_can_have(command, tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    more = {"predict": ["text"], "look": ["text"], "complete": ["text"], "swap": ["linear", "--out", str(tmp_path / "b")],
+            "import": ["--out", str(tmp_path / "b")], "export": ["--to", "huggingface", "--out", str(tmp_path / "b")]}  # fmt: skip
+    for name in ("a" * 300, "loop", "loop/x", "\x1b[2J"):
+        assert main([command, str(tmp_path / name), *more.get(command, [])]) == 2
+        said = "".join(capsys.readouterr())
+        assert "Traceback" not in said and "\x1b" not in said, said

@@ -36,6 +36,13 @@ BANNED = {  # pattern → what to write instead
     r"\b(?:the )?weights of the (?:model|file|checkpoint)\b|\bmodel weights\b|\bpublished weights\b": "parameters (weights are attention weights)",
     r"\boptimiser": "optimizer",
     r"\bquantised\b|\blightened\b": "quantized",
+    r"(?<!\bthere\s)(?<!\bwhen\s)\b(?:is|are) no (?!longer\b|more\b|less\b|wider\b)[a-z{]": "is not a …",
+    r"\bfiles? of (?:safetensors|transformers)\b": "a safetensors file, transformers' files",
+    r"\bof ours\b": "our own …, … of regard",
+    r"\b(?:drawn|draws|written|trained) anew\b": "again",
+    r"\bfew data\b": "little data",
+    r"; take (?:[a-z]*float|precision|an? |\d)": "use",
+    r"\bthose (?:that can|there are)(?: be)?: ": "name what follows: mechanisms that fit: …",
 }
 
 
@@ -72,6 +79,10 @@ def test_sources_use_the_fields_words(path):
         ("tokens per second", False),
         ("the last tokens, a batch of them", False),
         ("in the first place", False),
+        ("a scalar is no tensor", True),
+        ("there is no tensor", False),
+        ("it is no longer read", False),
+        ("not supported here; take float32", True),
         ("tokens a row-wise kernel", False),
     ],
 )

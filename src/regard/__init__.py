@@ -31,6 +31,8 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import _bound
+
 if _TYPE_CHECKING:
     from collections.abc import Mapping as _Mapping
     from collections.abc import Sequence as _Sequence
@@ -45,12 +47,13 @@ __version__ = "0.1.0"
 
 
 def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None) -> "_Run[_Model]":
-    """A run of ours, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
+    """A run, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
 
     `config` is what `runs.read_json` gave, if it has been called.
     """
-    from . import runs, tasks  # they take time to import
+    from . import files, runs, tasks  # they take time to import
 
+    files.check_name(folder)
     if config is None and (_Path(folder) / runs.CONFIG).is_file():
         config = runs.read_json(folder)
     if config is not None and "format_version" in config:
@@ -68,15 +71,29 @@ def load(folder: _Path | str) -> "_Model":
 
 
 def save(
-    model: "_Model", folder: _Path | str, *, tokenizer: "_Tokenizer | _Tokenizers | None" = None, labels: "_Sequence[str] | None" = None
+    model: "_Model",
+    folder: _Path | str,
+    *,
+    tokenizer: "_Tokenizer | _Tokenizers | None" = None,
+    labels: "_Sequence[str] | None" = None,
+    processor: "_Any" = None,
 ) -> _Path:
     """Write a model as a run, which every command and `load` take: one with swapped attention, or from a training loop of your own.
 
-    The tokenizer and the labels are those that `load` set, if not given.
+    The tokenizer, the labels, and the processor of a model that reads no text, are those that `load` set, if not given.
     """
     from . import tasks
 
-    return tasks.save_model(model, folder, tokenizer, labels)
+    return tasks.save_model(model, folder, tokenizer, labels, processor)
+
+
+def _generate_ids(model: _Any, ids: _Any, eos_ids: _Any, options: "_Mapping[str, _Any]") -> list[list[int]]:
+    from . import decode
+
+    return decode.generate_ids(model, ids, decode.GenerationOptions(**options), eos_ids=eos_ids)
+
+
+_bound.generate_ids = _generate_ids
 
 
 def __getattr__(name: str) -> _Any:

@@ -39,7 +39,7 @@ def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> Non
     """`make(draft)` writes a file under a temporary name; it is synced and renamed to `path`. Errors of the system leave no draft behind."""
     draft = path.with_name(f"{path.name}{_WRITING}-{os.getpid()}" if new else f"{path.name}{_WRITING}")
     try:
-        make(draft)
+        make_readable(draft, make)
         sync(draft)
         if new:
             os.link(draft, path)
@@ -51,6 +51,14 @@ def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> Non
         with suppress(OSError):  # a draft hinders nobody: the next write replaces it
             draft.unlink()
         raise
+
+
+def make_readable(path: Path, make: Callable[[Path], object]) -> None:
+    """`make(path)` writes a file; its permissions are those of any new file, also where a library would let only its owner read it."""
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    make(path)
+    path.chmod(mode)
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
@@ -126,13 +134,24 @@ def parse_json(content: bytes, where: Path | str) -> Any:
     try:
         text = content.decode("utf-8")
         value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair is no text: what was read must be writable
+        if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair is not text: what was read must be writable
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError as wrong:
         raise BadFile(f"{where}: a string that is not text: {wrong}") from wrong
     except (ValueError, RecursionError, MemoryError) as wrong:
         raise BadFile(f"{where}: not JSON: {wrong or type(wrong).__name__}") from wrong
+
+
+def check_name(path: Path | str) -> None:
+    """Refuse a name that no file can have."""
+    try:
+        os.stat(path)
+    except ValueError as wrong:
+        raise BadFile(f"{str(path)!r}: no name of a file: {wrong}") from wrong
+    except OSError as wrong:
+        if wrong.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise BadFile(f"{str(path)[:100]}…: {wrong.strerror}") from wrong
 
 
 def check_regular(path: Path) -> None:

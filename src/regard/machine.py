@@ -213,6 +213,8 @@ def _conclude(measured: dict[str, dict[str, float]], needs_cap: bool) -> Bf16:
     if speed > 1:
         return Bf16(True, True, needs_cap, f"{works}, at least {speed:.1f}× as fast as float32")
     slower = 1 / max(speed, 1e-6)
+    if slower < 1.05:
+        return Bf16(True, False, needs_cap, f"{works}, but no faster than float32: not used")
     return Bf16(True, False, needs_cap, f"{works}, but slower than float32: not used ({name} takes {slower:.{0 if slower >= 10 else 1}f}×)")
 
 
@@ -267,7 +269,7 @@ def choose_precision(wanted: str, device: torch.device, before: str = "") -> tup
     if wanted == "bfloat16":
         if not safe:
             remedy = "set that in the environment and start again, or " if found.needs_cap else ""
-            raise NotSupported(f"precision bfloat16 on this machine: {found.note}; {remedy}take precision float32, or auto")
+            raise NotSupported(f"precision bfloat16 on this machine: {found.note}; {remedy}use precision float32, or auto")
         return "bfloat16", ""
     if safe and (found.faster or before == "bfloat16"):
         return "bfloat16", f"precision: bfloat16 ({found.note})"
@@ -285,7 +287,7 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
             yield
     except RuntimeError as error:
         if "could not create a primitive" in str(error):  # an LSTM on a processor that only imitates bfloat16
-            raise NotSupported(f"a layer of this model has no bfloat16 form on this machine; take precision float32 ({error})") from error
+            raise NotSupported(f"a layer of this model has no bfloat16 form on this machine; use precision float32 ({error})") from error
         raise
 
 

@@ -32,6 +32,7 @@ from torch.nn.modules.module import register_module_buffer_registration_hook, re
 
 from . import files
 from .errors import BadFile, MissingFile, RegardError, RunExists
+from .layers import merge_lora
 from .models import Model
 from .run_config import FORMAT, RunConfig, parse_options, read_config_file, to_plain  # noqa: F401  offered here too
 from .train.checkpoint import read_parameters, save_parameters, tensor_shapes
@@ -40,6 +41,7 @@ from .train.log import last_event, read_metrics
 from .train.parameters import load_parameters, parameters_of
 
 CONFIG, PARAMETERS, METRICS, SEEDS = "config.json", "model.safetensors", "metrics.jsonl", "seeds.json"
+SKIPPED = ("state", "tokens", "tensorboard")  # parts of a run in which no other is looked for
 BUFFERS = 1 << 27  # elements of a model's tables that are computed, not stored
 Kind = TypeVar("Kind", bound=Model, covariant=True)
 
@@ -60,7 +62,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class Run(Generic[Kind]):
-    """A trained model with what belongs to it. `folder` is where it lies, also if it is not a run of ours."""
+    """A trained model with what belongs to it. `folder` is where it lies, even if it is not a run."""
 
     folder: Path
     config: RunConfig
@@ -79,7 +81,7 @@ class Run(Generic[Kind]):
 
 
 def read_json(folder: Path | str) -> dict[str, Any]:
-    """config.json of a run of ours (with format_version), or of a transformers directory (with model_type)."""
+    """config.json of a run (with format_version), or of a transformers directory (with model_type)."""
     path = Path(folder) / CONFIG
     try:
         plain = files.read_json(path)
@@ -92,7 +94,7 @@ def read_json(folder: Path | str) -> dict[str, Any]:
             raise BadFile(f"{folder} is a file; name the directory that holds {CONFIG}") from wrong
         raise
     if not isinstance(plain, dict) or not {"format_version", "model_type"} & plain.keys():
-        raise BadFile(f"{path}: expected an object with format_version (a run of ours) or model_type (a transformers directory)")
+        raise BadFile(f"{path}: expected an object with format_version (a run of regard) or model_type (a transformers directory)")
     return plain
 
 
@@ -180,6 +182,7 @@ def _one_line(error: Exception) -> str:
 
 def check_unused(folder: Path) -> None:
     """Refuse a folder that holds a run already."""
+    files.check_name(folder)
     if (folder / CONFIG).exists() or (folder / PARAMETERS).exists():
         raise _exists(folder)
 
@@ -225,7 +228,7 @@ def save(run: Run[Any], folder: Path | str) -> Path:
     check_unused(folder)
     with locked(folder), _removed_on_error(folder):
         create(folder, run.config, run.processor)
-        save_parameters(folder / PARAMETERS, parameters_of(run.model))
+        save_parameters(folder / PARAMETERS, merge_lora(run.model, parameters_of(run.model)))
     return folder
 
 
@@ -293,7 +296,7 @@ def summarise(folder: Path) -> RunSummary:
         return RunSummary(folder=folder, state="damaged", problem=str(wrong))
     about: dict[str, Any] = next((line for line in reversed(lines) if line["event"] in ("start", "resume")), {})
     metric, higher = str(about.get("metric", "")), bool(about.get("higher"))
-    values = [line[metric] for line in lines if line["event"] in ("evaluation", "final") and isinstance(line.get(metric), int | float)]
+    values = [line[metric] for line in lines if line["event"] in ("evaluation", "final") and _is_number(line.get(metric))]
     steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
     return RunSummary(
         folder=folder,
@@ -307,13 +310,18 @@ def summarise(folder: Path) -> RunSummary:
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Of a size that can be shown: a file may hold integers of thousands of digits."""
+    return isinstance(value, int | float) and abs(value) < 1e300
+
+
 def curves(found: Sequence[RunSummary]) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
     """Quantity → run → (steps, values): the training loss, and the metric that decides in each run."""
     panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for run in found:
         for line in read_metrics(run.folder / METRICS) if (run.folder / METRICS).exists() and run.state != "damaged" else ():
             name, title = {"train": ("loss", "training loss"), "evaluation": (run.metric, run.metric)}.get(line["event"], ("", ""))
-            if name and all(isinstance(line.get(key), int | float) for key in ("step", name)):
+            if name and all(_is_number(line.get(key)) for key in ("step", name)):
                 steps, values = panels.setdefault(title, {}).setdefault(str(run.folder), ([], []))
                 steps.append(line["step"])
                 values.append(line[name])
@@ -322,11 +330,18 @@ def curves(found: Sequence[RunSummary]) -> dict[str, dict[str, tuple[list[float]
 
 def find_runs(folder: Path | str) -> list[RunSummary]:
     """The runs in a folder and below it, by name. Links are not followed."""
-    found = []
-    for path, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in ("state", "tokens", "tensorboard") and not name.startswith("."))
-        if CONFIG in names and _is_ours(Path(path)):
-            found.append(summarise(Path(path)))
+    found, todo = [], [Path(folder)]
+    while todo:  # not os.walk: before Python 3.12 it calls itself for every level
+        here = todo.pop()
+        try:
+            with os.scandir(here) as entries:
+                inside = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError:  # not ours to read, or too deep for the system
+            continue
+        if inside.get(CONFIG) is False and _is_ours(here):
+            found.append(summarise(here))
+        below = [name for name, is_folder in inside.items() if is_folder and name not in SKIPPED and not name.startswith(".")]
+        todo += [here / name for name in sorted(below, reverse=True)]
     return found
 
 
@@ -339,7 +354,8 @@ def _is_ours(folder: Path) -> bool:
 
 def checkpoints(folder: Path | str) -> list[int]:
     """The steps of which a run still has checkpoints, in order."""
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in Path(folder, "state").glob(f"step-*[0-9]/{PARAMETERS}"))
+    names = [path.parent.name.removeprefix("step-") for path in Path(folder, "state").glob(f"step-*/{PARAMETERS}")]
+    return sorted(int(name) for name in names if len(name) >= 8 and name.isascii() and name.isdecimal())
 
 
 def load_checkpoint(run: Run[Kind], step: int) -> Kind:

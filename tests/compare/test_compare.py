@@ -127,7 +127,7 @@ def test_what_makes_no_sense_is_refused_at_once(given, error, says):
         compare(options=CompareOptions(**given))
 
 
-@pytest.mark.parametrize(("given", "error", "says"), [("linea", UnknownName, "linear"), (3, BadConfig, "3 is no mechanism")])
+@pytest.mark.parametrize(("given", "error", "says"), [("linea", UnknownName, "linear"), (3, BadConfig, "3 is not a mechanism")])
 def test_what_is_no_mechanism_is_refused_at_once(given, error, says):
     with pytest.raises(error, match=says):
         compare([given])

@@ -3,10 +3,13 @@
 import io
 import json
 import math
+import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from regard import MECHANISMS
 from regard.compare import CompareOptions, Comparison, Crossover, Row, crossover
 from regard.compare.measure import Timing
 from regard.errors import BadConfig, UnknownName
@@ -106,6 +109,28 @@ def test_tables(comparison):
     lines = text(comparison.by_length("forward")).splitlines()
     assert [line.split()[0] for line in lines[2:] if line.strip()] == ["linear", "softmax", "hard"]
     assert "too much memory" in lines[4]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_tables_fit_the_terminal_and_cut_nothing(width):
+    """All mechanisms, three operations, seven lengths: divided into tables, so that names and numbers stay whole."""
+    lengths, names = (64, 256, 1024, 4096, 16384, 65536, 131072), [mechanism.facts.name for mechanism in MECHANISMS]
+    rows = [
+        Row(name, length, operation, "measured", "", length * 0.123 + n, 0.5, 3, 0.5, 1234.0, 0.1)
+        for n, name in enumerate(names)
+        for length in lengths
+        for operation in ("forward", "train", "step")
+    ]
+    console = Console(width=width, file=io.StringIO())
+    found = Comparison(replace(OPTIONS, lengths=lengths, causal=True), tuple(rows), "a machine", 12.0)
+    for table in found.tables(width):
+        console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width and "…" not in console.file.getvalue()
+    tables = [[line.split()[0] for line in lines if line and line[1:2].islower()]]
+    assert all(names.count(name) <= tables[0].count(name) for name in names)
+    numbers = {number for line in lines for number in re.findall(r"[\d,.]{4,}", line)}
+    assert {f"{row.seconds * 1e3:,.0f}" for row in rows if row.operation == "train"} <= numbers
 
 
 def test_json(comparison):

@@ -86,7 +86,7 @@ def test_a_hundred_tokens_by_default_whatever_the_context(tokenizer):
     with pytest.warns(UserWarning, match="a prompt of 101 tokens.*at most 64"):
         (long,) = generate(Small(length=64), tokenizer, "d" * 100, replace(options, echo=True))[0]
     assert long.text.startswith("d" * 100) and len(long.ids) == 100
-    with pytest.raises(NotSupported, match="log-probabilities of a prompt of 101 tokens"), pytest.warns(UserWarning):
+    with pytest.raises(NotSupported, match="a prompt of 101 tokens"), pytest.warns(UserWarning):
         generate(Small(length=64), tokenizer, "d" * 100, replace(options, echo=True, logprobs=0))
 
 

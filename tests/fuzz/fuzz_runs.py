@@ -8,6 +8,9 @@ memory more than it began with, and is started again after one that kills it. Fa
 """
 
 import argparse
+import contextlib
+import copy
+import io
 import json
 import os
 import random
@@ -23,11 +26,11 @@ from pathlib import Path
 import torch
 
 import regard
+from regard.cli.runs import Runs
 from regard.data import Tokenizer
 from regard.data.hf_tokenizer import HFTokenizer
 from regard.errors import RegardError
 from regard.models import Classifier, build
-from regard.runs import find_runs
 from regard.tasks import LanguageOptions, predict, train
 from regard.train import TrainOptions
 
@@ -36,7 +39,7 @@ SECONDS = 20  # of one case
 TEXT = "the cat sat on the mat and the dog on the log; " * 20
 SIZES = {"width": 4, "heads": 2, "depth": 1}
 EXTREMES = [0, -1, 1, 2, 7, 2**31, 2**32, 2**63, 2**64, 10**40, -(2**63), 0.5, 1e308, -1e-320, True, False, None, "", "x", "softmax", "\x00",
-            "a" * 5000, "../../x", "/dev/zero", [], {}, [[]], [1] * 1000, {"x": {}}, "⟨pad⟩", "\ud800", float("nan"), float("inf")]  # fmt: skip
+            "a" * 5000, "\x1b[2J", "../../x", "/dev/zero", [], {}, [[]], [1] * 1000, {"x": {}}, "⟨pad⟩", "\ud800", float("nan"), float("inf")]  # fmt: skip
 
 
 def seeds(folder):
@@ -111,13 +114,13 @@ def damage_json(path, dice):
             parent = parent[step]
         how = dice.randrange(4)
         if how < 2:
-            parent[key] = dice.choice(EXTREMES)
+            parent[key] = copy.deepcopy(dice.choice(EXTREMES))  # what is put in may be damaged next
         elif how == 2:
             del parent[key]
         elif isinstance(parent, dict):
-            parent[dice.choice(("depth", "x", "format_version", f"{key}s"))] = parent[key]
+            parent[dice.choice(("depth", "x", "format_version", f"{key}s"))] = copy.deepcopy(parent[key])
         else:
-            parent.insert(key, parent[key])
+            parent.insert(key, copy.deepcopy(parent[key]))
     text = json.dumps(value)
     path.write_bytes(text.replace("NaN", dice.choice(("NaN", "nan", "1e999"))).encode())
 
@@ -214,6 +217,14 @@ def attempt(problems, what, action):
     return None
 
 
+def list_runs(folder):
+    """`regard runs`: nothing in a run may command the terminal."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        Runs(folder=folder).run()
+    if not all(c.isprintable() or c == "\n" for c in out.getvalue()):
+        raise ValueError(f"control characters: {out.getvalue()[:200]!r}")
+
+
 def case(number, seed, runs, scratch):
     """One damaged run, used. What went wrong."""
     dice, problems = random.Random(f"{seed}/{number}"), []
@@ -222,7 +233,7 @@ def case(number, seed, runs, scratch):
     origin = runs[number % len(runs)]
     shutil.copytree(origin, folder)
     damage(folder, dice)
-    attempt(problems, "list", lambda: find_runs(scratch))
+    attempt(problems, "list", lambda: list_runs(scratch))
     run = attempt(problems, "load", lambda: regard.load_run(folder))
     if run is not None:
         attempt(problems, "predict", lambda: predict(run, ["the cat"]))

@@ -1,8 +1,11 @@
 """Published decoders and translators, read from the files of transformers and written back: the same logits both ways."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.interop import tiny
 from tests.interop.conftest import edit_config, randomize
 
 from regard import load
@@ -194,3 +197,22 @@ class TestMarian:
     def test_only_what_marian_is(self, tmp_path):
         with pytest.raises(NotSupported, match="sinusoidal_halves"):
             export(build("transformer", {"source_vocab_size": 9, "target_vocab_size": 9}), tmp_path / "out")
+
+
+@pytest.mark.parametrize("said", [{"scale_decoder_outputs": False}, {"tie_word_embeddings": False}], ids=["newer", "older"])
+def test_t5_1_1(said, tmp_path):
+    """Gated, with an output projection of its own, which files of several ages say in several ways, and any number of heads."""
+    theirs = tiny.build("t5", num_heads=5)
+    theirs.save_pretrained(tmp_path)
+    path, head = tmp_path / "model.safetensors", 0.2 * torch.randn(tiny.N, tiny.D, generator=torch.Generator().manual_seed(6))
+    save_file(load_file(path) | {"lm_head.weight": head}, path, metadata={"format": "pt"})
+    with pytest.raises(BadConfig, match=r"lm_head\.weight differs from shared\.weight"):
+        load(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["scale_decoder_outputs"], config["tie_word_embeddings"]
+    (tmp_path / "config.json").write_text(json.dumps(config | said))
+    expected, found = tiny.both("t5", type(theirs).from_pretrained(tmp_path).eval(), mine := load(tmp_path))
+    assert mine.config.untied and (found - expected).abs().max() <= 1e-5
+    export(mine, tmp_path / "back")
+    again = type(theirs).from_pretrained(tmp_path / "back").eval()
+    assert tiny.both("t5", again, mine)[0].equal(expected)

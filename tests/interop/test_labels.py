@@ -129,7 +129,7 @@ def test_a_run_and_its_tokenizer(tmp_path, capsys):
     first, second = (tokenizer.encode(text) for text in ("good film", "bad film"))
     assert ids.tolist() == [[1, *first, 2, *second, 2]] and kind.tolist() == [[0] * (len(first) + 2) + [1] * (len(second) + 1)]
     assert (hf.eval()(**given).logits - model(ids, torch.tensor([ids.shape[1]]), kind)).abs().max() <= 1e-5
-    assert main(["complete", str(run), "x"]) == 2 and "task classify" in capsys.readouterr().err
+    assert main(["complete", str(run), "x"]) == 2 and "a classify run" in capsys.readouterr().err
 
 
 @torch.no_grad()

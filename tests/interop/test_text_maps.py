@@ -91,7 +91,7 @@ def test_the_command(saved, capsys):
         ("vit", "the", {}, NotSupported, "ViTModel takes pixel_values, not text"),
         ("starcoder2", "mat " * 16, {}, ShapeError, "17 tokens, and this model reads 1 to 16"),
         ("starcoder2", "a", {}, UnknownName, "model.layers.0.self_attn"),
-        ("starcoder2", "the", {"num_hidden_layers": 3}, Misfit, "is no Starcoder2ForCausalLM"),
+        ("starcoder2", "the", {"num_hidden_layers": 3}, Misfit, "is not the Starcoder2ForCausalLM"),
         ("starcoder2", "the", {"model_type": "no-such-family"}, BadFile, "cannot read config.json"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_table_is_compared(family, tmp_path):
     load(tmp_path)
     changed = ~values if values.dtype == torch.bool else values + 1
     saved(family, tmp_path, **{name: changed})
-    with pytest.raises(BadConfig, match="other values"):
+    with pytest.raises(BadConfig, match="its values differ"):
         load(tmp_path)
 
 

@@ -20,6 +20,8 @@ FAMILIES = {
         "vocab_size": N, "dim": D, "n_layers": DEPTH, "n_heads": H, "hidden_dim": F, "max_position_embeddings": 40,
     }),
     "electra": ("Electra", "ForMaskedLM", {**ENCODER, "embedding_size": 10}),
+    "modernbert": ("ModernBert", "ForMaskedLM", {**ENCODER, "num_hidden_layers": 4, "local_attention": 6, "pad_token_id": 0, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 500.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
     "longformer": ("Longformer", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "attention_window": [4, 8], "type_vocab_size": 1}),
     "big_bird": ("BigBird", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 80, "block_size": 4, "num_random_blocks": 2}),
     "fnet": ("FNet", "ForPreTraining", NO_HEADS),
@@ -29,6 +31,10 @@ FAMILIES = {
         "max_position_embeddings": 64, "attn_layers": ["local", "lsh", "lsh", "local"], "axial_pos_shape": (8, 8),
         "axial_pos_embds_dim": (10, 14), "num_hashes": 2, "num_buckets": 4, "hash_seed": 5, "local_attn_chunk_length": 4,
         "lsh_attn_chunk_length": 8,
+    }),
+    "vit": ("ViT", "ForImageClassification", {
+        "image_size": 12, "patch_size": 4, "num_channels": 3, "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H,
+        "intermediate_size": F, "num_labels": 5,
     }),
     "openai-gpt": ("OpenAIGPT", "LMHeadModel", GPT),
     "gpt2": ("GPT2", "LMHeadModel", GPT),
@@ -61,7 +67,8 @@ FAMILIES = {
 }  # fmt: skip
 DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma2", "gemma3_text"]
 TRANSLATORS = ["marian", "bart", "t5"]
-ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS]
+IMAGES = ["vit"]
+ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS + IMAGES]
 NO_PADDING = ("fnet", "nystromformer")  # they mix padding into everything
 
 
@@ -85,6 +92,11 @@ def ids(rows=2, length=32, seed=3):
 @torch.no_grad()
 def both(family, theirs, mine):
     """The logits of both models for the same batch, at real tokens."""
+    if family in IMAGES:
+        size, channels = theirs.config.image_size, theirs.config.num_channels
+        height, width = (size, size) if isinstance(size, int) else size
+        pixels = torch.randn(2, channels, height, width, generator=torch.Generator().manual_seed(3))
+        return theirs(pixels).logits, mine(pixels)
     x, n = ids(), torch.tensor([32, 19])
     real = torch.arange(32) < n[:, None]
     if family in DECODERS:

@@ -31,8 +31,10 @@ def test_a_translator(regard):
     done = regard(*train, "--steps", "3", "--out", "runs/pairs")
     assert "parameters, vocabulary" in done.stderr and "to train on" in done.stderr and "warm-up" in done.stderr
     assert "Finished (all steps done) at step 3; best: step " in done.stderr and "Next:  regard evaluate runs/pairs" in done.stdout
+    assert "90 pairs to train on" in done.stderr
     config = json.loads((regard.folder / "runs/pairs/config.json").read_text())
-    assert config["model"]["config"]["depth"] == [1, 1]
+    assert config["model"]["config"]["depth"] == [1, 1] and config["train"]["warmup_steps"] == 1  # at most a tenth of the budget
+    assert len({path.stat().st_mode for path in (regard.folder / "runs/pairs").rglob("*.*") if path.is_file()}) == 1
     assert len(regard("predict", "runs/pairs", "one two", "three four", process=True).stdout.splitlines()) == 2
     assert regard("predict", "runs/pairs", given="one two\n").stdout == regard("predict", "runs/pairs", "one two").stdout
     assert "bleu" in json.loads(regard("evaluate", "runs/pairs", "--json").stdout)
@@ -107,7 +109,7 @@ def test_schedules(regard, book, schedule):
 def test_other_attention(regard, language, book):
     regard("train", "language", "--data", book, *LM, *SMALL, "--steps", "2", "--attention", "local(radius=4)", "--out", "runs/local")
     assert "local(radius=4)" in (regard.folder / "runs/local/config.json").read_text()
-    assert "now use performer" in regard("swap", language, "performer", "--out", "runs/performer").stdout
+    assert "Attention replaced by performer" in regard("swap", language, "performer", "--out", "runs/performer").stdout
     regard("complete", "runs/performer", "Chapter", "--max-tokens", "3")
     done = regard(
         "train", "language", "--data", book, *LM, "--init-from", language, "--attention", "linear", "--steps", "2", "--out", "runs/new"

@@ -9,7 +9,7 @@ from tests.look.conftest import WIDTH, B, H, L, Layer, Stack
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention import Attention, Facts, Paper, SoftmaxAttention, State
+from regard.attention import Attention, Facts, GaussianWindow, LocalMonotonicAttention, Paper, SoftmaxAttention, State
 from regard.attention.helpers import average
 from regard.errors import CaptureNotSupported, DtypeError, RegardError, ShapeError, UnknownName
 from regard.kernels import Bias
@@ -307,6 +307,20 @@ def test_a_state_without_keys_is_refused(x):
 
     with pytest.raises(CaptureNotSupported, match=r"does not keep its keys.*without a state"), capture(model := Stack(1, make=Summing)):
         model(x, states=[State(B)])
+
+
+@pytest.mark.parametrize("kind", [GaussianWindow, LocalMonotonicAttention])
+def test_steps_over_fixed_keys_joined_are_the_one_pass(kind):
+    """A StepState has moved on when capture sees the call: it sees the state as it was before."""
+    torch.manual_seed(0)
+    attention = kind.sized(heads=1, head_dim=5, length=9)
+    q_BLHK, k_BMHK, state = torch.randn(2, 6, 1, 5), torch.randn(2, 9, 1, 5), attention.start_cross(2)
+    with capture(attention) as maps:
+        steps = [attention(q_BLHK[:, n : n + 1], k_BMHK, k_BMHK, state=state) for n in range(6)]
+    found_BHLM = maps.join_calls(maps.layers[0]).weights_BHLM
+    torch.testing.assert_close(found_BHLM, attention.weights(q_BLHK, k_BMHK).detach())
+    torch.testing.assert_close(average(found_BHLM, k_BMHK), torch.cat(steps, 1).detach())
+    assert state.length == 6
 
 
 def test_a_decoder_that_looks_once_a_step(x):

@@ -135,8 +135,8 @@ def test_every_mechanism_is_taken_and_learns_or_refused_by_name(make, mechanism)
     try:
         attention_overrides = model.with_attention(mechanism)
     except NotSupported as refused:
-        assert "those that can: " in str(refused)
-        assert mechanism not in str(refused).partition("those that can: ")[2].split(", ")
+        assert "mechanisms that fit: " in str(refused)
+        assert mechanism not in str(refused).partition("mechanisms that fit: ")[2].split(", ")
         return
     again = build(*json.loads(json.dumps(config_of(attention_overrides))))
     again.load_state_dict(attention_overrides.state_dict())

@@ -1,6 +1,7 @@
 """Chats and embeddings, with OpenAI's own client: templates in a sandbox, messages streamed and whole, vectors of language models and encoders."""
 
 import base64
+import gc
 import json
 
 import pytest
@@ -13,8 +14,10 @@ from regard.data import HFTokenizer
 from regard.decode import GenerationOptions, PromptEncoder, generate
 from regard.errors import BadFile, NotSupported
 from regard.models import build
-from regard.serve.chat import MAX_SIZE, ChatTemplate
+from regard.serve import chat
+from regard.serve.chat import ChatTemplate
 from regard.serve.responses import ApiError
+from regard.serve.templates import MAX_SIZE
 
 openai = pytest.importorskip("openai", reason="OpenAI's Python client is not installed")
 TEMPLATE = (  # ChatML, as many models have it
@@ -71,17 +74,48 @@ def test_a_template_may_be_a_file_of_its_own(tmp_path):
         "{{ '%999999999d' % 1 }}", "{{ raise_exception('no') }}", "{{ messages[0].nothing.more }}", "{% for a in range(10**7) %}{% endfor %}",
         "{% for a in range(90000) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}", "{% include 'x' %}",
         "{% set ns = namespace(x='xx') %}{% for a in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
-        "{{ cycler.__init__.__globals__ }}", "{{ strftime_now.__globals__ }}", "{{ lipsum(n=100000) | length }}",
+        "{{ cycler.__init__.__globals__ }}", "{{ strftime_now.__globals__ }}", "{{ 'a' | center(10**9) }}", "{{ 'a'.ljust(10**10) }}",
+        "{% set ns = namespace(x='xx') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | length }}",
+        "{% set a = 'x' * 99999 %}" + "{% set a %}{{ a }}{{ a }}{% endset %}" * 20 + "{{ a | length }}",
+        "{% set a = [1] %}" + "{% set a = [a, a] %}" * 40 + "{{ a }}", "{{ [1] | batch(10**9, 'x') | list | length }}",
+        "{{ '{:999999999d}'.format(1) }}", "{{ ('x' * 99999).replace('', 'x' * 99999) | length }}", "{{ messages | tojson(indent=10**9) }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{{ " + "[" * 90 + "]" * 90 + " }}",
+        "{{ 9 ** 9 ** 9 }}", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}", "{{ lipsum(n=100000) | length }}",
     ],
 )  # fmt: skip
-def test_templates_can_do_no_harm(template):
-    made = ChatTemplate(PromptEncoder(chat_tokenizer(template), 260))
+def test_templates_can_do_no_harm(template, monkeypatch):
+    monkeypatch.setattr(chat, "SECONDS", 0.5)
     try:
-        text = made.render(HELLO)
+        text = ChatTemplate(PromptEncoder(chat_tokenizer(template), 260)).render(HELLO)
     except ApiError as error:
         assert error.param == "messages" and len(error.message) < 400
+    except BadFile as error:  # constants are folded when a template is compiled
+        assert "chat template" in str(error) and "\n" not in str(error) and len(str(error)) < 400
     else:
         assert len(text) <= MAX_SIZE and "class" not in text and "module" not in text
+
+
+def test_a_template_that_was_killed_is_rendered_again(monkeypatch):
+    """Its process is started anew, and ends with the template."""
+    made = ChatTemplate(
+        PromptEncoder(
+            chat_tokenizer(
+                "{% if messages | length > 2 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}ok"
+            ),
+            260,
+        )
+    )
+    assert made.render(HELLO) == "ok"
+    monkeypatch.setattr(chat, "SECONDS", 0.3)
+    with pytest.raises(ApiError, match=r"longer than the 0\.3 s"):
+        made.render(HELLO * 2)
+    monkeypatch.undo()
+    assert made.render(HELLO) == "ok"
+    process = made._child._process
+    del made
+    gc.collect()
+    assert process.poll() is not None
 
 
 def test_templates_that_are_none():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import struct
 import threading
 import time
@@ -205,3 +206,45 @@ def test_a_translator_in_the_browser(browser, tmp_path: Path):
         browser.run("document.querySelector('[data-view=alignment]').click()")
         browser.wait("document.querySelectorAll('.rx-links path').length > 0")
         assert browser.errors == []
+
+
+NASTY = ["", "x", "softmax", "location(max_length=1000000000)", "linformer(max_length=99999999,rank=999999)", "softmax under window(1)", "\x00", "../x",
+         0, -1, 1, 2**31 - 1, 2**31, 2**64, 10**40, 0.5, -0.0, 1e308, True, None, [], {}, [[]], [1] * 300, ["x"] * 300, {"layer": "x"}]  # fmt: skip
+
+
+def test_wrong_requests_by_generation_get_an_answer_with_the_reason(open_served):
+    """Every field of every route with every nasty value, and pieces by random keys: 200 or a reason, never 500, and the server goes on."""
+    layer = raw(open_served, "/explorer/captures", {"text": TEXT})
+    layer = json.loads(layer)["maps"][0]
+    base = {"text": TEXT, "ablate": [], "mechanism": None, "step": None}
+    more = {"max_tokens": 2, "temperature": 0.0, "seed": 0, "layer": 0, "head": 0}
+    asked = [("/explorer/captures", base, field) for field in base] + [("/explorer/generate", base | more, field) for field in base | more]
+    for path, body, field in asked:
+        for value in NASTY:
+            for given in [value, [value], [{"layer": layer["name"], "head": value}]] if field == "ablate" else [value]:
+                status, _, answer = post(open_served, path, body | {field: given})
+                assert status in (200, 400, 413), (path, field, given, status, answer)
+                if status != 200:
+                    assert "\n" not in answer["error"]["message"] and len(answer["error"]["message"]) < 2000, answer
+    dice = random.Random(0)
+    kinds = ["tile", "allowed", "values", "column", "maxima", "queries", "keys", "norms", "bias", "statistics", "rows", "x"]
+    for _ in range(300):
+        numbers = [str(dice.choice((0, 0, 0, 1, 2, 7, 14, 15, 16, 99, 10**8, 10**9))) for _ in range(dice.randrange(6))]
+        key = "/".join([dice.choice(kinds), *numbers])
+        status, _, answer = open_served.ask("GET", f"/explorer/captures/{dice.choice((1, 1, 1, 99))}/{key}")
+        assert status in (200, 400, 404), (key, status, answer)
+    assert post(open_served, "/explorer/captures", {"text": TEXT})[0] == 200
+
+
+def test_mechanisms_are_those_that_the_page_offers(open_served):
+    """Not any that a client could describe: settings may ask for memory without end."""
+    status, _, answer = post(
+        open_served, "/explorer/captures", {"text": TEXT, "mechanism": "random_synthesizer(heads=4, max_length=200000)"}
+    )
+    assert status == 400 and "mechanism" in answer["error"]["message"]
+
+
+def test_generation_has_a_time_limit(open_served, monkeypatch):
+    monkeypatch.setattr(open_served.service.explorer, "seconds", 0.0)
+    found = raw(open_served, "/explorer/generate", {"text": TEXT, "max_tokens": 50}).decode()
+    assert '"code":"timeout"' in found and found.count("data:") <= 3

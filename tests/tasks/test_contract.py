@@ -183,7 +183,7 @@ def test_the_test_part_of_changed_data_is_refused(task, tmp_path, capsys):
     halve(path)
     assert main(["evaluate", str(tmp_path / "run")]) == 2 and "has changed since" in capsys.readouterr().err
     assert main(["train", task.name, "--out", str(tmp_path / "run"), "--resume", "--steps", "2"]) == 2
-    assert "the data are not those" in capsys.readouterr().err
+    assert "the data differ" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(path)]) == 0
 
 

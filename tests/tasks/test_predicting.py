@@ -124,7 +124,7 @@ def test_data_that_is_gone_is_named(root, tmp_path, capsys):
     path.rename(tmp_path / "elsewhere.tsv")
     try:
         assert main(["evaluate", str(root / "translation")]) == 2
-        assert f"was trained on {path}, which is gone; name data with --data" in capsys.readouterr().err
+        assert f"was trained on {path}, which no longer exists; name other data with --data" in capsys.readouterr().err
     finally:
         (tmp_path / "elsewhere.tsv").rename(path)
 

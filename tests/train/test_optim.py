@@ -177,7 +177,7 @@ def test_configurations_survive_json(optimizer, schedule):
 
 
 def test_bad_configurations_are_refused():
-    with pytest.raises(BadConfig, match="empty budget"):
+    with pytest.raises(BadConfig, match="budget is empty"):
         Budget()
     with pytest.raises(BadConfig, match=r"accumulate is 0.*ema is 1"):
         TrainConfig(budget=Budget(steps=1), accumulate=0, ema=1.0)

@@ -48,7 +48,7 @@ def test_who_decides(machine, found, wanted, before, chosen):
 
 def test_asked_for_where_it_is_not_safe(machine):
     machine(DEADLY)
-    with pytest.raises(NotSupported, match=r"SIGILL.*take precision float32"):
+    with pytest.raises(NotSupported, match=r"SIGILL.*use precision float32"):
         choose_precision("bfloat16", CPU)
     machine(CAPPED)
     with pytest.raises(NotSupported, match=r"ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.*set that in the environment and start again"):

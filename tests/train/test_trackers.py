@@ -56,3 +56,13 @@ def test_without_it_the_error_says_how_to_install_it(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(NotSupported, match=rf"pip install 'regard\[{name}\]'"):
         check_installed([name])
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_what_keeps_it_from_starting_is_one_line(name, tmp_path, monkeypatch):
+    def refuse(**named):
+        raise RuntimeError("no account\nmany more lines")
+
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(init=refuse, start_run=refuse))
+    with pytest.raises(NotSupported, match=r"cannot start: no account; .*metrics\.jsonl has the same numbers$"):
+        Curves([name], tmp_path, 0)

@@ -97,7 +97,8 @@ class Attention(nn.Module):
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
         """A mechanism that fits `heads` heads of size `head_dim` and up to `length` keys.
 
-        The constructor gets those of `heads`, `head_dim` and `max_length` that it takes; most take none and fit any.
+        The constructor gets those of `heads`, `head_dim` and `max_length` that it takes; most take none and fit any. A mechanism for grids
+        also takes `columns`, the keys per row of the grid, and assumes a square grid without.
         """
         sizes = {"heads": heads, "head_dim": head_dim, "max_length": length}
         return cls(**{name: size for name, size in sizes.items() if name in inspect.signature(cls).parameters})
@@ -127,12 +128,13 @@ class Attention(nn.Module):
         """
         self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE)
         if state is not None and state.grows:
-            raise StateNotSupported(f"each call adds new keys to a {type(state).__name__}; regard.capture shows the weights of its steps")
+            raise StateNotSupported(
+                f"weights(…) cannot be computed with a {type(state).__name__}, to which each call adds keys; regard.capture shows the weights of its steps"
+            )
         L, M = q_BLHK.shape[1], k_BMHK.shape[1]
-        call = Call(self._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, copy(state))
-        if state is not None:  # by the law, values that are the identity come back as the weights
-            identity_BMHM = torch.eye(M, dtype=k_BMHK.dtype, device=k_BMHK.device)[:, None].expand(*k_BMHK.shape[:3], M)
-            return self._forward(q_BLHK, k_BMHK, identity_BMHM, call).transpose(1, 2)
+        call = Call(self._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, state)
+        if state is not None:
+            return self._step_weights(q_BLHK, k_BMHK, call)
         return self._weights(q_BLHK, k_BMHK, call) if rows is None else self._weights_of(rows, q_BLHK, k_BMHK, call)
 
     def forward(  # final too, but nn.Module declares it as an attribute
@@ -155,6 +157,7 @@ class Attention(nn.Module):
             k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern, gates_BMHE)
             bias, gates_BMHE, M, cache, state = state.bias_over(bias, L), state.gates(), k_BMHK.shape[1], state, None
         call = Call(pattern, bias, gates_BMHE, L, M, q_BLHK.device, state, cache)
+        observed = replace(call, state=copy(state)) if self._observers and isinstance(state, StepState) else call  # before it moves on
         if inside_transform():
             out_BLHV = self._transformed(q_BLHK, k_BMHK, v_BMHV, call)
         elif state is None and not (q_BLHK.numel() and k_BMHK.numel()):  # nothing to be fast at; a part of the graph all the same
@@ -162,7 +165,7 @@ class Attention(nn.Module):
         else:
             out_BLHV = self._forward(q_BLHK, k_BMHK, v_BMHV, call)
         for observer in self._observers:
-            observer(self._observation(q_BLHK, k_BMHK, call, within))
+            observer(self._observation(q_BLHK, k_BMHK, observed, within))
         return out_BLHV
 
     @final
@@ -179,7 +182,9 @@ class Attention(nn.Module):
             return self.start(batch, full)
         if self.facts.rows == "independent":
             return None
-        raise StateNotSupported(f"{type(self).__name__} cannot take queries one by one: each needs the others; SoftmaxAttention can")
+        raise StateNotSupported(
+            f"{type(self).__name__} cannot process queries one by one: each depends on the others; SoftmaxAttention can"
+        )
 
     @classmethod
     def supports(cls, pattern: Pattern) -> bool:
@@ -223,6 +228,12 @@ class Attention(nn.Module):
         if self.facts.rows == "independent":
             return self._weights(q_BLHK[:, rows], k_BMHK, call.of_rows(rows))
         return self._weights(q_BLHK, k_BMHK, call)[:, :, rows]
+
+    def _step_weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
+        """weights_BHLM from a StepState on, which does not move: by the law, values that are the identity come back as the weights."""
+        M = call.keys
+        identity_BMHM = torch.eye(M, dtype=k_BMHK.dtype, device=k_BMHK.device)[:, None].expand(*k_BMHK.shape[:3], M)
+        return self._forward(q_BLHK, k_BMHK, identity_BMHM, replace(call, state=copy(call.state))).transpose(1, 2)
 
     def _within(self, pattern: Pattern, length: int) -> Pattern:
         """The pattern it attends under, given the caller's, for up to `length` keys."""
@@ -289,7 +300,9 @@ class Attention(nn.Module):
                 f"{name}: batch, key size and key length must agree, got {_shapes(inputs)}; q and k share K, k and v share length and heads"
             )
         if H != G and not (G and H % G == 0):
-            raise ShapeError(f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first")
+            raise ShapeError(
+                f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first, and tensors are (batch, length, heads, size)"
+            )
         if self.heads not in (None, H) or self.head_dim not in (None, K):
             size = "" if self.head_dim is None else f" of size {self.head_dim}"
             raise ShapeError(

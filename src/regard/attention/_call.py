@@ -11,6 +11,7 @@ from torch import Tensor
 from ..kernels import Bias
 from ..patterns import Pattern
 from ._cache import Cache
+from ._recurrent_state import StepState
 from ._state import State, positions
 from .helpers import pattern_rows
 
@@ -101,4 +102,6 @@ class Observation(NamedTuple):
 
     def weights(self, rows: Tensor) -> Tensor:
         """weights_BHLM of some queries over all keys, the past included."""
+        if isinstance(self.call.state, StepState):
+            return self.attention._step_weights(self.q_BLHK, self.k_BMHK, self.call)[:, :, rows]
         return self.attention._weights_of(rows, self.q_BLHK, self.k_BMHK, self.call)

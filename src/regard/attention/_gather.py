@@ -1,4 +1,4 @@
-"""Shared by mechanisms that choose pairs by content: gathering rows by index, evaluating a pattern on chosen pairs."""
+"""Shared by mechanisms that choose pairs by content: a few at a time, rows gathered by index, a pattern on chosen pairs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import torch
 from torch import Tensor
 
 from ..patterns import Pattern
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """Slices that cover range(count), `size` (at least one) at a time."""
+    size = max(1, size)
+    return [slice(n, min(n + size, count)) for n in range(0, count, size)]
 
 
 def gather_rows(x_NK: Tensor, index: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ class RowAttention(PatternAttention):
         self.columns = columns
 
     @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(max(2, isqrt(length)))
+    def sized(cls, *, heads: int, head_dim: int, length: int, columns: int | None = None) -> Self:
+        return cls(columns or max(2, isqrt(length)))
 
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
         direction = self._direction(call)
@@ -77,5 +77,5 @@ class ColumnAttention(ColumnPatternAttention):
         super().__init__(same_column(columns), columns, **options)
 
     @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(max(2, isqrt(length)))
+    def sized(cls, *, heads: int, head_dim: int, length: int, columns: int | None = None) -> Self:
+        return cls(columns or max(2, isqrt(length)))

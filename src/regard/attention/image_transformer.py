@@ -73,6 +73,7 @@ class Image2DAttention(PatternAttention):
         self.columns, self.block, self.up, self.side = columns, block, up, side
 
     @classmethod
-    def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        wide = max(2, isqrt(length))
-        return cls(wide, (max(1, wide // 4), wide // 2), up=max(1, wide // 4), side=max(1, wide // 8))
+    def sized(cls, *, heads: int, head_dim: int, length: int, columns: int | None = None) -> Self:
+        wide = columns or max(2, isqrt(length))
+        high = max(2, length // wide)
+        return cls(wide, (max(1, high // 4), max(1, wide // 2)), up=max(1, high // 4), side=max(1, wide // 8))

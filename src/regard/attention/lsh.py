@@ -15,7 +15,7 @@ from ..errors import BadConfig
 from ..kernels import HIDE, SCORES_AT_ONCE, Scratch, first_derivatives_only
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Call, Facts, Paper
-from ._gather import allowed_pairs
+from ._gather import allowed_pairs, slices
 from .helpers import float32_or_wider, no_autocast, real_lengths, share_heads, softmax_where
 
 TINY = 1e-12  # a key with a smaller norm has no direction
@@ -273,12 +273,6 @@ class ChunkedAttention(torch.autograd.Function):
         k_NK = x_NX[:, K : 2 * K]
         dk_NK.addcmul_((dk_NK * k_NK).sum(-1, keepdim=True), k_NK, value=-1).div_(norm_N1)  # only the direction of a key matters
         return None, *(_by_token(d_NK.index_fill_(0, spoilt, torch.nan), order.H, do_BLHV) for d_NK in (dq_NK, dk_NK, dv_NV))
-
-
-def slices(count: int, size: int) -> list[slice]:
-    """Slices that cover range(count), `size` (at least one) at a time."""
-    size = max(1, size)
-    return [slice(n, min(n + size, count)) for n in range(0, count, size)]
 
 
 def _round_slice(r: int, chunks: slice, heads: slice, T: int) -> tuple[int, slice]:

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadConfig
-from ..kernels import HiddenPairs, attend_many_small
+from ..kernels import SCORES_AT_ONCE, HiddenPairs, attend_many_small
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Call, Facts, Paper
-from ._gather import allowed_pairs, take_rows
+from ._gather import allowed_pairs, slices, take_rows
 from .helpers import float32_or_wider, no_autocast, real_lengths, share_heads, softmax_where
 
 
@@ -24,8 +24,8 @@ class RoutingAttention(Attention):
 
     and likewise for keys. $n_i$ is the number of clusters in which i may attend to any key.
 
-    Cost:    time O(L·C·(K + log L) + C·w²·K) for C clusters of w; memory O(C·w·K) plus the scores of a few
-             clusters, in training too: they are recomputed in the backward pass. With C = w = √L: time L^1.5.
+    Cost:    time O(L·C·(K + log L) + C·w²·K) for C clusters of w; memory O(C·w·K) plus the distances and scores of a
+             few clusters, in training too: they are recomputed in the backward pass. With C = w = √L: time L^1.5, memory L.
     Use it:  for long sequences with topics, where related tokens are far apart. Half of the heads local, as in the paper.
     Avoid it: where every token must get an output: one that no centroid selects (an eighth of random ones with C·w = L) gets zeros.
     Limits:  heads and head size are fixed at construction. Membership depends on the whole sequence: causal as a
@@ -75,7 +75,7 @@ class RoutingAttention(Attention):
 
     def members(self, x_BLHK: Tensor, pattern: Pattern = full) -> Tensor:
         """Whether each query (or key) is in each cluster, in_BHCL: for the definition, and to count those in none."""
-        near_BHCL, at_L = self._nearness(x_BLHK, pattern), torch.arange(x_BLHK.shape[1], device=x_BLHK.device)
+        near_BHCL, at_L = self._nearness(_normed(x_BLHK), pattern), torch.arange(x_BLHK.shape[1], device=x_BLHK.device)
         inside = []
         for near_BHL in near_BHCL.unbind(2):
             mine, other = near_BHL.unsqueeze(-1), near_BHL.unsqueeze(-2)
@@ -134,12 +134,15 @@ class RoutingAttention(Attention):
         H = q_BLHK.shape[2]
         shorter_HC1 = self._centroids().square().sum(-1, keepdim=True) / 2  # nearest by distance, not by dot product
         sum_HCK, count_HC = torch.zeros_like(self._centroids()), torch.zeros_like(shorter_HC1[..., 0])
-        for x_BLHK in (q_BLHK, share_heads(k_BMHK, H)):
-            near_BHCL = self._nearness(x_BLHK, pattern)
-            mine_BHCL = (near_BHCL - shorter_HC1).argmax(2, keepdim=True) == torch.arange(self.clusters, device=near_BHCL.device)[:, None]
-            mine_BHCL = (mine_BHCL & (near_BHCL > -torch.inf)).to(near_BHCL.dtype)
-            sum_HCK += torch.einsum("bhcl,blhk->hck", mine_BHCL, _normed(x_BLHK))
-            count_HC += mine_BHCL.sum((0, 3))
+        for x_BLHK in (_normed(q_BLHK), _normed(share_heads(k_BMHK, H))):
+            for at in slices(x_BLHK.shape[1], SCORES_AT_ONCE // max(1, len(x_BLHK) * H * self.clusters)):
+                near_BHCL = self._nearness(x_BLHK, pattern, at=at)
+                mine_BHCL = (near_BHCL - shorter_HC1).argmax(2, keepdim=True) == torch.arange(self.clusters, device=near_BHCL.device)[
+                    :, None
+                ]
+                mine_BHCL = (mine_BHCL & (near_BHCL > -torch.inf)).to(near_BHCL.dtype)
+                sum_HCK += torch.einsum("bhcl,blhk->hck", mine_BHCL, x_BLHK[:, at])
+                count_HC += mine_BHCL.sum((0, 3))
         return sum_HCK, count_HC
 
     @torch.no_grad()
@@ -153,24 +156,33 @@ class RoutingAttention(Attention):
         return float32_or_wider(self.centroid_HCK)
 
     @no_autocast
-    def _nearness(self, x_BLHK: Tensor, pattern: Pattern) -> Tensor:
-        """near_BHCL, dot products of layer-normed vectors and centroids; −inf for padding."""
-        L, x_BLHK = x_BLHK.shape[1], _normed(x_BLHK.detach())
-        near_BHCL = torch.einsum("blhk,hck->bhcl", x_BLHK, self._centroids().to(x_BLHK.dtype))
+    def _nearness(self, x_BLHK: Tensor, pattern: Pattern, clusters: slice = slice(None), at: slice = slice(None)) -> Tensor:
+        """near_BHCL, dot products of layer-normed vectors and centroids, of some clusters or positions; −inf for padding."""
+        at_L = torch.arange(x_BLHK.shape[1], device=x_BLHK.device)[at]
+        near_BHCL = torch.einsum("blhk,hck->bhcl", x_BLHK[:, at], self._centroids()[:, clusters].to(x_BLHK.dtype))
         near_BHCL = near_BHCL.masked_fill(
             near_BHCL.isnan(), torch.finfo(near_BHCL.dtype).min
         )  # of a NaN or an infinity: farthest, but there
-        padding_BL = torch.arange(L, device=x_BLHK.device) >= real_lengths(pattern, L, x_BLHK.device)[:, None]
+        padding_BL = at_L >= real_lengths(pattern, x_BLHK.shape[1], x_BLHK.device)[:, None]
         return near_BHCL.masked_fill(padding_BL[:, None, None], -torch.inf)
 
     def _select(self, x_BLHK: Tensor, pattern: Pattern) -> Tensor:
-        """The positions each cluster selects, at_BHCW, in order; padding only where there is nothing else."""
-        near_BHCL, size = self._nearness(x_BLHK, pattern), min(self.size, x_BLHK.shape[1])
+        """The positions each cluster selects, at_BHCW, in order; padding only where there is nothing else.
+
+        A few clusters at a time: the distances of all of them are C·L numbers, L^1.5 with √L clusters.
+        """
+        x_BLHK, (B, L, H) = _normed(x_BLHK), x_BLHK.shape[:3]
+        parts = slices(self.clusters, SCORES_AT_ONCE // max(1, B * L * H))
+        return torch.cat([self._nearest(self._nearness(x_BLHK, pattern, part)) for part in parts], 2)
+
+    def _nearest(self, near_BHCL: Tensor) -> Tensor:
+        """The positions of the w largest, at_BHCW, in order. Ties go to the earlier position."""
+        size = min(self.size, near_BHCL.shape[-1])
         least = near_BHCL.topk(size, sorted=False).values.amin(-1, keepdim=True)
         above, level = near_BHCL > least, near_BHCL == least
-        selected_BHCL = above | level & (level.cumsum(-1) <= size - above.sum(-1, keepdim=True))  # ties: the earlier position
+        selected_BHCL = above | level & (level.cumsum(-1) <= size - above.sum(-1, keepdim=True))
         return selected_BHCL.nonzero()[:, -1].view(*near_BHCL.shape[:-1], size)
 
 
 def _normed(x_BLHK: Tensor) -> Tensor:
-    return F.layer_norm(float32_or_wider(x_BLHK), x_BLHK.shape[-1:])
+    return F.layer_norm(float32_or_wider(x_BLHK.detach()), x_BLHK.shape[-1:])

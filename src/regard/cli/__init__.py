@@ -56,6 +56,11 @@ def load_command(name: str) -> type[Command]:
     return found
 
 
+def printable(text: str) -> str:
+    """A text with control characters spelled out: names and contents of files must not command the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -67,10 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return 0
     except Interrupted as stop:
-        print(f"regard: {stop}", file=sys.stderr)
+        print(f"regard: {printable(str(stop))}", file=sys.stderr)
         return stop.code
     except RegardError as error:
-        print(f"regard: {error}", file=sys.stderr)
+        print(f"regard: {printable(str(error))}", file=sys.stderr)
         return 2
     except SystemExit as stop:  # --help, or a usage error that is already printed
         return stop.code if isinstance(stop.code, int) else 0
@@ -78,6 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read, as in `regard list | head -1`, has gone; without this the interpreter complains at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"regard: {printable(str(error.filename))[:200]}: {error.strerror}", file=sys.stderr)  # a name too long, a loop of links
+        return 2
     except KeyboardInterrupt:
         print("regard: interrupted", file=sys.stderr)
         return 130

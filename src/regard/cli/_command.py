@@ -21,7 +21,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes
 
 from ..errors import BadConfig, NotSupported
-from . import _index
+from . import _index, printable
 from ._help import check_names, complaint, help_text
 from ._options import options_of
 
@@ -134,7 +134,7 @@ def columns_of_terminal() -> int:
 def print_note(text: str) -> None:
     """Something worth knowing, on standard error, so that the output stays what it is."""
     if text:
-        print(f"regard: {text}", file=sys.stderr)
+        print(f"regard: {printable(text)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
@@ -180,7 +180,7 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+        return printable(str(value))
     if isinstance(value, int):
         return f"{value:,}"
     return "–" if math.isnan(value) else f"{value:.4g}"

@@ -112,10 +112,10 @@ def check_names(arguments: Sequence[str], program: str, options: Sequence[Option
         name = argument.partition("=")[0].replace("_", "-")
         if not re.fullmatch(r"--[a-z][a-z-]*", name) or name in known:
             continue
-        raise BadConfig(f"{program} has no option {name}; {_nearest(name, known, others)} See {program} --help")
+        raise BadConfig(f"{program} has no option {name}; {_nearest(name, program, known, others)} See {program} --help")
 
 
-def _nearest(name: str, known: set[str], others: Mapping[str, Iterable[str]]) -> str:
+def _nearest(name: str, program: str, known: set[str], others: Mapping[str, Iterable[str]]) -> str:
     if (synonym := SYNONYMS.get(name)) in known:
         return f"did you mean {synonym}?"
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
@@ -124,6 +124,8 @@ def _nearest(name: str, known: set[str], others: Mapping[str, Iterable[str]]) ->
         return f"did you mean {' or '.join(near)}?"
     wanted = {name, synonym}
     elsewhere = [command for command, names in others.items() if wanted & set(names)]
+    if any(program.startswith(f"regard {command} ") for command in elsewhere):
+        return "it is an option for runs of other tasks."
     if elsewhere:
         return f"it is an option of {', '.join(f'regard {command}' for command in elsewhere[:3])}."
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
@@ -132,7 +134,7 @@ def _nearest(name: str, known: set[str], others: Mapping[str, Iterable[str]]) ->
 
 def complaint(box: str, program: str, options: Sequence[Option], arguments: Sequence[str]) -> str:
     """tyro's framed message as one line in our words."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in box.strip().splitlines()]
+    lines = [re.sub("^[─-]+$", "", line.strip("│╭╮╰╯|+ ")) for line in box.strip().splitlines()]  # - | + where a terminal has no frames
     paragraphs = " ".join(line or "\n" for line in lines[1:]).split("\n")  # the first line is the title of the frame
     first = next((" ".join(words) for words in (paragraph.split() for paragraph in paragraphs) if words), "invalid arguments")
     if first.startswith(("Missing from", "Required", "The following")):
@@ -144,6 +146,9 @@ def complaint(box: str, program: str, options: Sequence[Option], arguments: Sequ
         (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 \2: expected a whole number"),
         (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1 \2: expected a number"),
         (r"Error parsing (\S+): ", r"\1: "),
+        (r"Missing value for argument '(\S+)'\. Expected 1 values", r"\1: expected a value"),
+        (r"Missing value for argument '(\S+)'\. Expected", r"\1: expected"),
+        (r"invalid choice '(.+)' for argument '(\S+)'\. Expected one of \((.+)\)", r"\2 \1: expected one of \3"),
         (r"Unrecognized options: (.+)", r"unexpected \1"),
     ):
         first = re.sub(pattern, words, first)

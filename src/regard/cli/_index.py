@@ -1,6 +1,7 @@
 """index.json: what `regard list`, `show`, `--help` and shell completion print, so that they need not import PyTorch, which takes seconds.
 
-It is written by `make index` from the lists and dataclasses themselves, and a test fails where it differs from them.
+It is written by `make index` from the lists and dataclasses themselves, and a test fails where it differs from them. pictures.json beside it
+holds what `show` draws of each mechanism.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .. import catalogue
 from ._options import Option, from_json, options_of, to_json
 
 FILE = Path(__file__).with_name("index.json")
+PICTURES = Path(__file__).with_name("pictures.json")  # what `regard show MECHANISM` draws, by name
 
 
 @cache
@@ -42,6 +44,20 @@ def flags() -> dict[str, list[str]]:
         own = [row["name"] for row in stored["options"] if row["name"].startswith("-")]
         found[name] = own + [more for more in stored.get("task_options", ()) if more not in own]
     return found
+
+
+def picture(name: str) -> str:
+    """The stored picture of a mechanism's weights, or the reason why there is none."""
+    found: dict[str, str] = json.loads(PICTURES.read_text(encoding="utf-8"))
+    return found[name]
+
+
+def build_pictures() -> dict[str, str]:
+    """The pictures as they should be."""
+    from ..attention import MECHANISMS
+    from .show import draw_example
+
+    return {mechanism.facts.name: draw_example(mechanism) for mechanism in MECHANISMS}
 
 
 def build() -> dict[str, Any]:
@@ -81,3 +97,4 @@ def to_text(index: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(to_text(build()), encoding="utf-8")
+    PICTURES.write_text(json.dumps(build_pictures(), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")

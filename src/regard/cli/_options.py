@@ -65,11 +65,14 @@ def _option(name: str, hint: Any, value: Any, text: str, positional: bool, secti
     choices = tuple(str(choice) for choice in get_args(kind)) if get_origin(kind) is Literal else ()
     many = get_origin(kind) is tuple
     flag = f"--{name.replace('_', '-')}"
+    if kind is bool and value is True:  # its help says what False means
+        text = text.removeprefix("False: ")
+        return Option(f"--no-{flag[2:]}", "", text[:1].upper() + text[1:], section=section)
     if kind is bool:
-        return Option(f"--no-{flag[2:]}" if value is True else flag, "", text, section=section)
+        return Option(flag, "", text, section=section)
     metavar = NAMED[name] if name in NAMED and kind is not bool else _metavar(kind)
     if positional:
-        label = "RUN" if name == "folder" else (name.rstrip("s") if many else name).upper()
+        label = "RUN" if name == "folder" and text.startswith("Run") else (name.rstrip("s") if many else name).upper()
         return Option(f"{label}…" if many else label, "", text, choices=choices, required=value is MISSING, section=section)
     shown = "" if value in (None, MISSING, "", (), {}) else " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     return Option(flag, metavar, text, shown, choices, value is MISSING, section)

@@ -32,7 +32,7 @@ Pairs = Sequence[tuple[str, str]]
 class Demo(Command):
     """Train two small translators and see how they align words.
 
-    English number words to German ones, in about two minutes.
+    They translate English number words into German. Takes about two minutes.
 
     As in:  regard demo --out pictures
     """

@@ -22,7 +22,7 @@ from ._command import Command, check_writable, console, writable_folder
 class Compare(Command):
     """Measure what mechanisms cost on this machine.
 
-    Tables of time and memory, and from which length each mechanism is faster than exact attention.
+    Prints time and memory, and the length from which each mechanism is faster than exact attention.
 
     As in:  regard compare
             regard compare linear local performer --lengths 512 2048 8192 --width 512 --heads 8 --plot cost.png
@@ -34,7 +34,7 @@ class Compare(Command):
     json: Path | None = None
     """Write everything to this file; - for standard output, without tables."""
     plot: Path | None = None
-    """Draw time against length into this .png."""
+    """Plot time against length and save it as this PNG file."""
     quiet: bool = False
     """No progress bar."""
 
@@ -53,9 +53,8 @@ class Compare(Command):
             self.json.write_text(found.to_json() + "\n", encoding="utf-8")
         out = console(width=200)
         out.print(f"{found.machine}; {found.seconds:.0f} s\n", highlight=False, markup=False)
-        out.print(found.table(), "")
-        if len(found.options.lengths) > 1:
-            out.print(found.by_length("train"), "")
+        for table in found.tables(out.width):
+            out.print(table, "")
         if found.noise > 0.25:
             print(f"Repeats differ by {found.noise:.0%}: something else is running, so small differences mean nothing.\n")
         for line in found.refusals():

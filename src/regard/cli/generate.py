@@ -87,7 +87,7 @@ class Complete(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Command):
-    """Serve a model over HTTP, as OpenAI's API does.
+    """Serve a model over HTTP with OpenAI's API.
 
     Routes: completions, chats, embeddings, and the attention weights of its layers; of an encoder, embeddings.
 
@@ -99,7 +99,7 @@ class Serve(Command):
     folder: Positional[Path]
     """Run directory, or a transformers directory."""
     host: str = "127.0.0.1"
-    """Address to listen at; one that other machines reach needs a key."""
+    """Address to listen on; one that other machines can reach requires a key."""
     port: int = 8000
     """Port; 0: a free one."""
     key: str | None = None
@@ -155,8 +155,6 @@ def load_language_model(folder: Path) -> Run[LanguageModel]:
 
     run: Run[Any] = load_run(folder)
     if not isinstance(run.model, LanguageModel):
-        raise NotSupported(
-            f"{folder}: a run of the task {run.task}, which does not generate text; `regard train language` trains one that does"
-        )
+        raise NotSupported(f"{folder}: a {run.task} run, which does not generate text; `regard train language` trains one that does")
     print_note(run.unfinished)
     return run

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 from tyro.conf import Positional
 
 from .. import files
-from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
+from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported, count
 from ..look import Layers, Maps, ScaleName, keep_inputs, save_curves
 from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
@@ -61,7 +61,7 @@ class RunCommand(Command, Generic[TaskOptions]):
 
 
 def _folder(arguments: Sequence[str]) -> Path | None:
-    """The run among the arguments: a directory with config.json, else the first that is no option."""
+    """The run among the arguments: a directory with config.json, else the first that is not an option."""
     plain = [Path(one) for one in arguments if not one.startswith("-")]
     return next((path for path in plain if (path / CONFIG).is_file()), plain[0] if plain else None)
 
@@ -89,9 +89,9 @@ class Evaluate(RunCommand[TaskOptions]):
 
     task_options = "EvaluateOptions"
     data: str | tuple[str, ...] | None = None
-    """Data in the form that the run was trained on; the test part of its own data if not given."""
+    """Data in the same format as the training data; by default the test part of the run's own data."""
     out: Path | None = None
-    """Also write the answers to this file, one per line: translations, labels."""
+    """Also write the predictions to this file, one per line: translations or labels."""
     json: bool = False
     """Print JSON."""
 
@@ -100,7 +100,7 @@ class Evaluate(RunCommand[TaskOptions]):
         report = evaluate(run, self.data, self.task)
         if self.out is not None:
             if not report.outputs:
-                raise NotSupported(f"--out {self.out}: a run of the task {run.task} gives no answers to write; leave --out out")
+                raise NotSupported(f"--out {self.out}: a run of the task {run.task} makes no predictions to write; omit --out")
             with _writing(self.out) as file:
                 file.writelines(f"{line}\n" for line in report.outputs)
         if self.json:
@@ -116,7 +116,7 @@ class Evaluate(RunCommand[TaskOptions]):
 class Predict(RunCommand[TaskOptions]):
     """Translate, classify or label inputs with a run.
 
-    Inputs are texts or names of files, given as arguments, or as lines of a file or of standard input, each answered as soon as it is there.
+    Inputs are texts or names of files, given as arguments, or as lines of a file or of standard input, each answered as soon as it arrives.
     `regard predict RUN --help` lists the options of its task.
 
     As in:  regard predict runs/numbers "twenty-one" "three hundred"
@@ -130,23 +130,23 @@ class Predict(RunCommand[TaskOptions]):
     inputs: Positional[tuple[str, ...]] = ()
     """What to translate, continue, classify or draw (a tab between the two texts of a pair), or names of files; standard input if not given."""
     input: Path | None = None
-    """File with an input per line; - is standard input."""
+    """File with one input per line; - is standard input."""
     output: Path | None = None
-    """File to write the answers to, instead of printing them."""
+    """Write the predictions to this file instead of printing them."""
     files: Path = Path()
-    """Folder for the files that an answer consists of, such as drawings; the current folder if not given."""
+    """Folder for the files that a prediction consists of, such as drawings; the current folder if not given."""
     json: bool = False
-    """A JSON object per input."""
+    """Print a JSON object per input."""
     score: str | None = None
-    """Score this output of each input by its log-probability, instead of answering."""
+    """Print the log-probability of this output for each input, instead of predicting."""
     references: Path | None = None
-    """Score the outputs in this file, one per input, by their log-probabilities, instead of answering."""
+    """Print the log-probabilities of the outputs in this file, one line per input, instead of predicting."""
 
     def use(self, run: Run[Any]) -> None:
         if self.inputs and self.input is not None:
-            raise BadConfig("inputs as arguments and --input; give one of them")
+            raise BadConfig("inputs were given as arguments and with --input; use one of them")
         if self.score is not None and self.references is not None:
-            raise BadConfig("--score and --references; give one of them")
+            raise BadConfig("--score and --references cannot be combined; use one of them")
         check_writable(self.output, "--output")
         with _writing(self.output) as file:
             for chunk in self._chunks(find_task(run.task)):
@@ -259,9 +259,9 @@ def arriving(lines: Iterator[str], at_most: int = 64) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Look(RunCommand[TaskOptions]):
-    """Show what a run attends to while it reads a text or an image: in the browser, or here as heat maps.
+    """Show what a run attends to while it reads a text or an image: in the browser, or as heat maps in the terminal.
 
-    Of a translator: also while it writes. Without an input, a page opens in the browser.
+    For a translator, also while it generates the translation. Without an input, a page opens in the browser.
 
     As in:  regard look runs/numbers
             regard look runs/numbers "twenty-one" --html map.html
@@ -307,6 +307,10 @@ class Look(RunCommand[TaskOptions]):
 
     def use(self, run: Run[Any]) -> None:
         if self.text is None:
+            if find_task(run.task).inputs == "file":
+                raise NotSupported(
+                    f"{run.folder} reads files, and the page takes texts; name one: regard look {run.folder} image.png --html look.html"
+                )
             from ..serve import explore
 
             return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)
@@ -338,7 +342,7 @@ class Look(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Swap(Command):
-    """Replace the attention of a run by another mechanism.
+    """Replace the attention of a run with another mechanism.
 
     All other parameters are copied; `regard train TASK --init-from NEW` trains the result further.
 
@@ -352,7 +356,7 @@ class Swap(Command):
     attention: Positional[str]
     """Mechanism from `regard list`, as in linear or local(radius=64); several with commas between them are for the layers in turn."""
     out: Path
-    """Run directory to make."""
+    """Run directory to create."""
     layers: tuple[int, ...] = ()
     """Numbers of the layers to change, from 0; all if not given."""
 
@@ -371,8 +375,8 @@ class Swap(Command):
         config = replace(run.config, model=name, settings=settings, init_from=str(self.folder))
         runs.save(replace(run, config=config, model=model), self.out)
         new = sum(parameter.numel() for name, parameter in model.named_parameters() if name in after - before)
-        count = len(self.layers) or len(model.attentions())
-        print(f"{count} layers of {self.folder} now use {', '.join(names)}; {new:,} new parameters. wrote {self.out}")
+        changed = count(len(self.layers) or len(model.attentions()), "layer")
+        print(f"Attention replaced by {', '.join(names)} in {changed} of {self.folder}; {new:,} new parameters. wrote {self.out}")
         print(f"Next:  regard train {run.task} --init-from {self.out} --out {self.out}-trained        regard evaluate {self.out}")
 
 
@@ -422,7 +426,7 @@ class Runs(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Import(Command):
-    """Make a run of a Transformers checkpoint.
+    """Turn a Transformers checkpoint into a run.
 
     A checkpoint is a directory with config.json and safetensors, as transformers writes it.
 
@@ -432,7 +436,7 @@ class Import(Command):
     folder: Positional[Path]
     """Directory of the checkpoint."""
     out: Path
-    """Run directory to make."""
+    """Run directory to create."""
 
     def run(self) -> None:
         from ..interop import import_checkpoint
@@ -448,7 +452,7 @@ class Import(Command):
 class Export(Command):
     """Write a run as a Transformers checkpoint.
 
-    from_pretrained of transformers reads the directory.
+    The directory is read by from_pretrained in transformers.
 
     As in:  regard export runs/bert --to huggingface --out published/bert
     """
@@ -456,7 +460,7 @@ class Export(Command):
     folder: Positional[Path]
     """Run directory."""
     out: Path
-    """Directory to make."""
+    """Directory to create."""
     to: Literal["huggingface"] = "huggingface"
     """Format to write."""
 

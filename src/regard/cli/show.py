@@ -1,7 +1,8 @@
-"""What there is: list, show, env. Facts come from the index; PyTorch is imported to draw."""
+"""What there is: list, show, env. Facts and pictures come from the index; PyTorch is imported to draw others."""
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from tyro.conf import Positional
 
 from .. import __version__
 from ..catalogue import fold
-from ..errors import NotSupported, RegardError, ShapeError, UnknownName
+from ..errors import NotSupported, PatternNotSupported, RegardError, ShapeError, UnknownName
 from . import _index
 from ._command import Command, bold, check_writable, print_json, print_pairs, print_table
 from ._help import split_examples
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..look import Maps
     from ..patterns import Pattern
 
+LENGTH = 12  # tokens in the pictures of the index
 LONGEST = 200  # tokens; beyond that neither a terminal nor a glance holds the picture
 COLUMNS = {  # of `regard list`: fact → heading
     "mechanisms": {"name": "name", "year": "year", "formula": "what it computes", "time": "time", "memory": "memory", "paper": "paper"},
@@ -69,7 +71,7 @@ class Show(Command):
     """Name from `regard list`, or a pattern as written in Python."""
     png: Path | None = None
     """Also write the picture to this file."""
-    length: int = 12
+    length: int = LENGTH
     """Tokens in the picture."""
     json: bool = False
     """Print JSON."""
@@ -102,29 +104,38 @@ class Show(Command):
             self._wrote(pattern.save_png(self.png, self.length))
 
     def _mechanism(self, entry: dict[str, Any]) -> None:
-        if not self.json:
-            _heading(entry)
-            _print_mechanism(entry)
-            print(flush=True)  # the text is there at once; the picture takes the seconds that PyTorch needs to be imported
+        if self.json:
+            return self._mechanism_json(entry)
+        _heading(entry)
+        _print_mechanism(entry)
+        print(flush=True)  # before a picture that takes the seconds of importing PyTorch
+        if self.png is None and self.length == LENGTH:
+            return print(_index.picture(entry["name"]))
+        try:
+            maps = self._maps(entry)
+        except NotSupported as error:
+            if self.png is not None:
+                raise
+            return print(f"No picture: {error}.")
+        print(_picture(maps))
+        if self.png is not None:
+            self._wrote(maps.save_png(self.png))
+
+    def _mechanism_json(self, entry: dict[str, Any]) -> None:
+        try:
+            maps = self._maps(entry)
+        except NotSupported:
+            if self.png is not None:
+                raise
+            return print_json(entry)
+        print_json(entry | {"pattern": maps.view().pattern, "weights_LM": maps.view().weights_BHLM[0, 0].tolist()})
+        if self.png is not None:
+            maps.save_png(self.png)
+
+    def _maps(self, entry: dict[str, Any]) -> Maps:
         from ..attention import find_mechanism
 
-        maps, why = None, ""
-        try:
-            maps = example(find_mechanism(entry["name"]), self.length)
-        except NotSupported as error:
-            why = str(error)
-        if self.json:
-            drawn = {} if maps is None else {"pattern": maps.view().pattern, "weights_LM": maps.view().weights_BHLM[0, 0].tolist()}
-            print_json(entry | drawn)
-        elif maps is not None:
-            print("Its weights where the second half of a sequence repeats the first (queries are rows, keys are columns):\n")
-            maps.show()
-        else:
-            print(f"No picture: {why}.")
-        if self.png is not None:
-            if maps is None:
-                raise NotSupported(f"{self.name} has no weights to draw: {why}")
-            self._wrote(maps.save_png(self.png))
+        return example(find_mechanism(entry["name"]), self.length)
 
     def _wrote(self, path: Path) -> None:
         if not self.json:
@@ -237,7 +248,21 @@ def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps:
+def draw_example(mechanism: type[Attention]) -> str:
+    """The picture of a mechanism that the index stores, or why there is none."""
+    try:
+        return _picture(example(mechanism))
+    except NotSupported as error:
+        return f"No picture: {error}."
+
+
+def _picture(maps: Maps) -> str:
+    drawn = io.StringIO()
+    maps.show(file=drawn)
+    return f"Its weights where the second half of a sequence repeats the first (queries are rows, keys are columns):\n\n{drawn.getvalue()}".rstrip()
+
+
+def example(mechanism: type[Attention], length: int = LENGTH, seed: int = 0) -> Maps:
     """A mechanism as something to look at: the weights of one head; `causal` where the mechanism knows it.
 
     Keys equal queries, and the sequence repeats after half its length, so a mechanism that compares content shows two lines.
@@ -255,7 +280,7 @@ def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps
         attention = mechanism.sized(heads=1, head_dim=width, length=length).eval()
         half = torch.randn(1, (length + 1) // 2, 1, width)
         x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
-        reasons = []
+        reasons: list[Exception] = []
         for pattern in (causal, full):
             try:
                 with torch.no_grad(), capture(attention) as maps:
@@ -263,5 +288,6 @@ def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps
                 names = [f"{n % len(half[0]) + 1}" for n in range(length)]
                 return maps.label(names, names)
             except (RegardError, NotImplementedError) as error:
-                reasons.append(str(error))
-    raise NotSupported(f"{mechanism.__name__} has no example to draw: {reasons[-1]}")
+                reasons.append(error)
+    why = next((error for error in reasons if not isinstance(error, PatternNotSupported)), reasons[-1])
+    raise NotSupported(f"{mechanism.__name__} has no example to draw: {why}")

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from tyro.conf import Suppress, UseAppendAction
 
-from ..errors import BadConfig
+from ..errors import BadConfig, count
 from ..machine import free_threads, keep_memory
 from ..runs import RunConfig, first_process, parse_options, read_config_file, to_plain
 from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
@@ -44,13 +44,13 @@ class Train(Command, Generic[TaskOptions]):
     set: UseAppendAction[tuple[str, ...]] = ()
     """Setting of the model, as in --set width=128; may be repeated. `regard show MODEL` lists them."""
     init_from: Path | None = None
-    """Run (or transformers directory) whose model and tokenizer to begin with."""
+    """Run or transformers directory to start from: its model and its tokenizer."""
     from_scratch: bool = False
-    """With --init-from: only the shape and the tokenizer of that run, not what it has learned."""
+    """With --init-from: use only the architecture and the tokenizer of that run, with new parameters."""
     config: Path | None = None
-    """File with the options, as --print-config prints them (or a config.json); options given here go before it."""
+    """File with the options, as --print-config prints them (or a config.json); options on the command line take precedence."""
     print_config: bool = False
-    """Print all options as a file for --config, and do nothing else."""
+    """Print all options as a file for --config and exit."""
     resume: bool = False
     """Continue the run in --out; all options come from it, and only --steps, --epochs and --minutes may be larger."""
     nproc_per_node: int = 1
@@ -96,7 +96,7 @@ class Train(Command, Generic[TaskOptions]):
             print(config.to_toml(), end="")
             return
         if self.out is None:
-            raise BadConfig("no run directory; name it with --out")
+            raise BadConfig("no run directory was given; name one with --out")
         if self.nproc_per_node > 1 and "RANK" not in os.environ:
             sys.exit(launch(self.nproc_per_node, ["-m", "regard", *sys.argv[1:]]))
         keep_memory()
@@ -143,7 +143,7 @@ class Train(Command, Generic[TaskOptions]):
             print(f"Best seed, which is kept: {result.best_seed}")
         else:
             figures = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
-            print(f"{result.steps} steps, {result.seconds:.0f} s; on validation: {figures}")
+            print(f"{count(result.steps, 'step')}, {result.seconds:.0f} s; on validation: {figures}")
         print(f"Next:  {task.next_commands.format(out=self.out)}")
 
 

@@ -25,7 +25,7 @@ class CompareOptions:
     batch_size: int = 1
     """Sequences per batch."""
     causal: bool = True
-    """Tokens attend to earlier ones only, and decoding steps are measured too; otherwise to all tokens."""
+    """False: tokens attend to all tokens; by default to earlier ones only, and decoding steps are measured too."""
     dtype: Dtype = "float32"
     """Dtype of inputs and parameters."""
     projections: bool = False
@@ -33,9 +33,9 @@ class CompareOptions:
     threads: int | None = None
     """Threads per process; PyTorch's default if not given."""
     repeats: int = 5
-    """Maximum number of repeats; fewer when the time is over."""
+    """Maximum number of repeats; fewer if time runs out."""
     minutes: float = 2.0
-    """Time limit; what was not measured by then is listed."""
+    """Time limit in minutes; what was not measured by then is listed."""
     memory: float | None = None
     """GiB that a mechanism may allocate (Linux only); four fifths of the free memory if not given."""
     seed: int = 0

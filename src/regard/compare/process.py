@@ -21,6 +21,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -38,11 +39,12 @@ class Child:
             child.call("statistics:mean", timeout=1.0, data=[1, 2])  # → 1.5
 
     Every failure is a `ChildFailed` with a `kind`: refused (a RegardError: not supported), memory (over the limit), failed (any other
-    exception), after which the child lives on; died, time: it is gone, and the next call starts another. It imports the modules that this process can import. `memory` is in MiB, beyond what it takes to start.
+    exception), after which the child lives on; died, time: it is gone, and the next call starts another. It imports the modules that this
+    process can import. `memory` is in MiB, beyond what it takes to start. `program`: a Python file that answers such lines by itself.
     """
 
-    def __init__(self, threads: int = 1, memory: float | None = None, env: Mapping[str, str] | None = None):
-        self.threads, self.memory = threads, memory
+    def __init__(self, threads: int = 1, memory: float | None = None, env: Mapping[str, str] | None = None, *, program: Path | None = None):
+        self.threads, self.memory, self.program = threads, memory, program
         self.env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **(env or {})}
         self.env["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))  # "" is the current folder
         self._process: subprocess.Popen[str] | None = None
@@ -53,7 +55,8 @@ class Child:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the child; a pipe that nobody reads would block it
         self._answers: queue.Queue[str | None] = queue.Queue()
         # -P: a file in the current folder does not hide a module
-        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({self.threads}, {self.memory or 0})"]
+        code = ["-c", f"from {__name__} import serve; serve({self.threads}, {self.memory or 0})"]
+        command = [sys.executable, "-P", *(code if self.program is None else [str(self.program)])]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=self.env, text=True, encoding="utf-8"

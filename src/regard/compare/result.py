@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXACT = "softmax"
 OPERATIONS = ("forward", "train", "step")
 LABELS = {"forward": "forward", "train": "forward + backward", "step": "one step"}
+Columns = Literal["time", "memory", "crossover", "distance"]  # groups of columns, one per operation (of distance, one)
 SAME_SPEED = 0.05  # ratios this close to 1 are noise on most machines
 
 
@@ -148,39 +149,57 @@ class Comparison:
         }
         return json.dumps(found, indent=1, allow_nan=False)
 
-    def table(self, length: int | None = None) -> Table:
+    def tables(self, width: int) -> list[Table]:
+        """What `regard compare` prints: all mechanisms at the longest length, and training time by length, if there are several.
+
+        Each table fits `width` columns: it is divided by question, or by length, where it would not.
+        """
+        lengths, overview = self.options.lengths, [self.table()]
+        if _columns(overview[0]) > width:
+            overview = [self.table(columns=columns) for columns in (("time",), ("memory", "distance"), ("crossover",))]
+        if len(lengths) == 1:
+            return overview
+        for some in range(len(lengths), 0, -1):
+            by_length = [self.by_length(lengths=lengths[n : n + some]) for n in range(0, len(lengths), some)]
+            if all(_columns(table) <= width for table in by_length):
+                break
+        return overview + by_length
+
+    def table(self, length: int | None = None, columns: Sequence[Columns] = ("time", "memory", "crossover", "distance")) -> Table:
         """A rich table of all mechanisms at one length (the longest if not given), fastest to train first; times ± half their spread."""
         length = self.options.lengths[-1] if length is None else length
         table = _table(f"at {length:,} tokens")
         short = {"forward": "forward", "train": "+ backward", "step": "one step"}
-        heads = [f"{short[operation]}\nms" for operation in self.operations]
-        heads += [{"forward": "forward\nMiB", "train": "+ backward\nMiB", "step": "state\nMiB"}[operation] for operation in self.operations]
-        heads += [f"beats exact,\n{short[operation]}" for operation in self.operations]
-        for head in [*heads, "distance"]:
-            table.add_column(head, justify="right")
+        memory = {"forward": "forward", "train": "+ backward", "step": "state"}
+        headings: dict[Columns, list[str]] = {
+            "time": [f"{short[operation]}\nms" for operation in self.operations],
+            "memory": [f"{memory[operation]}\nMiB" for operation in self.operations],
+            "crossover": [f"beats exact,\n{short[operation]}" for operation in self.operations],
+            "distance": ["distance"],
+        }
+        for heading in (heading for name in columns for heading in headings[name]):
+            table.add_column(heading, justify="right")
         rows = {name: {operation: self.row(name, length, operation) for operation in self.operations} for name in self.mechanisms}
         measured = {name: of for name, of in rows.items() if any(row.seconds is not None for row in of.values())}
         for name, of in sorted(measured.items(), key=lambda pair: pair[1]["train"].seconds or math.inf):
-            crossings = ["" if name == EXACT else str(self.crossover(name, operation)) for operation in self.operations]
-            table.add_row(
-                name,
-                *(_time(of[operation]) for operation in self.operations),
-                *(_number(of[operation].mib) for operation in self.operations),
-                *crossings,
-                _number(of["forward"].distance),
-                style="bold" if name == EXACT else "",
-            )
+            cells: dict[Columns, list[str]] = {
+                "time": [_time(of[operation]) for operation in self.operations],
+                "memory": [_number(of[operation].mib) for operation in self.operations],
+                "crossover": ["" if name == EXACT else str(self.crossover(name, operation)) for operation in self.operations],
+                "distance": [_number(of["forward"].distance)],
+            }
+            table.add_row(name, *(cell for column in columns for cell in cells[column]), style="bold" if name == EXACT else "")
         return table
 
-    def by_length(self, operation: str = "train") -> Table:
-        """A rich table of milliseconds for all mechanisms and lengths, fastest at the longest length first."""
-        table = _table(f"{LABELS[operation]}, ms")
-        for length in self.options.lengths:
+    def by_length(self, operation: str = "train", lengths: Sequence[int] = ()) -> Table:
+        """A rich table of milliseconds for all mechanisms and lengths (all if none are given), fastest at the longest length first."""
+        table, lengths = _table(f"{LABELS[operation]}, ms"), lengths or self.options.lengths
+        for length in lengths:
             table.add_column(f"{length:,}", justify="right")
         lines = {name: [self.row(name, length, operation) for length in self.options.lengths] for name in self.mechanisms}
         measured = {name: rows for name, rows in lines.items() if any(row.seconds is not None for row in rows)}
         for name, rows in sorted(measured.items(), key=lambda pair: [row.seconds or math.inf for row in reversed(pair[1])]):
-            table.add_row(name, *(_time(row) for row in rows), style="bold" if name == EXACT else "")
+            table.add_row(name, *(_time(row) for row in rows if row.length in lengths), style="bold" if name == EXACT else "")
         return table
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -199,6 +218,13 @@ def _table(title: str) -> Table:
     table = Table(title=title, box=None, header_style="bold", title_justify="left")
     table.add_column("mechanism", no_wrap=True)
     return table
+
+
+def _columns(table: Table) -> int:
+    """The width of a table in which nothing is wrapped."""
+    from rich.console import Console
+
+    return Console(width=10_000).measure(table).maximum
 
 
 def _time(row: Row) -> str:

@@ -223,9 +223,9 @@ def _chosen(mechanisms: Sequence[str | type[Attention]] | None) -> dict[str, typ
             if one.__module__ == "__main__" or "<" in one.__qualname__:
                 raise BadConfig(f"{one.__qualname__} is not in a module: a process of its own must import it, so put it into one")
             if chosen.setdefault(one.facts.name, one) is not one:
-                raise BadConfig(f"two mechanisms are called {one.facts.name!r}; give one of them another name in its facts")
+                raise BadConfig(f"two mechanisms are called {one.facts.name!r}; rename one of them in its facts")
         else:
-            raise BadConfig(f"{one!r} is no mechanism; expected a name or a subclass of Attention")
+            raise BadConfig(f"{one!r} is not a mechanism; expected a name or a subclass of Attention")
     return chosen
 
 
@@ -250,5 +250,5 @@ def _env(dtype: str) -> dict[str, str]:
         return {}
     known = bf16()
     if not known.usable:
-        raise NotSupported(f"bfloat16 {known.note}; take float32")
+        raise NotSupported(f"bfloat16 {known.note}; use float32")
     return dict([CAP]) if known.needs_cap else {}

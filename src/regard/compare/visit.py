@@ -64,7 +64,7 @@ def step(first: bool, **size: Any) -> dict[str, float | None]:
     subject.module.eval()
     length, steps = subject.length, min(STEPS, subject.length // 2)
     if not steps:
-        raise ShapeError(f"a step of decoding continues a past, and a length of {length} has none; take 2 or more")
+        raise ShapeError(f"a decoding step needs earlier tokens, and a length of {length} has none; use 2 or more")
     seconds = []
     with torch.no_grad():
         state = subject.module.start(subject.batch, patterns.causal)

@@ -7,7 +7,7 @@
 NAME is a hash of text, tokenizer and parts: another text has another folder, and what is there is never changed. It is written under a
 temporary name and renamed atomically; of several processes one writes, and the others wait. While it is written, `progress.json` says up to
 where it is on disk: what was killed resumes from there. Text files whose names, sizes and times match the manifest are not read again; the
-cache itself is, and is written anew if its hashes do not match.
+cache itself is, and is written again if its hashes do not match.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Tagged(NamedTuple):
     labels: tuple[str, ...]
 
 
-Kind = TypeVar("Kind", Labelled, Tagged)
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read_labelled(
     def found(one: str | Path) -> Iterator[Labelled | Fault]:
         return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled)
 
-    return _three(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts))
+    return three_parts(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts))
 
 
 def read_tagged(
@@ -88,7 +88,7 @@ def read_tagged(
     def found(one: str | Path) -> Iterator[Tagged | Fault]:
         return _tagged_objects(one, fields, longest) if _has_names(one) else _conll(Path(one), fields, longest)
 
-    return _three(found, path, valid, test, on_error, shares, lambda one: " ".join(one.words))
+    return three_parts(found, path, valid, test, on_error, shares, lambda one: " ".join(one.words))
 
 
 def _has_names(path: str | Path) -> bool:
@@ -96,11 +96,12 @@ def _has_names(path: str | Path) -> bool:
     return is_dataset(path) or plain_suffix(Path(path)) in OBJECTS
 
 
-def _three(
+def three_parts(
     found: Callable[[str | Path], Iterable[Kind | Fault]], path: str | Path, valid: str | Path | None, test: str | Path | None, on_error: Policy,
-    shares: tuple[float, float], key: Callable[[Kind], str],
+    shares: tuple[float, float], key: Callable[[Kind], str], unit: str = "line",
 ) -> Examples[Kind]:  # fmt: skip
-    skipped = Skipped(unit="line", on_error=on_error)
+    """What `found` reads from each source, in three parts; one without a source is split off by a hash of the key."""
+    skipped = Skipped(unit=unit, on_error=on_error)
 
     def read(one: str | Path) -> list[Kind]:
         kept = list(skipped.sound(found(one)))

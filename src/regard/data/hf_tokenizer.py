@@ -1,7 +1,7 @@
 """The tokenizer of a published checkpoint, behind the interface of `Tokenizer`, and the special tokens of any tokenizer.
 
 It is read from tokenizer.json, the file of the `tokenizers` library, else from a vocabulary (`_vocab_files`). Its special tokens have ids of
-their own, found by role: `tokenizer.roles["mask"]`. Tokenizers of ours are converted to the library's form for transformers.
+their own, found by role: `tokenizer.roles["mask"]`. Our own tokenizers are converted to the library's form for transformers.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class HFTokenizer(Tokenizer):
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, frame: Frame = "none", mask: bool = False) -> HFTokenizer:
-        """A tokenizer of ours in the library's form.
+        """One of our own tokenizers in the library's form.
 
         `frame`: which special tokens it puts around texts: BOS and EOS ("both"), one of them, or none. `mask`: the model has a mask token.
         """
@@ -227,7 +227,7 @@ class SpecialTokens:
     def mask(self) -> int:
         """The id of the mask token."""
         if self.hidden is None:
-            raise NotSupported("this vocabulary has no mask token; take a tokenizer made for masked language modelling")
+            raise NotSupported("this vocabulary has no mask token; use a tokenizer made for masked language modelling")
         return self.hidden
 
     def words(self) -> Tensor:
@@ -237,7 +237,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class TranslationTokens:
-    """What a target begins and ends with, and a source ends with: BOS and EOS of ours; a tokenizer of transformers has its own."""
+    """What a target begins and ends with, and a source ends with: our BOS and EOS; a tokenizer of transformers has its own."""
 
     first: int
     end: int
@@ -279,7 +279,7 @@ def _check_ids(text: str, where: str) -> None:
 
 def _converted(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """The library's tokenizer that splits texts as ours does."""
-    if isinstance(tokenizer, HFTokenizer):  # a unigram vocabulary of ours
+    if isinstance(tokenizer, HFTokenizer):  # our own unigram vocabulary
         return tokenizers.Tokenizer.from_str(tokenizer._native.to_str())
     native = _converted_kind(tokenizer)
     if tokenizer.lowercase:

@@ -43,15 +43,29 @@ MAX_FRAMES = 10_000
 
 def read_image(path: Path | str, channels: Channels = 3) -> Pixels:
     """The pixels of an image file: (h, w, 3), or (h, w) for one channel."""
-    with _opened(Path(path)) as image:
+    return decode_image(files.read(Path(path), MAX_BYTES), str(path), channels)
+
+
+def decode_image(content: bytes, name: str, channels: Channels = 3) -> Pixels:
+    """The pixels of an image file that is in memory; `name` is for error messages."""
+    with _decoded(content, name) as image:
         return _pixels(image, channels)
+
+
+def image_shape(content: bytes, name: str) -> tuple[int, int, Channels]:
+    """Height, width and channels of an image file, from its header; 1 channel if it is grey."""
+    with _decoded(content, name) as image:
+        exif = image.getexif() if image.format != "PNG" or "exif" in image.info else {}  # of PNG it may come last: all is decoded for it
+        turned = exif.get(0x0112, 1) in (5, 6, 7, 8)  # orientation: rows and columns are exchanged
+        height, width = (image.width, image.height) if turned else (image.height, image.width)
+        return height, width, 1 if image.mode in ("1", "L", "LA", "I", "I;16", "I;16B", "F") else 3
 
 
 def read_frames(path: Path | str, channels: Channels = 3) -> Pixels:
     """All frames of an animation, (frames, h, w, 3) or (frames, h, w); a still image has one."""
     from PIL import ImageSequence
 
-    with _opened(Path(path)) as image:
+    with _decoded(files.read(Path(path), MAX_BYTES), str(path)) as image:
         count = getattr(image, "n_frames", 1)
         if count > MAX_FRAMES or count * image.width * image.height > MAX_PIXELS:
             raise BadFile(
@@ -72,14 +86,13 @@ def resize(pixels: Pixels, height: int, width: int, resample: Literal["bilinear"
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
+def _decoded(content: bytes, path: str) -> Iterator[Image]:
     """The image of a file, its header checked; whatever goes wrong inside is one line with the name of the file."""
     from PIL import Image
 
-    content = files.read(path, MAX_BYTES)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Pillow warns of damage and goes on
+            warnings.simplefilter("error")  # Pillow only warns of damage
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise BadFile(f"{path}: {image.width:,} × {image.height:,} pixels; expected at most {MAX_PIXELS:,}")

@@ -59,7 +59,7 @@ class Skipped:
             raise NotSupported(f'on_error={self.on_error!r}; "stop" raises at the first bad {self.unit}, "skip" counts and omits them')
 
     def sound(self, found: Iterable[Item | Fault]) -> Iterator[Item]:
-        """What is no fault; faults are taken."""
+        """What is not a fault; faults are counted."""
         for one in found:
             self.seen += 1
             if isinstance(one, Fault):
@@ -209,7 +209,7 @@ def check_file(path: str | Path) -> Path:
     """The path, if it is a file that can be read more than once."""
     path = Path(path)
     if not path.exists():
-        raise MissingFile(f"{path}: no such file; check the name, and where it is looked for: {path.resolve().parent}")
+        raise MissingFile(f"{path}: no such file; check the name; it was looked for in {path.resolve().parent}")
     if path.is_dir():
         raise BadFile(f"{path}: is a folder; name the files inside it")
     if not stat.S_ISREG(path.stat().st_mode):
@@ -223,7 +223,7 @@ def unchanged(path: Path) -> Iterator[None]:
     before = state_of(path)
     yield
     if state_of(path) != before:
-        raise BadFile(f"{path}: changed while it was read; start again when nothing writes to it any more")
+        raise BadFile(f"{path}: changed while it was read; start again once nothing else writes to it")
 
 
 def state_of(path: Path) -> tuple[int, int, int]:

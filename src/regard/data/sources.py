@@ -49,15 +49,15 @@ def numbers(text: str, part: Callable[[str], str]) -> list[Row]:
     A number belongs to training, validation or test by the hash of its digits, whatever the list; a list holds numbers of one
     part only. So no test number is ever seen in training, and lists of three and of six share one split.
     """
-    head, chosen = _options(text, {"below": 10_000, "list": 1, "count": 0, "seed": 0})
-    below, longest = _between("below", chosen["below"], 2, HIGHEST), _between("list", chosen["list"], 1, 100)
+    head, chosen = source_options(text, {"below": 10_000, "list": 1, "count": 0, "seed": 0})
+    below, longest = between_option("below", chosen["below"], 2, HIGHEST), between_option("list", chosen["list"], 1, 100)
     spell_source, spell_target = (_spell(language) for language in _two(head, "numbers:en-de"))
     generator = random.Random(chosen["seed"])
     if longest == 1:
-        count = _between("count", chosen["count"] or below, 1, below)
+        count = between_option("count", chosen["count"] or below, 1, below)
         lists = [[n] for n in (range(below) if count == below else sorted(generator.sample(range(below), count)))]
     else:
-        count = _between("count", chosen["count"] or 20_000, 1, 10_000_000)
+        count = between_option("count", chosen["count"] or 20_000, 1, 10_000_000)
         together: dict[str, list[int]] = {}
         for n in range(below):
             together.setdefault(part(str(n)), []).append(n)
@@ -99,8 +99,8 @@ def dates(text: str, part: Callable[[str], str]) -> list[Row]:
     from 1970 to 2069, so that a year of two digits means one year. Where two formats write a day alike on the source side (May
     3, 1994), only the longer counts: a source has one translation. All formats of a day fall in the same split.
     """
-    head, chosen = _options(text, {"count": 10_000, "seed": 0})
-    count = _between("count", chosen["count"], 1, len(FORMATS) * (_LAST - _FIRST + 1))
+    head, chosen = source_options(text, {"count": 10_000, "seed": 0})
+    count = between_option("count", chosen["count"], 1, len(FORMATS) * (_LAST - _FIRST + 1))
     write_source, write_target = (_writer(locale) for locale in _two(head, "dates:en-fr"))
     drawn = random.Random(chosen["seed"]).sample(range(_FIRST * len(FORMATS), (_LAST + 1) * len(FORMATS)), count)
     made: list[Row] = []
@@ -132,13 +132,13 @@ def digits(text: str, part: Callable[[str], str], step: int = 1) -> list[Row]:
 
     Copying runs along the diagonal, reversing across it: attention that assumes the order of the source can do the first only.
     """
-    head, chosen = _options(text, {"count": 10_000, "seed": 0})
+    head, chosen = source_options(text, {"count": 10_000, "seed": 0})
     first, _, last = head.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal() or not 1 <= int(first) <= int(last or first):
         raise NotSupported(f"{head!r}: give the shortest and the longest length, as in reverse:10-16")
     generator, lengths = random.Random(chosen["seed"]), range(int(first), int(last or first) + 1)
     made = []
-    for _ in range(_between("count", chosen["count"], 1, 10_000_000)):
+    for _ in range(between_option("count", chosen["count"], 1, 10_000_000)):
         drawn = [str(generator.randrange(10)) for _ in range(lengths[generator.randrange(len(lengths))])]
         made.append((" ".join(drawn), " ".join(drawn), " ".join(drawn[::step])))
     return made
@@ -222,7 +222,7 @@ def _usable(text: str) -> bool:
     return "\0" not in text and re.search(r"[^\W\d_]{2}", text) is not None and len(text.split()) <= MOST_WORDS
 
 
-def _options(text: str, known: dict[str, int]) -> tuple[str, dict[str, int]]:
+def source_options(text: str, known: dict[str, int]) -> tuple[str, dict[str, int]]:
     """The head (`en-de`) and the whole numbers given, with the defaults of those that were not."""
     head, *given = (part.strip() for part in text.split(","))
     chosen = dict(known)
@@ -237,7 +237,7 @@ def _options(text: str, known: dict[str, int]) -> tuple[str, dict[str, int]]:
     return head, chosen
 
 
-def _between(name: str, value: int, low: int, high: int) -> int:
+def between_option(name: str, value: int, low: int, high: int) -> int:
     if not low <= value <= high:
         raise NotSupported(f"{name}={value}: expected {low:,} to {high:,}")
     return value

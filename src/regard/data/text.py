@@ -194,7 +194,7 @@ class Texts:
         """(begins a document, ends it, text) of one source."""
         for path in self.files[part]:
             if isinstance(path, Path) and self._states.setdefault(path, state_of(path)) != state_of(path):
-                raise BadFile(f"{path}: has changed since it was first read; start again when nothing writes to it any more")
+                raise BadFile(f"{path}: has changed since it was first read; start again once nothing else writes to it")
             held: tuple[bool, str] | None = None
             for begins, text in self._pieces_of(path, skipped):
                 if held is not None:

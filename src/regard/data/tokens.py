@@ -141,7 +141,7 @@ class Tokenizer:
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are no UTF-8 as �."""
+        """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are not UTF-8 as �."""
         return self._whole(ids).decode("utf-8", "replace")
 
     def strings(self, ids: Iterable[int]) -> list[str]:

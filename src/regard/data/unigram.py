@@ -67,9 +67,7 @@ def load_tokenizers(path: str | Path, lowercase: bool = False) -> Tokenizers:
         raise MissingFile(f"{path}: no such file; name a tokenizer.json, or a folder that holds one")
     file = path / "tokenizer.json" if path.is_dir() else path
     if lowercase:
-        raise NotSupported(
-            f"--lowercase with --tokenizer-file {path}: that tokenizer decides how text is normalised; leave --lowercase out"
-        )
+        raise NotSupported(f"--lowercase with --tokenizer-file {path}: that tokenizer decides how text is normalised; omit --lowercase")
     if file.exists() and _is_ours(file):
         return Tokenizers.load(file)
     found = HFTokenizer.from_directory(file.parent) if path.is_dir() or file.name == "tokenizer.json" else _alone(file)

@@ -12,6 +12,7 @@
 | `PromptEncoder`, `IdEncoder`, `build_engine` | prompts for an engine: texts, or token ids only |
 | `quantize` | a model with int8, float16 or bfloat16 parameters, for decoding |
 | `Hypothesis` | a decoded sequence: ids, score, log-probabilities, attention weights |
+| `write`, `Written` | texts to pen strokes |
 | `align` | word alignments from attention weights |
 """
 
@@ -20,6 +21,7 @@ from ._base import DecoderModel, DecoderTokens, EncoderDecoder, Hypothesis, Rela
 from .beam import GNMT, GREEDY, Beam, Power, search
 from .engine import Engine, EngineOptions
 from .generation import IdEncoder, PromptEncoder, build_engine, few_shot, generate, generate_ids, stream
+from .pen import Written, write
 from .quantization import quantize
 from .requests import Chunk, Completion, Request, TokenLogprob
 from .sampling import GenerationOptions, Sampling, sample

@@ -110,7 +110,7 @@ class Engine:
             raise NotSupported("this request was submitted before; make a new one with dataclasses.replace(request)")
         if length > self.context_length and request.options.echo and request.options.logprobs is not None:
             raise NotSupported(
-                f"log-probabilities of a prompt of {length} tokens; this model reads at most {self.context_length} at once: shorten the prompt"
+                f"log-probabilities were asked for a prompt of {length} tokens, and this model reads at most {self.context_length} at once: shorten the prompt"
             )
         if count > limits.max_batch or count * size > limits.max_context_tokens:
             raise NotSupported(

@@ -40,9 +40,9 @@ class IdEncoder:
     def encode(self, prompt: Prompt) -> tuple[list[int], int]:
         """The token ids of a prompt, and how many of them at the beginning are not part of its text."""
         if isinstance(prompt, str):
-            raise NotSupported("a text as a prompt, and no tokenizer; give token ids, or the tokenizer of the model")
+            raise NotSupported("the prompt is a text, and there is no tokenizer; pass token ids, or the model's tokenizer")
         if any(not 0 <= token < self.vocab_size for token in prompt):
-            raise NotSupported(f"a prompt of ids from {min(prompt)} to {max(prompt)}; the vocabulary is 0 to {self.vocab_size - 1}")
+            raise NotSupported(f"the prompt has ids from {min(prompt)} to {max(prompt)}; the vocabulary is 0 to {self.vocab_size - 1}")
         return list(prompt), 0
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -45,7 +45,7 @@ from ..attention import State
 from ..errors import NotSupported
 from ..layers import Block
 from ..models import LanguageModel, Model, Translator
-from ..models._language import cap_logits
+from ..models._model import cap_logits
 
 ParameterDtype = Literal["float32", "float32_packed", "float16x2", "float16", "bfloat16", "int8"]
 MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]
@@ -156,8 +156,12 @@ class _QuantizedModel(Model):
     def head(self) -> tuple[Tensor, Tensor | None]:
         return self.quantized_head.weight, self.quantized_head.bias
 
+    @property
+    def logit_softcap(self) -> float | None:
+        return self.model.logit_softcap
+
     def logits(self, x: Tensor) -> Tensor:
-        return cap_logits(self.quantized_head(x), getattr(self.config, "logit_softcap", None))
+        return cap_logits(self.quantized_head(x), self.logit_softcap)
 
 
 class QuantizedLanguageModel(_QuantizedModel, LanguageModel):

@@ -37,7 +37,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if not len(self.prompt):
-            raise NotSupported("an empty prompt; a model continues at least one token, if only the one that begins a text")
+            raise NotSupported("the prompt is empty; a model needs at least one token to continue, such as the one that begins a text")
         self.seed = new_seed() if self.options.seed is None else self.options.seed
 
     @property

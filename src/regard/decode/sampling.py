@@ -40,7 +40,7 @@ class Sampling:
     top_k: int = 0
     """Sample from the k most likely tokens, and those tied with the k-th; 0 keeps all."""
     top_p: float = 1.0
-    """Sample from the fewest most likely tokens whose probabilities add up to p; 1 keeps all."""
+    """Sample from the smallest set of most likely tokens whose probabilities add up to p; 1 keeps all."""
     min_p: float = 0.0
     """Sample from tokens at least this fraction as likely as the most likely one; 0 keeps all."""
     seed: int | None = 0
@@ -70,7 +70,7 @@ class GenerationOptions(Sampling):
     """How a language model completes prompts. The defaults draw one completion per prompt from the model's own distribution."""
 
     seed: int | None = None
-    """Seed for sampling: the same seed gives the same completions of a prompt, and others of another one; by default a new one per prompt."""
+    """Sampling seed: the same seed and prompt give the same completions; by default a new seed per prompt."""
     max_tokens: int | None = None
     """Maximum number of new tokens per completion; by default 100. Beyond the context length the oldest tokens are dropped."""
     n: int = 1

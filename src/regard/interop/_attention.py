@@ -1,4 +1,4 @@
-"""Which attention the files of transformers can describe, and how our configs write it."""
+"""Which attention transformers' files can describe, and how our configs write it."""
 
 from __future__ import annotations
 

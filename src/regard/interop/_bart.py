@@ -1,4 +1,4 @@
-"""BART in the files of transformers."""
+"""BART in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT in the files of transformers."""
+"""BERT in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BigBird in the files of transformers."""
+"""BigBird in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuned encoders in the files of transformers: its classes that classify a text, or each of its tokens."""
+"""Fine-tuned encoders in transformers' files: its classes that classify a text, or each of its tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import BadFile, NotSupported
+from ..errors import NotSupported
 from ..models import Classifier
 from ..models._encoder import Encoder
 from ._families import FAMILIES
 from ._family import ClassifierHead, Family
+from ._hf_config import label_config, labels_of
 
 
 @dataclass(frozen=True)
@@ -30,27 +31,19 @@ class LabelHead:
         architectures = config.get("architectures") or []
         names = map(str, architectures) if isinstance(architectures, list) else ()
         name = next((name for name in names if name.endswith("Classification")), None)
-        if name is None:
+        if name is None or any(name in family.own_heads for family in FAMILIES):
             return None
         known = {head.architecture: (unit, head, family) for family in FAMILIES for unit, head in family.classifiers.items()}
         if name not in known:
             raise NotSupported(f"{name} is not supported; supported classifiers are {', '.join(known)}")
         unit, head, family = known[name]
-        labels = _labels(config.get("id2label"))
+        labels = labels_of(config)
         if len(labels) < 2 or config.get("problem_type") not in (None, "single_label_classification"):
             raise NotSupported(
                 f"{name} with {len(labels)} labels and problem_type={config.get('problem_type')!r}; only single-label classification "
                 "with at least two labels is supported"
             )
         return cls(unit == "token", head, f"{family.prefix}.{family.pooler}", labels)
-
-
-def _labels(id2label: Any) -> tuple[str, ...]:
-    if id2label is None:
-        return ("LABEL_0", "LABEL_1")  # transformers does not write the default down
-    if not isinstance(id2label, dict) or sorted(id2label) != sorted(str(n) for n in range(len(id2label))):
-        raise BadFile(f"config.json has id2label={str(id2label)[:100]}; expected a label per number, from 0 on")
-    return tuple(str(id2label[str(n)]) for n in range(len(id2label)))
 
 
 def export_classifier(
@@ -67,8 +60,7 @@ def export_classifier(
     names = list(labels) or [f"LABEL_{n}" for n in range(model.output.out_features)]
     more = {
         "architectures": [head.architecture],
-        "id2label": {str(n): name for n, name in enumerate(names)},
-        "label2id": {name: n for n, name in enumerate(names)},
+        **label_config(names),
         "classifier_dropout": model.dropout.p,
     }
     return {**config, **more}, exported

@@ -1,4 +1,4 @@
-"""Tensors that some files hold although they are no parameters: tables and masks, which must have the values that are computed here."""
+"""Tensors that some files hold although they are not parameters: tables and masks, which must have the values that are computed here."""
 
 from __future__ import annotations
 

@@ -35,12 +35,11 @@ NO_EFFECT = frozenset(
         "sparse_prediction",
         "sparse_pred_ignore_index",
         "classifier_pooling",
-        "classifier_bias",
-        "classifier_activation",
         "chunk_size_lm_head",
         "reorder_and_upcast_attn",
         "use_tpu_fourier_optimizations",
         "tpu_short_seq_length",
+        "encoder_stride",
     ]
 )
 
@@ -99,7 +98,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_activation": "gelu", "max_position_embeddings": 8192, "norm_eps": 1e-05, "norm_bias": False, "pad_token_id": 50283,
         "eos_token_id": 50282, "bos_token_id": 50281, "cls_token_id": 50281, "sep_token_id": 50282, "attention_bias": False,
         "attention_dropout": 0.0, "layer_types": None, "rope_parameters": None, "local_attention": 128, "embedding_dropout": 0.0,
-        "mlp_bias": False, "mlp_dropout": 0.0, "decoder_bias": True, "tie_word_embeddings": True,
+        "mlp_bias": False, "mlp_dropout": 0.0, "decoder_bias": True, "classifier_bias": False,
+        "classifier_activation": "gelu", "tie_word_embeddings": True,
     },
     "reformer": {
         "attention_head_size": 64, "attn_layers": ["local", "lsh", "local", "lsh", "local", "lsh"], "axial_pos_embds": True,
@@ -200,6 +200,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": None, "num_heads": 8,
         "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "dropout_rate": 0.1, "layer_norm_epsilon": 1e-06,
         "feed_forward_proj": "relu", "pad_token_id": 0, "eos_token_id": 1, "is_decoder": False,
+    },
+    "vit": {
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-12, "image_size": 224, "patch_size": 16,
+        "num_channels": 3, "qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh",
+    },
+    "vivit": {
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu_fast",
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-6, "image_size": 224, "num_frames": 32,
+        "tubelet_size": [2, 16, 16], "num_channels": 3, "qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh",
     },
 }
 # fmt: on

@@ -1,4 +1,4 @@
-"""DistilBERT in the files of transformers: BERT without segments and pooler, under other names."""
+"""DistilBERT in transformers' files: BERT without segments and pooler, under other names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 from ..models import Bert
 from ._attention import Softmax, plain_attention_dropout
 from ._constants import is_counting
+from ._encoders import MLMHead, mlm_table
 from ._family import ClassifierHead, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
-from ._names import Entry, layer, tensor
+from ._names import Entry, LayerNames, block_layers, layer, tensor
 
 SETTINGS: SettingKeys = {
     "vocab_size": "vocab_size",
@@ -20,6 +21,15 @@ SETTINGS: SettingKeys = {
     "hidden": "hidden_dim",
     "dropout": "dropout",
 }
+BLOCK: LayerNames = {
+    "mixer.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "mixer.out": "attention.out_lin",
+    "around_mixer.over": "sa_layer_norm",
+    "feedforward.up": "ffn.lin1",
+    "feedforward.down": "ffn.lin2",
+    "around_feedforward.over": "output_layer_norm",
+}
+HEAD = MLMHead("vocab_transform", "vocab_layer_norm", "vocab_projector")
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
@@ -49,24 +59,9 @@ def table(settings: Settings) -> list[Entry]:
         tensor("embedding.token.weight", "embeddings.word_embeddings.weight"),
         tensor("embedding.position.weight", "embeddings.position_embeddings.weight"),
         *layer("embedding.norm", "embeddings.LayerNorm"),
+        *block_layers(settings["depth"], "transformer.layer", BLOCK),
     ]
-    for i in range(settings["depth"]):
-        block, hf = f"blocks.{i}", f"transformer.layer.{i}"
-        entries += [
-            *layer(f"{block}.mixer.qkv", *(f"{hf}.attention.{x}_lin" for x in "qkv")),
-            *layer(f"{block}.mixer.out", f"{hf}.attention.out_lin"),
-            *layer(f"{block}.around_mixer.over", f"{hf}.sa_layer_norm"),
-            *layer(f"{block}.feedforward.up", f"{hf}.ffn.lin1"),
-            *layer(f"{block}.feedforward.down", f"{hf}.ffn.lin2"),
-            *layer(f"{block}.around_feedforward.over", f"{hf}.output_layer_norm"),
-        ]
-    if settings["mlm_head"]:
-        entries += [
-            *layer("mlm_head.0", "vocab_transform"),
-            *layer("mlm_head.1", "vocab_layer_norm"),
-            tensor("mlm_bias", "vocab_projector.bias"),
-        ]
-    return entries
+    return entries + (mlm_table(HEAD) if settings["mlm_head"] else [])
 
 
 def fits(bert: Bert) -> bool:

@@ -1,4 +1,4 @@
-"""ELECTRA's encoder and generator in the files of transformers: BERT with narrower embeddings. The discriminator's head is not read."""
+"""ELECTRA's encoder and generator in transformers' files: BERT with narrower embeddings. The discriminator's head is not read."""
 
 from __future__ import annotations
 

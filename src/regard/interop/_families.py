@@ -16,11 +16,14 @@ from ._gpt_neox import GPT_NEOX
 from ._llama import LLAMA, PHI3
 from ._longformer import LONGFORMER
 from ._marian import MARIAN
+from ._modernbert import MODERNBERT
 from ._nystromformer import NYSTROMFORMER
 from ._opt import OPT
 from ._reformer import REFORMER
 from ._roberta import ROBERTA
 from ._t5 import T5
+from ._vit import VIT
+from ._vivit import VIVIT
 
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
@@ -71,5 +74,5 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = (
-    BERT, ROBERTA, DISTILBERT, ELECTRA, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER,
+    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER, VIT, VIVIT,
 )  # fmt: skip

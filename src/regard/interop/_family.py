@@ -10,11 +10,21 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BadConfig, RegardError
+from ._files import ProcessorFiles
 from ._hf_config import HFConfig
 from ._names import Entry, to_hf
+from ._text_files import TEXT
 
 Settings = Mapping[str, Any]  # of one of our models, as its config has them
 SettingKeys = dict[str, str]  # our setting → the key in config.json
+DECODER: SettingKeys = {  # what most language models call alike
+    "vocab_size": "vocab_size",
+    "context_length": "max_position_embeddings",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "depth": "num_hidden_layers",
+    "tied": "tie_word_embeddings",
+}
 Constants = tuple[tuple[str, Callable[[Tensor, Settings], bool]], ...]  # pattern of names → whether the values are the expected ones
 
 
@@ -29,7 +39,7 @@ class ClassifierHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One architecture of transformers and the model of ours that computes the same.
+    """One architecture of transformers and our model that computes the same.
 
     Two tables work in both directions: `settings` for config.json, `table` for the tensors. Two functions add what differs by more than
     a name, and refuse what the other side cannot compute. Missing and unknown tensors, and wrong shapes, are found by the caller.
@@ -50,6 +60,8 @@ class Family:
     extra_tensors: Callable[[Settings], dict[str, Tensor]] = lambda settings: {}  # written, but not read
     fits: Callable[[Any], bool] = lambda model: True  # of the families that our model belongs to, the first that fits is written
     classifiers: Mapping[str, ClassifierHead] = field(default_factory=dict)  # of a "text", or of each "token"
+    own_heads: tuple[str, ...] = ()  # architectures whose classification head is a part of our model
+    files: ProcessorFiles = TEXT  # what is read and written besides the model
 
     def to_settings(self, hf: HFConfig) -> dict[str, Any]:
         """The settings of our model, from config.json."""
@@ -58,7 +70,7 @@ class Family:
         except RegardError:
             raise
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as wrong:
-            raise BadConfig(f"config.json describes no {hf.model_type}: {wrong}") from wrong
+            raise BadConfig(f"config.json does not describe a {hf.model_type}: {wrong}") from wrong
         hf.refuse_unread()
         return found
 
@@ -75,7 +87,9 @@ class Family:
             elif any(not hf[name].equal(hf[original]) for original in originals):
                 raise BadConfig(f"{name} differs from {' and '.join(originals)}: this model ties them")
             elif not all(test(hf[name], settings) for test in tests):
-                raise BadConfig(f"{name} is no parameter of a {self.model_types[0]}, and has other values than transformers computes")
+                raise BadConfig(
+                    f"{name} is not a parameter of {self.model_types[0]}, and its values differ from those that transformers computes"
+                )
         return unknown
 
     def export(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""FNet in the files of transformers."""
+"""FNet in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma 2 and the text part of Gemma 3 in the files of transformers."""
+"""Gemma 2 and the text part of Gemma 3 in transformers' files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def more_settings(hf: HFConfig) -> dict[str, Any]:
 def _one_rotary(hf: HFConfig) -> dict[str, Any]:
     found = rotary_settings(hf)
     if found.pop("part") != 1 or found["stretch"]:
-        raise BadConfig("config.json has rotary embeddings that are scaled, or of a part; a gemma2 is supported without")
+        raise BadConfig("config.json has scaled or partial rotary embeddings, which are not supported for a gemma2")
     return found | {"local_base": found["base"]}
 
 
@@ -56,7 +56,7 @@ def _two_rotaries(hf: HFConfig) -> dict[str, Any]:
     full = {**(rope.get("full_attention") or {}), **(hf.get("rope_scaling") or {})}
     local = rope.get("sliding_attention") or {}
     if stretch_settings(local, 1)["stretch"] or any(each.get("partial_rotary_factor", 1) != 1 for each in (full, local)):
-        raise BadConfig("config.json has rotary embeddings that are scaled in layers with a window, or of a part; neither is supported")
+        raise BadConfig("config.json has rotary embeddings that are partial, or scaled in layers with a window; neither is supported")
     return {
         **stretch_settings(full, hf["max_position_embeddings"]),
         "base": full.get("rope_theta", hf.get("rope_theta", 1_000_000.0)),

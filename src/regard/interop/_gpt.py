@@ -1,4 +1,4 @@
-"""GPT in the files of transformers: as GPT-2, with norms after each sum, none at the end, and other names for the embeddings."""
+"""GPT in transformers' files: as GPT-2, with norms after each sum, none at the end, and other names for the embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-2 in the files of transformers, and what GPT's have in common with them: matrices are stored as (in, out), q, k and v as one."""
+"""GPT-2 in transformers' files, and what GPT's have in common with them: matrices are stored as (in, out), q, k and v as one."""
 
 from __future__ import annotations
 

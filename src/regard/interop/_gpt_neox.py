@@ -1,30 +1,31 @@
-"""GPT-NeoX and Pythia in the files of transformers: q, k and v of each head are stored together."""
+"""GPT-NeoX and Pythia in transformers' files: q, k and v of each head are stored together."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..errors import BadConfig
 from ..models import GPTNeoX
 from ._attention import Softmax, plain_attention_dropout
 from ._constants import is_causal_mask, is_mask_value, is_rotary_frequency
-from ._family import Family, SettingKeys, Settings
+from ._family import DECODER, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
-from ._names import Entry, layer, tensor
+from ._names import Entry, LayerNames, block_layers, layer, tensor
 from ._rotary import rotary_config, rotary_settings
 
-SETTINGS: SettingKeys = {
-    "vocab_size": "vocab_size",
-    "context_length": "max_position_embeddings",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "depth": "num_hidden_layers",
+SETTINGS: SettingKeys = DECODER | {
     "hidden": "intermediate_size",
     "parallel": "use_parallel_residual",
     "eps": "layer_norm_eps",
     "qkv_bias": "attention_bias",
-    "tied": "tie_word_embeddings",
     "dropout": "hidden_dropout",
+}
+BLOCK: LayerNames = {
+    "feedforward.up": "mlp.dense_h_to_4h",
+    "feedforward.down": "mlp.dense_4h_to_h",
+    "around_mixer.before": "input_layernorm",
+    "around_feedforward.before": "post_attention_layernorm",
 }
 
 
@@ -47,20 +48,15 @@ def more_config(model: GPTNeoX) -> dict[str, Any]:
 
 
 def table(settings: Settings) -> list[Entry]:
-    entries = [tensor("embedding.token.weight", "embed_in.weight"), *layer("norm", "final_layer_norm")]
-    for i in range(settings["depth"]):
-        block, hf = f"blocks.{i}", f"layers.{i}"
-        for part in ("weight", "bias") if settings["qkv_bias"] else ("weight",):
-            entries += [
-                Entry(f"{block}.mixer.qkv.{part}", (f"{hf}.attention.query_key_value.{part}",), heads=settings["heads"]),
-                tensor(f"{block}.mixer.out.{part}", f"{hf}.attention.dense.{part}"),
-            ]
-        entries += [
-            *layer(f"{block}.feedforward.up", f"{hf}.mlp.dense_h_to_4h"),
-            *layer(f"{block}.feedforward.down", f"{hf}.mlp.dense_4h_to_h"),
-            *layer(f"{block}.around_mixer.before", f"{hf}.input_layernorm"),
-            *layer(f"{block}.around_feedforward.before", f"{hf}.post_attention_layernorm"),
-        ]
+    depth, bias = settings["depth"], settings["qkv_bias"]
+    qkv = block_layers(depth, "layers", {"mixer.qkv": "attention.query_key_value"}, bias=bias)
+    entries = [
+        tensor("embedding.token.weight", "embed_in.weight"),
+        *layer("norm", "final_layer_norm"),
+        *(replace(entry, heads=settings["heads"]) for entry in qkv),
+        *block_layers(depth, "layers", {"mixer.out": "attention.dense"}, bias=bias),
+        *block_layers(depth, "layers", BLOCK),
+    ]
     return entries if settings["tied"] else [*entries, tensor("output.weight", "embed_out.weight")]
 
 

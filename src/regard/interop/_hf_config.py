@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import BadConfig, NotSupported
+from torch import Tensor
+
+from ..errors import BadConfig, BadFile, NotSupported
 from ._defaults import ALIASES, DEFAULTS
 from ._names import current_name
 
@@ -36,12 +38,13 @@ class HFConfig:
     A family reads what its model can represent. What it does not read must have its default: see `refuse_unread`.
     """
 
-    def __init__(self, given: Mapping[str, Any], tensor_names: Iterable[str] = ()):
+    def __init__(self, given: Mapping[str, Any], tensor_names: Iterable[str] = (), shapes: Mapping[str, Tensor] | None = None):
         self.model_type: str = given["model_type"]
         self.given, self.defaults = given, DEFAULTS[self.model_type]
         self.values = {**self.defaults, **given}
         self.values |= {key: given[name] for name, key in ALIASES.get(self.model_type, {}).items() if name in given}
         self.tensor_names = frozenset(map(current_name, tensor_names))
+        self.shapes = shapes or {}
         self._read: set[str] = set()
         for key, default in self.defaults.items():
             if not _alike(self.values[key], default):
@@ -81,6 +84,10 @@ class HFConfig:
             raise NotSupported(f"config.json {self._has(key)}; supported are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
+    def rows(self, *names: str) -> int:
+        """Rows of the tensor that has one of these names; 0 if there is none."""
+        return next((len(self.shapes[name]) for name in names if name in self.shapes and self.shapes[name].dim()), 0)
+
     def _has(self, key: str) -> str:
         if key in self.given:
             return f"has {key}={self._shown(key)}"
@@ -99,6 +106,21 @@ def _alike(value: Any, default: Any) -> bool:
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         return (number and (isinstance(default, float) or isinstance(value, int))) or value is None or isinstance(value, list)
     return default is None or isinstance(value, type(default))
+
+
+def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of classes in a config.json."""
+    id2label = config.get("id2label")
+    if id2label is None:
+        return ("LABEL_0", "LABEL_1")  # transformers does not write the default down
+    if not isinstance(id2label, dict) or sorted(id2label) != sorted(str(n) for n in range(len(id2label))):
+        raise BadFile(f"config.json has id2label={str(id2label)[:100]}; expected a label per number, from 0 on")
+    return tuple(str(id2label[str(n)]) for n in range(len(id2label)))
+
+
+def label_config(labels: Sequence[str]) -> dict[str, Any]:
+    """The same as config.json has it."""
+    return {"id2label": {str(n): name for n, name in enumerate(labels)}, "label2id": {name: n for n, name in enumerate(labels)}}
 
 
 def hf_activation(name: str) -> str:

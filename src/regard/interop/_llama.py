@@ -1,4 +1,4 @@
-"""Llama and its relatives in the files of transformers: Mistral, Qwen 2 and 3, Phi 3, which differ in a bias, norms or a window."""
+"""Llama and its relatives in transformers' files: Mistral, Qwen 2 and 3, Phi 3, which differ in a bias, norms or a window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import BadConfig, NotSupported
 from ..models import Llama
 from ._attention import Softmax, layer_attention, same_in_all, specs, window_config
 from ._constants import is_rotary_frequency
-from ._family import Family, SettingKeys, Settings
+from ._family import DECODER, Family, SettingKeys, Settings
 from ._hf_config import HFConfig
 from ._names import Entry, tensor
 from ._rotary import rotary_config, rotary_settings
@@ -25,16 +25,7 @@ ARCHITECTURES = {
 }
 PER_LAYER = ("qwen2", "qwen3")  # those whose layers may differ in their window
 
-SETTINGS: SettingKeys = {
-    "vocab_size": "vocab_size",
-    "context_length": "max_position_embeddings",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "depth": "num_hidden_layers",
-    "hidden": "intermediate_size",
-    "eps": "rms_norm_eps",
-    "tied": "tie_word_embeddings",
-}
+SETTINGS: SettingKeys = DECODER | {"hidden": "intermediate_size", "eps": "rms_norm_eps"}
 
 
 def more_settings(hf: HFConfig) -> dict[str, Any]:
@@ -87,7 +78,7 @@ def more_config(model: Llama) -> dict[str, Any]:
     if c.qkv_bias + c.qk_norm + (c.part != 1) > 1 or (c.part != 1 and c.stretch):
         raise NotSupported(
             f"a Llama with qkv_bias={c.qkv_bias}, qk_norm={c.qk_norm}, part={c.part}, stretch={c.stretch}; transformers has Qwen 2 with a bias, "
-            "Qwen 3 with norms of q and k, Phi 3 with rotary embeddings of a part, and no model with several of them"
+            "Qwen 3 with norms of q and k, Phi 3 with partial rotary embeddings, and no model that combines them"
         )
     model_type = "qwen2" if c.qkv_bias else "qwen3" if c.qk_norm else "phi3" if c.part != 1 else "mistral" if windows else "llama"
     if model_type in PER_LAYER:

@@ -1,4 +1,4 @@
-"""Longformer in the files of transformers."""
+"""Longformer in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marian translators in the files of transformers: post-norm, sinusoids with sines before cosines, and a bias on the logits."""
+"""Marian translators in transformers' files: post-norm, sinusoids with sines before cosines, and a bias on the logits."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..errors import Misfit
 
+LayerNames = Mapping[str, str | tuple[str, ...]]  # our name → transformers', several if it splits what we hold as one
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -21,6 +23,8 @@ class Entry:
     singletons: tuple[int, ...] = ()  # dimensions of size 1 that only transformers' tensor has
     sizes: tuple[int, ...] = ()  # rows of each part, where they differ
     heads: int = 0  # transformers' rows are q, k, v of the first head, of the second …; ours are q of all heads, k, v
+
+    kernel: tuple[int, ...] = ()  # the last dimensions of a convolution, which our linear layer has flattened
 
     def from_hf(self, hf: Mapping[str, Tensor]) -> Tensor:
         parts = [self._squeeze(hf[name]) for name in self.hf_names]
@@ -39,9 +43,12 @@ class Entry:
 
     def _squeeze(self, x: Tensor) -> Tensor:
         x = x.squeeze([dim for dim in self.singletons if dim < x.dim()])
+        if self.kernel and x.shape[1:] == self.kernel:
+            return x.flatten(1)
         return x.transpose(0, -1) if self.transposed else x
 
     def _unsqueeze(self, x: Tensor) -> Tensor:
+        x = x.unflatten(1, self.kernel) if self.kernel else x
         for dim in self.singletons:
             x = x.unsqueeze(dim)
         return x.t() if self.transposed else x
@@ -57,6 +64,16 @@ def layer(name: str, *hf_names: str, transposed: bool = False) -> list[Entry]:
         Entry(f"{name}.weight", tuple(f"{hf}.weight" for hf in hf_names), transposed),
         Entry(f"{name}.bias", tuple(f"{hf}.bias" for hf in hf_names)),
     ]
+
+
+def block_layers(depth: int, hf: str, names: LayerNames, *, bias: bool = True) -> list[Entry]:
+    """The layers of equal blocks: `blocks.0`, `blocks.1` … are `hf.0`, `hf.1` … of transformers; `names` are those inside a block."""
+    entries = []
+    for i in range(depth):
+        for ours, theirs in names.items():
+            both = layer(f"blocks.{i}.{ours}", *(f"{hf}.{i}.{name}" for name in ((theirs,) if isinstance(theirs, str) else theirs)))
+            entries += both if bias else both[:1]
+    return entries
 
 
 def from_hf(hf: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:

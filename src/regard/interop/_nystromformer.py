@@ -1,4 +1,4 @@
-"""Nyströmformer in the files of transformers."""
+"""Nyströmformer in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OPT in the files of transformers."""
+"""OPT in transformers' files."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from typing import Any
 
 from ..models import OPT as OPTModel
 from ._attention import Softmax, plain_attention_dropout
-from ._family import Family, SettingKeys, Settings
+from ._family import DECODER, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
-from ._names import Entry, layer, tensor
+from ._names import Entry, LayerNames, block_layers, layer, tensor
 
-SETTINGS: SettingKeys = {
-    "vocab_size": "vocab_size",
-    "context_length": "max_position_embeddings",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "depth": "num_hidden_layers",
-    "hidden": "ffn_dim",
-    "tied": "tie_word_embeddings",
-    "dropout": "dropout",
+SETTINGS: SettingKeys = DECODER | {"hidden": "ffn_dim", "dropout": "dropout"}
+BLOCK: LayerNames = {
+    "mixer.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mixer.out": "self_attn.out_proj",
+    "feedforward.up": "fc1",
+    "feedforward.down": "fc2",
+    "around_mixer.before": "self_attn_layer_norm",
+    "around_feedforward.before": "final_layer_norm",
 }
 
 
@@ -42,17 +41,8 @@ def table(settings: Settings) -> list[Entry]:
         tensor("embedding.token.weight", "decoder.embed_tokens.weight"),
         tensor("embedding.position.table.weight", "decoder.embed_positions.weight"),
         *layer("norm", "decoder.final_layer_norm"),
+        *block_layers(settings["depth"], "decoder.layers", BLOCK),
     ]
-    for i in range(settings["depth"]):
-        block, hf = f"blocks.{i}", f"decoder.layers.{i}"
-        entries += [
-            *layer(f"{block}.mixer.qkv", *(f"{hf}.self_attn.{x}_proj" for x in "qkv")),
-            *layer(f"{block}.mixer.out", f"{hf}.self_attn.out_proj"),
-            *layer(f"{block}.feedforward.up", f"{hf}.fc1"),
-            *layer(f"{block}.feedforward.down", f"{hf}.fc2"),
-            *layer(f"{block}.around_mixer.before", f"{hf}.self_attn_layer_norm"),
-            *layer(f"{block}.around_feedforward.before", f"{hf}.final_layer_norm"),
-        ]
     return entries if settings["tied"] else [*entries, tensor("output.weight", "lm_head.weight")]
 
 

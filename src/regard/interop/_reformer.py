@@ -1,4 +1,4 @@
-"""Reformer in the files of transformers."""
+"""Reformer in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RoBERTa in the files of transformers: BERT with positions that leave out padding, and other names for the MLM head."""
+"""RoBERTa in transformers' files: BERT with positions that leave out padding, and other names for the MLM head."""
 
 from __future__ import annotations
 

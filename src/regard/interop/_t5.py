@@ -1,4 +1,4 @@
-"""T5 in the files of transformers."""
+"""T5 in transformers' files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ def more_settings(hf: HFConfig) -> dict[str, Any]:
     encoder, decoder, kind = hf["num_layers"], hf["num_decoder_layers"], hf["feed_forward_proj"]
     if kind not in FEED_FORWARD:
         raise BadConfig(f"config.json has feed_forward_proj={kind!r}; supported are {', '.join(FEED_FORWARD)}")
-    fixed = {"dense_act_fn": "gelu_new" if FEED_FORWARD[kind] else kind, "is_gated_act": FEED_FORWARD[kind], "scale_decoder_outputs": True}
+    fixed = {"dense_act_fn": "gelu_new" if FEED_FORWARD[kind] else kind, "is_gated_act": FEED_FORWARD[kind]}
     for key, value in fixed.items():  # which newer files hold beside feed_forward_proj
         if hf.get(key, value) != value:
             raise BadConfig(f"config.json has {key}={hf.get(key)!r} with feed_forward_proj={kind!r}; only {key}={value!r} is supported")
-    if hf.get("tie_word_embeddings") is False:
-        raise BadConfig("config.json has tie_word_embeddings=False; only a T5 with tied input and output embeddings is supported")
+    # T5 1.1 says that it does not tie its embeddings; newer files say what follows from it: features are not scaled before the output
+    scaled = hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings") is not False)
+    if not scaled and "lm_head.weight" not in hf.tensor_names:
+        raise BadConfig("config.json does not scale decoder outputs, as T5 1.1, and the file has no lm_head.weight, which T5 1.1 has")
     return {
         "target_vocab_size": hf["vocab_size"],
         "depth": (encoder, encoder if decoder is None else decoder),
         "gated": FEED_FORWARD[kind],
+        "untied": not scaled,
         "max_length": 512,  # no limit: positions are relative
     }
 
@@ -55,6 +58,7 @@ def more_config(model: T5Model) -> dict[str, Any]:
         "num_decoder_layers": c.depth[1],
         "feed_forward_proj": "gated-gelu" if c.gated else "relu",
         "is_encoder_decoder": True,
+        "tie_word_embeddings": not c.untied,
     }
 
 
@@ -82,7 +86,7 @@ def table(settings: Settings) -> list[Entry]:
                 tensor(f"{block}.feedforward.down.weight", f"{hf}.{last}.DenseReluDense.wo.weight"),
                 tensor(f"{block}.around_feedforward.before.weight", f"{hf}.{last}.layer_norm.weight"),
             ]
-    return entries
+    return [*entries, tensor("output.weight", "lm_head.weight")] if settings["untied"] else entries
 
 
 T5 = Family(

@@ -20,7 +20,7 @@ LONGEST = 128  # tokens that an encoder-decoder generates
 
 
 def is_imported(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of a run of ours, or of a family that becomes a model of ours."""
+    """Whether a config.json is that of a run, or of a family that regard imports."""
     return "format_version" in config or any(config.get("model_type") in family.model_types for family in FAMILIES)
 
 
@@ -68,7 +68,7 @@ def _inputs(model: Any, ids: list[int], segment: list[int], folder: Path) -> dic
         raise NotSupported(f"{folder}: {type(model).__name__} takes {model.main_input_name}, not text")
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None) or len(ids)
     if not 1 <= len(ids) <= longest:
-        raise ShapeError(f"a text of {len(ids)} tokens, and this model reads 1 to {longest}; shorten it")
+        raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {longest}; shorten it")
     inputs = {"input_ids": torch.tensor([ids])}
     if model.can_generate():
         inputs["attention_mask"] = torch.ones(1, len(ids), dtype=torch.long)
@@ -96,7 +96,7 @@ def _load(folder: Path, transformers: Any) -> Any:
                 raise BadFile(f"{folder}: transformers cannot load {kind.__name__}: {_one_line(wrong)}") from wrong
     if report["missing_keys"] or report["mismatched_keys"]:
         sizes = [str(name) for name in report["mismatched_keys"]]
-        raise Misfit(f"{folder} is no {kind.__name__} as its config.json describes it", sorted(report["missing_keys"]), [], sizes)
+        raise Misfit(f"{folder} is not the {kind.__name__} that its config.json describes", sorted(report["missing_keys"]), [], sizes)
     return model.eval()
 
 

@@ -1,6 +1,6 @@
 """Published checkpoints in and out: a directory with config.json and safetensors becomes a model here, and back.
 
-    run = load_run("path/to/bert")                            a run in memory; regard.load_run takes runs of ours, too
+    run = load_run("path/to/bert")                            a run in memory; regard.load_run takes runs, too
     import_checkpoint("path/to/bert", "runs/bert")            a run on disk, to train, inspect and serve
     export_run(run, "out")                                    a directory that transformers' from_pretrained reads
 
@@ -24,31 +24,25 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..data import HFTokenizer, Tokenizers
-from ..data.hf_tokenizer import Frame
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
+from ..files import make_readable
 from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
-from ..models._encoder import Encoder
 from ..models._model import Spec
 from ..patterns import Full
 from ..runs import Run, read_json, save
-from ..tasks import TextProcessor, make_run, task_for
+from ..tasks import make_run, task_for
 from ..train.parameters import compare_parameters, load_parameters
 from ._classifiers import LabelHead, export_classifier
 from ._defaults import DEFAULTS
 from ._families import FAMILIES, UNSUPPORTED
 from ._family import Family
 from ._generation import FILE as GENERATION
-from ._generation import IDS, generation_of, read_generation, with_generation
-from ._hf_config import HFConfig
+from ._generation import IDS
+from ._hf_config import HFConfig, label_config
 from ._names import BaseNames, from_hf
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST = 2**31
-PROBLEMS = {
-    "multi_label": "multi_label_classification",
-    "regression": "regression",
-}  # options of `classify`, and what transformers calls them
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
 
 
@@ -59,10 +53,9 @@ def load_run(folder: Path | str, described: Mapping[str, Any] | None = None) -> 
     """
     folder = Path(folder)
     described = _described(folder) if described is None else described
-    model, label_head = _checkpoint(folder, described), LabelHead.from_config(described)
-    borrowed, generation = HFTokenizer.from_directory(folder), read_generation(folder, described)
-    pair = None if borrowed is None else Tokenizers(with_generation(borrowed, generation))
-    processor = TextProcessor(pair, label_head.labels if label_head else (), str(folder), generation)
+    family = _family(folder, described)
+    model = _checkpoint(folder, described, family)
+    processor = family.files.read(folder, described, model)
     return make_run(task_for(type(model), isinstance(model, Classifier) and model.each), model, processor, folder=folder)
 
 
@@ -79,24 +72,9 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Run[Model]:
 
 def export_run(run: Run[Any], out: Path | str) -> None:
     """A run as a directory that transformers reads."""
-    body, pair = run.model.body if isinstance(run.model, Classifier) else run.model, run.processor.pair
-    generation = dict(run.processor.generation)
-    if not generation and pair is not None and not isinstance(pair.target, HFTokenizer):
-        generation = generation_of(body, pair.target)
-    export(run.model, out, run.processor.labels, generation)
-    for option, problem in PROBLEMS.items():
-        if run.config.options.get(option):
-            path = Path(out) / "config.json"
-            described = json.loads(path.read_text(encoding="utf-8")) | {"problem_type": problem}
-            path.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if pair is None:
-        return
-    frame: Frame = "both" if isinstance(body, TextEncoder) else "eos" if isinstance(body, Translator) else "bos"
-    mask = isinstance(body, TextEncoder) and body.config.vocab_size > len(pair.source)
-    source = HFTokenizer.from_tokenizer(pair.source, frame, mask)
-    source.save_pretrained(Path(out), kinds=isinstance(body, Encoder) and body.config.segments > 1)
-    if not pair.joint:
-        HFTokenizer.from_tokenizer(pair.target).save_pretrained(Path(out) / "target")
+    files = _exported_as(run.model).files
+    export(run.model, out, **files.facts(run))
+    files.write(run, Path(out))
 
 
 def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation: Mapping[str, Any] | None = None) -> None:
@@ -105,28 +83,23 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
     """
     out, body = Path(out), model.body if isinstance(model, Classifier) else model
-    families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
-    if not families:
-        known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
-        raise NotSupported(
-            f"transformers has no model that a {body.facts.name} of ours with these settings could be written as; those that can be: {known}"
-        )
+    family = _exported_as(model)
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
             raise NotSupported(
-                f"{path} attends by {spec}; files of transformers hold no patterns: export model.with_attention(pattern=full)"
+                f"{path} attends by {spec}; transformers checkpoints cannot hold patterns: export model.with_attention(pattern=full)"
             )
-    config, tensors = families[0].export(body)
+    config, tensors = family.export(body)
     generation = dict(generation or {})
-    config = (
-        {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-        | {key: generation[key] for key in IDS if key in generation}
-        | config
-    )
+    if isinstance(body, LanguageModel | TextEncoder | Translator):
+        absent = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        config = absent | {key: generation[key] for key in IDS if key in generation} | config
+    elif config["architectures"][0] in family.own_heads and labels:
+        config |= label_config(labels)
     if isinstance(model, Classifier):
         config, tensors = export_classifier(model, labels, config, tensors)
     if (out / "config.json").exists():
-        raise RunExists(f"{out} holds a model already; choose another place")
+        raise RunExists(f"{out} already holds a model; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     _save(tensors, out / WEIGHTS)
     if generation and isinstance(model, LanguageModel | Translator):
@@ -134,12 +107,23 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     (out / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _checkpoint(folder: Path, described: Mapping[str, Any]) -> Model:
-    family = _family(folder, described)
+def _exported_as(model: Model) -> Family:
+    """The family that a model of ours is written as."""
+    body = model.body if isinstance(model, Classifier) else model
+    families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
+    if not families:
+        known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
+        raise NotSupported(
+            f"transformers has no counterpart of this {body.facts.name} with its settings; models that can be exported: {known}"
+        )
+    return families[0]
+
+
+def _checkpoint(folder: Path, described: Mapping[str, Any], family: Family) -> Model:
     with ExitStack() as opened:
         tensors, label_head = _Tensors(_files(folder), opened), LabelHead.from_config(described)
         head = tensors.head(label_head, folder) if label_head else {}
-        settings = family.to_settings(HFConfig(described, tensors))
+        settings = family.to_settings(HFConfig(described, tensors, tensors.shapes()))
         _check_fit(family, tensors, settings, folder)
         model = build(family.model, settings)
         load_parameters(model, from_hf(BaseNames(tensors, family.prefix), family.table(vars(model.config))), str(folder))
@@ -179,7 +163,7 @@ def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], f
     covered = {entry.name for entry in family.table(described)}
     missing += [name for name in lacking if name not in covered]
     if missing or unknown or ours or sizes or other:
-        raise Misfit(f"{folder} is no {empty.facts.name} as its config.json describes it", missing, unknown + ours, sizes + other)
+        raise Misfit(f"{folder} is not the {empty.facts.name} that its config.json describes", missing, unknown + ours, sizes + other)
 
 
 class _Tensors(Mapping[str, Tensor]):
@@ -193,7 +177,7 @@ class _Tensors(Mapping[str, Tensor]):
             except FileNotFoundError as wrong:
                 raise MissingFile(f"{path}: no such file, and {INDEX} names it") from wrong
             except (OSError, SafetensorError) as wrong:
-                raise BadFile(f"{path}: not a file of safetensors: {wrong}") from wrong
+                raise BadFile(f"{path}: not a safetensors file: {wrong}") from wrong
             names = list(file.keys())
             lost = [name for name in expected or () if name not in names]
             if lost:
@@ -205,7 +189,7 @@ class _Tensors(Mapping[str, Tensor]):
         try:
             found = {kind: self[f"{label_head.head.output}.{kind}"] for kind in ("weight", "bias")}
         except KeyError as wrong:
-            raise Misfit(f"{folder} is no {label_head.head.architecture}", [str(wrong.args[0])]) from wrong
+            raise Misfit(f"{folder} is not a {label_head.head.architecture}", [str(wrong.args[0])]) from wrong
         if len(found["weight"]) != len(label_head.labels):
             raise Misfit(f"{folder} has {len(label_head.labels)} labels and scores for {len(found['weight'])}")
         for kind in ("weight", "bias"):
@@ -257,7 +241,7 @@ def _described(folder: Path) -> dict[str, Any]:
         _refuse_pickles([folder])
     if not folder.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
         raise MissingFile(
-            f"{folder}: no such directory, so not a run; if it is a model of the Hugging Face hub, download it first: hf download {folder} --local-dir {folder.name}"
+            f"{folder}: no such directory, so it is not a run; if it is a model of the Hugging Face Hub, download it first: hf download {folder} --local-dir {folder.name}"
         )
     try:
         return read_json(folder)
@@ -293,10 +277,10 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     try:
         placed = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
-        raise BadFile(f"{index}: not an index of safetensors: {wrong}") from wrong
+        raise BadFile(f"{index}: not a safetensors index: {wrong}") from wrong
     for name, file in placed.items():
         if Path(file).name != file or not file.endswith(".safetensors"):
-            raise BadFile(f"{index}: {name} is listed in {file!r}; expected a file of safetensors beside the index")
+            raise BadFile(f"{index}: {name} is listed in {file!r}; expected a safetensors file beside the index")
     return {folder / file: [name for name, other in placed.items() if other == file] for file in dict.fromkeys(placed.values())}
 
 
@@ -312,6 +296,7 @@ def _refuse_pickles(paths: Any) -> None:
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: x.detach().contiguous().clone() for name, x in tensors.items()}, path, metadata={"format": "pt"})
+        copies = {name: x.detach().contiguous().clone() for name, x in tensors.items()}
+        make_readable(path, lambda path: save_file(copies, path, metadata={"format": "pt"}))
     except (OSError, SafetensorError) as wrong:
         raise CannotSave(f"{path}: {wrong}") from wrong

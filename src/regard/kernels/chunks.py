@@ -16,7 +16,7 @@ CHUNK = 64
 
 
 def to_chunks(x_BLHF: Tensor, size: int) -> Tensor:
-    """(B, L, H, F) → (chunks · B · H, C, F), zero-padded: a key of zeros adds nothing, a log decay of zero is no decay."""
+    """(B, L, H, F) → (chunks · B · H, C, F), zero-padded: a key of zeros adds nothing, a log decay of zero means no decay."""
     B, L, H, F = x_BLHF.shape
     count = -(-L // size)
     if L % size:

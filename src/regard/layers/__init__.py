@@ -12,6 +12,7 @@ from .mixers import FourierMixer, GatedMixer, Mixer, TokenMixer
 from .multihead import CrossCache, MultiHead
 from .normed_heads import DifferentialHeads, GatedHeads
 from .packing import Packing
+from .patches import PatchEmbedding, patches
 from .positions import ALiBi, Buckets, GridLearned, GridRotary, GridSinusoidal, Learned, Position, RelativeXL, Rotary, Sinusoidal
 from .positionwise import Dropout, Embedding, FeedForward, LayerNorm, NoNorm, RMSNorm
 from .reversible import Chunked, Reversible, ReversibleBlock

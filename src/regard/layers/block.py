@@ -4,10 +4,11 @@ $$\text{post: } x \leftarrow N(x + f(x)) \qquad \text{pre: } x \leftarrow x + f(
   \text{sandwich: } x \leftarrow x + N_2(f(N_1(x)))$$
 
 Post is the order of 2017; pre trains deep stacks without warm-up, and needs a final norm after the last block; sandwich also
-bounds the output of each sublayer. Dropout acts on f(x) before the addition (in a sandwich after the second norm).
+bounds the output of each sublayer. Dropout acts on f(x) before the addition (in a sandwich after the second norm). Stochastic depth
+(`drop_path`) leaves out f(x) of a whole example with that probability while training, and scales that of the others up.
 
 Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; Xiong et al. 2020 (pre), arXiv:2002.04745; Ding et al. 2021
-       (sandwich), arXiv:2105.13290.
+       (sandwich), arXiv:2105.13290; Huang et al. 2016 (stochastic depth), arXiv:1603.09382.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from ..attention import State
 from ..errors import ShapeError, StateNotSupported, UnknownName
+from ..kernels import dropout
 from ..patterns import Pattern, causal, full
 from .multihead import CrossCache, CrossInput, MultiHead
 from .packing import Packing
@@ -30,20 +32,26 @@ Placement = Literal["pre", "post", "sandwich"]
 class Residual(nn.Module):
     """The residual connection around a sublayer, with norms in the order of `placement`."""
 
-    def __init__(self, width: int, placement: Placement = "pre", norm: Norm = LayerNorm, dropout: float = 0.0):
+    def __init__(self, width: int, placement: Placement = "pre", norm: Norm = LayerNorm, dropout: float = 0.0, drop_path: float = 0.0):
         super().__init__()
         if placement not in ("pre", "post", "sandwich"):
             raise UnknownName("placement of norms", placement, ("pre", "post", "sandwich"))
         self.before = None if placement == "post" else norm(width)
         self.after = norm(width) if placement == "sandwich" else None
         self.over = norm(width) if placement == "post" else None
-        self.dropout = Dropout(dropout)
+        self.dropout, self.drop_path = Dropout(dropout), drop_path
 
     def forward(self, x_BLD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        change_BLD = sublayer(x_BLD if self.before is None else self.before(x_BLD))
+        return self.add(x_BLD, sublayer(x_BLD if self.before is None else self.before(x_BLD)))
+
+    def add(self, x_BLD: Tensor, change_BLD: Tensor) -> Tensor:
+        """x and the output of its sublayer, f(x) or f(N(x)): what follows the sublayer."""
         if self.after is not None:
             change_BLD = self.after(change_BLD)
-        x_BLD = x_BLD + self.dropout(change_BLD)
+        change_BLD = self.dropout(change_BLD)
+        if self.drop_path and self.training:
+            change_BLD = change_BLD * dropout(change_BLD.new_ones(len(x_BLD), 1, 1), self.drop_path)
+        x_BLD = x_BLD + change_BLD
         return x_BLD if self.over is None else self.over(x_BLD)
 
 
@@ -52,7 +60,7 @@ class Block(nn.Module):
 
     The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…, state=…)`; to decode step by step it also needs
     `start(batch, pattern)`. `norm` is a factory, `width -> module`. `mixer_dropout`: dropout after the
-    mixer, where it differs from `dropout`.
+    mixer, where it differs from `dropout`. `drop_path`: the rate of stochastic depth; examples are rows of the batch, so not with packing.
     """
 
     def __init__(
@@ -66,12 +74,13 @@ class Block(nn.Module):
         norm: Norm = LayerNorm,
         dropout: float = 0.0,
         mixer_dropout: float | None = None,
+        drop_path: float = 0.0,
     ):
         super().__init__()
         self.mixer, self.cross, self.feedforward = mixer, cross, feedforward
-        self.around_mixer = Residual(width, placement, norm, dropout if mixer_dropout is None else mixer_dropout)
-        self.around_cross = None if cross is None else Residual(width, placement, norm, dropout)
-        self.around_feedforward = None if feedforward is None else Residual(width, placement, norm, dropout)
+        self.around_mixer = Residual(width, placement, norm, dropout if mixer_dropout is None else mixer_dropout, drop_path)
+        self.around_cross = None if cross is None else Residual(width, placement, norm, dropout, drop_path)
+        self.around_feedforward = None if feedforward is None else Residual(width, placement, norm, dropout, drop_path)
 
     def forward(
         self,

@@ -36,12 +36,13 @@ class Spec(NamedTuple):
                     return cls(find_mechanism(name), {str(option.arg): ast.literal_eval(option.value) for option in given}, pattern)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass
-        raise BadConfig(f"{text!r} names no mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
+        raise BadConfig(f"{text!r} does not name a mechanism; write local, local(radius=64), or softmax under window(64) | tokens(0)")
 
-    def build(self, *, heads: int, head_dim: int, length: int) -> Attention:
-        """The mechanism for `heads` heads of size `head_dim` and up to `length` keys."""
+    def build(self, *, heads: int, head_dim: int, length: int, columns: int | None = None) -> Attention:
+        """The mechanism for `heads` heads of size `head_dim` and up to `length` keys; on a grid, of `columns` keys per row."""
         if self.settings is None:
-            return self.kind.sized(heads=heads, head_dim=head_dim, length=length)
+            grid = {"columns": columns} if columns and "columns" in inspect.signature(self.kind.sized).parameters else {}
+            return self.kind.sized(heads=heads, head_dim=head_dim, length=length, **grid)
         known = _known_settings(self.kind)
         for name in self.settings:
             if known is not None and name not in known:

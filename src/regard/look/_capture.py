@@ -64,7 +64,7 @@ def capture(
     repeat the draws of the call, and their generators continue unchanged. Inside the `with`, compiled models run eagerly, because compiled
     code would bypass the hooks. Recomputation by gradient checkpointing is not recorded twice.
 
-    A model without mechanisms of ours, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
+    A model without our mechanisms, such as one of transformers, is observed from outside: see `_observe`. Layers whose weights cannot be
     seen that way are refused by name; layers without softmax (linear attention, say) are left out unless `layers` chooses them.
     """
     if dtype not in (torch.float32, torch.float16, torch.float64):
@@ -179,7 +179,7 @@ class _Recorder:
 
     def _map(self, name: str, observed: Observation, rng: RngSnapshot) -> Map:
         call, cache = observed.call, observed.call.cache
-        if call.state is not None:
+        if call.state is not None and call.state.grows:
             raise CaptureNotSupported(
                 f"{name}: {type(call.state).__name__} does not keep its keys one by one, so a step has no weights to capture. "
                 "Run the whole sequence in one call without a state, or leave this layer out with layers="

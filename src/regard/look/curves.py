@@ -14,6 +14,9 @@ def save_curves(panels: Mapping[str, Mapping[str, Curve]], path: Path) -> Path:
     """Write a PNG file: quantity → run → its curve over steps. Panels without any curve are left out."""
     from matplotlib.figure import Figure  # slow to import
 
+    from ._axes import drawable
+    from .terminal import readable
+
     drawn = {title: curves for title, curves in panels.items() if any(steps for steps, _ in curves.values())}
     if not drawn:
         raise NotSupported("no run here has a curve to plot yet; train one for some steps first")
@@ -25,11 +28,16 @@ def save_curves(panels: Mapping[str, Mapping[str, Curve]], path: Path) -> Path:
             n = runs.index(name)
             style = ("-", "--", ":")[n // 10 % 3]  # there are ten colours
             (lines[name],) = axis.plot(steps, values, style, color=f"C{n % 10}", marker="o" if len(steps) == 1 else "", label=name)
-        axis.set(xlabel="step", ylabel=title)
+        axis.set_xlabel("step")
+        (shown,), style_of_text = drawable([readable(title, 60)])
+        axis.set_ylabel(shown, **style_of_text)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     named = [name for name in runs if name in lines]
-    figure.legend([lines[name] for name in named], named, loc="outside right upper", frameon=False, fontsize=8)
+    shown_names, style_of_text = drawable([readable(name, 60) for name in named])
+    legend = figure.legend([lines[name] for name in named], shown_names, loc="outside right upper", frameon=False, fontsize=8)
+    for text in legend.get_texts():
+        text.set(**style_of_text)
     try:
         figure.savefig(path, dpi=150)
     except OSError as wrong:

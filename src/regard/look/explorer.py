@@ -106,7 +106,7 @@ class Recording:
         return 0 if m.inputs is None else m.inputs.observed.q_BLHK.shape[-1]
 
     def _score_scale(self, reader: TileReader) -> float | None:
-        """The factor of q·k in the scores, 1/√K as a rule; None if the weights of the last row are no softmax of q·k plus a bias."""
+        """The factor of q·k in the scores, 1/√K as a rule; None if the weights of the last row are not a softmax of q·k plus a bias."""
         if reader.map.inputs is None or not reader.rows:
             return None
         last, n = reader.rows - 1, reader.columns

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from .layouts import Layout
-from .map import Map
+from .map import MEAN, Map
 from .scales import ScaleName
 from .token_labels import Labels, Words
 
@@ -169,6 +169,16 @@ class Maps(Mapping[str, list[Map]]):
             product = mixed if product is None else mixed @ product
         assert product is not None
         return product
+
+    def with_rollout(self, name: str = "rollout") -> Maps:
+        """These maps and, as a further layer of that name, the rollout over all of them."""
+        last = self.all[-1] if self.all else None
+        rollout_BLM = self.rollout()
+        assert last is not None
+        more = replace(
+            last, layer=name, mechanism="rollout", call=0, heads=(MEAN,), weights_BHLM=rollout_BLM[:, None], normalised=True, inputs=None
+        )
+        return Maps([*self.all, more], self.idle, self.image)
 
     # -- files and pictures ------------------------------------------------------------------------------------
 

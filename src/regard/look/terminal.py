@@ -6,11 +6,13 @@ import re
 import shutil
 import unicodedata
 
+import torch
 from torch import Tensor
 
 from ..errors import ShapeError
+from .layouts import Grid
 from .map import MEAN, Map
-from .scales import ScaleName, pool, shaded
+from .scales import Scale, ScaleName, pool, shaded
 
 SHADES = " ░▒▓█"
 MAX_LINES = 64
@@ -23,6 +25,8 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     A matrix wider than `columns` (the terminal's by default), or longer than 64 lines, is pooled: a block shows its darkest shade, and
     positions take the place of labels.
     """
+    if isinstance(m.layout, Grid) and (m.queries == m.keys or len(m.rows) == 1):
+        return _grid_text(m, batch, scale)
     matrix = head_matrix(m, batch)
     names, keys = m.labels(batch)
     width = columns or shutil.get_terminal_size((100, 30)).columns
@@ -46,6 +50,30 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
         lines += [" " * (margin + 2) + "".join(_pad(key[n : n + 1], 2, left=False) for key in keys).rstrip() for n in range(tall)]
     lines += [f"{SHADES[-1]} = {fitted.darkest}" + ("" if m.normalised else "; rows do not sum to one"), CAPTION]
     return "\n".join(lines)
+
+
+def _grid_text(m: Map, batch: int, scale: ScaleName) -> str:
+    """Over patches of an image: those of the class token, or the mean over all of them, at their places."""
+    assert isinstance(m.layout, Grid)
+    row_M = over_grid(m, batch)
+    every = torch.zeros(m.keys)
+    every[torch.tensor(m.columns)] = row_M
+    grid = every[m.layout.prefix_tokens :].view(m.layout.rows, m.layout.columns)
+    fitted = Scale.fit("global" if scale == "row" else scale, [grid])
+    who = "the class token" if m.layout.prefix_tokens else "the mean patch"
+    if len(m.rows) == 1 and m.queries != m.keys and m.query_labels:
+        who = m.labels(batch)[0][0]
+    lines = [title(m) + f" · of {who} over {m.layout.rows} × {m.layout.columns} patches"]
+    lines += [f"│{''.join(map(_cell, row))}│" for row in fitted.shades(grid).tolist()]
+    return "\n".join([*lines, f"{SHADES[-1]} = {fitted.darkest}", CAPTION])
+
+
+def over_grid(m: Map, batch: int = 0, query: int | None = None) -> Tensor:
+    """weights_M of one head over all keys: of `query`, else of the class token before a grid, else the mean over all queries."""
+    weights_LM = head_matrix(m, batch)
+    if query is not None:
+        return weights_LM[m.rows.index(query)]
+    return weights_LM[0] if len(m.rows) == 1 or (isinstance(m.layout, Grid) and m.layout.prefix_tokens) else weights_LM.mean(0)
 
 
 def _cell(share: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import BadConfig, UnknownName
 from ._encoder import TextEncoder, TextEncoderConfig
+from ._image import ImageEncoder, ImageEncoderConfig
 from ._language import LanguageModel, LanguageModelConfig
 from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
 from ._translator import Translator, TranslatorConfig
@@ -15,15 +16,20 @@ from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig
 from .big_bird import BigBird, BigBirdConfig
 from .classifier import Classifier
+from .draw import Draw, DrawConfig, Drawing
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
 from .gpt import GPT, GPTConfig
 from .gpt2 import GPT2, GPT2Config
 from .gpt3 import GPT3, GPT3Config
 from .gpt_neox import GPTNeoX, GPTNeoXConfig
+from .handwriting import Handwriting, HandwritingConfig
+from .image_transformer import ImageTransformer, ImageTransformerConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
+from .mlp_mixer import MLPMixer, MLPMixerConfig
+from .modernbert import ModernBert, ModernBertConfig
 from .nystromformer import Nystromformer, NystromformerConfig
 from .opt import OPT, OPTConfig
 from .reformer import Reformer, ReformerConfig
@@ -32,6 +38,8 @@ from .rnnsearch import RNNsearch, RNNsearchConfig
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
+from .vit import ViT, ViTConfig
+from .vivit import ViViT, ViViTConfig
 
 # The list everything else reads, collected from the imports above, oldest first: a new model is one line there.
 MODELS: tuple[type[Model], ...] = tuple(

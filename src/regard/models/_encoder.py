@@ -59,6 +59,9 @@ class TextEncoder(Model):
     def logits(self, x: Tensor) -> Tensor:
         return fast_linear(self.mlm_features(x), *self.head())
 
+    def cross_entropy(self, x_TD: Tensor, target_T: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        return super().cross_entropy(self.mlm_features(x_TD), target_T, smoothing)
+
     def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
         """One unit vector per text, y_BD: the normalised mean of its token features, to be compared by dot products."""
         x_BLD = self.features(ids_BL, n_B, segment_BL)
@@ -130,7 +133,7 @@ class BertEmbeddings(nn.Module):
         L, positions = ids_BL.shape[1], self.position.num_embeddings - self.offset
         if positions < L:
             raise ShapeError(
-                f"a text of {L} tokens for a model of {positions} positions; truncate it, or build it with a larger max_length"
+                f"the text has {L} tokens, and the model has {positions} positions; truncate the text, or build the model with a larger max_length"
             )
         if self.padding is None:
             at_BL = torch.arange(self.offset, self.offset + L, device=ids_BL.device).expand_as(ids_BL)

@@ -11,13 +11,13 @@ document number of every token, documents packed into one row do not attend to e
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from .. import _bound
 from ..attention import Attention, PatternAttention, Position, State
 from ..errors import BadConfig, StateNotSupported
 from ..layers import Embedding, MultiHead, Packing, States
@@ -62,9 +62,7 @@ class LanguageModel(Model):
         self, ids: Tensor | Sequence[int] | Sequence[Sequence[int]], *, eos_ids: Collection[int] = (), **options: Any
     ) -> list[list[int]]:
         """The new token ids of each row of ids; the options are those of `decode.GenerationOptions`, such as `max_tokens=100, temperature=0.8`."""
-        decode = importlib.import_module("..decode", __package__)  # it builds on models: found when called, not imported
-        found: list[list[int]] = decode.generate_ids(self, ids, decode.GenerationOptions(**options), eos_ids=eos_ids)
-        return found
+        return _bound.generate_ids(self, ids, eos_ids, options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +143,3 @@ def _packs_documents(attention: Attention) -> bool:
     facts = attention.facts
     by_distance = isinstance(attention, PatternAttention) and isinstance(attention.own, Distance)
     return facts.patterns == "any" and (by_distance or not facts.positional)
-
-
-def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
-    """Logits bounded to ± cap, smoothly."""
-    return logits if cap is None else cap * (logits / cap).tanh()

@@ -13,11 +13,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_ori
 
 import msgspec
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention, StepState, mechanisms
 from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError, UnknownName
-from ..kernels import fast_linear
+from ..kernels import fast_linear, smoothed_cross_entropy
 from ..layers import Block, MultiHead
 from ..layers.spec import Spec, split_names
 from ..patterns import Pattern, causal, lengths
@@ -90,6 +91,7 @@ class Model(nn.Module):
     output: Any  # the output projection, of models where `head` is a linear layer of its own
     tokenizer: Any = None  # what it was trained with; set by `regard.load`, taken by `regard.save`
     labels: tuple[str, ...] = ()  # of a classifier, alike
+    processor: Any = None  # of a model that reads no text: what turns its inputs into tensors, alike
     sizes: ClassVar[Sizes] = {}
     causal_parts: ClassVar[tuple[str, ...]] = ()  # path prefixes of the submodules that decode step by step and must be causal
     length_setting: ClassVar[str] = "max_length"  # the setting that holds the longest sequence
@@ -129,12 +131,31 @@ class Model(nn.Module):
         """The longest sequence the model is built for: `context_length` of language models, `max_length` of others."""
         return getattr(self.config, self.length_setting)
 
+    @property
+    def grid_columns(self) -> int | None:
+        """Positions per row, of a model whose positions form a grid: for mechanisms that need to know."""
+        return None
+
     def head(self) -> tuple[Tensor, Tensor | None]:
         """weight_ND and bias_N of the output projection, so that a loss can be computed without storing all logits."""
         return self.output.weight, self.output.bias
 
+    @property
+    def logit_softcap(self) -> float | None:
+        """Logits are bounded to ± this number; None: they are the output projection."""
+        return None
+
     def logits(self, x: Tensor) -> Tensor:
-        return fast_linear(x, *self.head())
+        return cap_logits(fast_linear(x, *self.head()), self.logit_softcap)
+
+    def cross_entropy(self, x_TD: Tensor, target_T: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The summed loss of all tokens, from their features, and how many have the largest logit. Without a soft cap the logits of all
+        tokens never exist at once."""
+        if self.logit_softcap is None:
+            return smoothed_cross_entropy(x_TD, *self.head(), target_T, smoothing)
+        logits_TN = self.logits(x_TD).float()
+        total = F.cross_entropy(logits_TN, target_T, reduction="sum", label_smoothing=smoothing)
+        return total, (logits_TN.argmax(-1) == target_T).sum()
 
     def _check_ids(self, ids_BL: Tensor, beside_BL: Tensor | None) -> None:
         """Token ids are integers of shape (batch, length), and what comes with them has the same shape."""
@@ -184,6 +205,11 @@ class Model(nn.Module):
         return model
 
 
+def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits bounded to ± cap, smoothly."""
+    return logits if cap is None else cap * (logits / cap).tanh()
+
+
 def device_of(model: Any) -> torch.device:
     """The device of the model's parameters; CPU for a model without any."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
@@ -219,10 +245,15 @@ def attention_lines(config: str, attention: object, parts: int = 1) -> tuple[str
     return tuple(lines)
 
 
-def build_heads(spec: str, width: int, heads: int, length: int, *, head_dim: int | None = None, **options: Any) -> MultiHead:
-    """A MultiHead with the mechanism and the pattern that a line of a config names; the options are those of MultiHead."""
+def build_heads(
+    spec: str, width: int, heads: int, length: int, *, head_dim: int | None = None, columns: int | None = None, **options: Any
+) -> MultiHead:
+    """A MultiHead with the mechanism and the pattern that a line of a config names; the options are those of MultiHead.
+
+    `columns`: positions per row, where they form a grid.
+    """
     parsed = Spec.read(spec)
-    attention = parsed.build(heads=heads, head_dim=width // heads if head_dim is None else head_dim, length=length)
+    attention = parsed.build(heads=heads, head_dim=width // heads if head_dim is None else head_dim, length=length, columns=columns)
     return MultiHead(width, heads, attention, head_dim=head_dim, within=parsed.pattern, **options)
 
 
@@ -260,11 +291,18 @@ def _swap(model: Model, path: str, spec: Spec) -> None:
     why = _obstacle(spec.kind, heads, spec.pattern, causal_parts)
     if why is not None:
         can = [kind.facts.name for kind in mechanisms().values() if _obstacle(kind, heads, spec.pattern, causal_parts) is None]
-        raise NotSupported(f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; those that can: {', '.join(can)}")
-    like, attention = heads.out.weight, spec.build(heads=heads.heads, head_dim=heads.sizes[0] // heads.heads, length=model.max_length)
+        raise NotSupported(
+            f"{spec.kind.facts.name} does not fit {path} of {model.facts.name}: {why}; mechanisms that fit: {', '.join(can)}"
+        )
+    like, attention = heads.out.weight, _build_for(model, heads, spec)
     heads.attention, heads.within = attention.to(like.device, like.dtype).train(heads.training), spec.pattern
     gates = heads.kv_heads * attention.gates
     heads.gates = nn.Linear(heads.memory_width, gates, device=like.device, dtype=like.dtype) if gates else None
+
+
+def _build_for(model: Model, heads: MultiHead, spec: Spec) -> Attention:
+    size = heads.sizes[0] // heads.heads
+    return spec.build(heads=heads.heads, head_dim=size, length=model.max_length, columns=model.grid_columns)
 
 
 def _obstacle(kind: type[Attention], heads: MultiHead, pattern: Pattern, decodes: bool) -> str | None:

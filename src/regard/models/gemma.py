@@ -19,7 +19,7 @@ from ..kernels import float32_or_wider
 from ..layers import Block, Embedding, FeedForward, MultiHead, Rotary, gelu_tanh, init_gpt
 from ..layers.activations import Gated
 from ..layers.positions.rotary import check_stretch
-from ._language import Decoder, DecoderConfig, cap_logits, layer_heads
+from ._language import Decoder, DecoderConfig, layer_heads
 from ._model import ModelFacts, Positive, Probability, Size, Sizes, Spec
 
 
@@ -113,5 +113,6 @@ class Gemma(Decoder):
         self.output = None if c.tied else nn.Linear(c.width, c.vocab_size, bias=False)
         init_gpt(self, c.depth)
 
-    def logits(self, x: Tensor) -> Tensor:
-        return cap_logits(super().logits(x), self.config.logit_softcap)
+    @property
+    def logit_softcap(self) -> float | None:
+        return self.config.logit_softcap

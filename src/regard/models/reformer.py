@@ -36,7 +36,7 @@ class ReformerConfig(TextEncoderConfig):
     after: tuple[Count, Count] = (0, 0)  # chunks after it
     rounds: Size = 1  # hash rounds of lsh layers
     buckets: tuple[Size, ...] = ()  # number of hash buckets, or its factors; empty: about two per chunk of the text
-    seed: tuple[int, ...] = (0,)  # of the hash functions; empty: drawn anew at each call
+    seed: tuple[int, ...] = (0,)  # of the hash functions; empty: drawn again at each call
     dropout: Probability = 0.05  # dropout rate
     attention_dropout: Probability = 0.05  # of local layers only
     activation: str = "relu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
@@ -119,7 +119,7 @@ class Reformer(TextEncoder):
         c, device = self.config, self.token.weight.device
         if length > c.max_length:
             raise ShapeError(
-                f"a text of {length} tokens for a model of {c.max_length} positions; truncate it, or build it with a larger max_length"
+                f"the text has {length} tokens, and the model has {c.max_length} positions; truncate the text, or build the model with a larger max_length"
             )
         at_L = torch.arange(length, device=device)
         if not c.axial:

@@ -25,6 +25,7 @@ class T5Config(TransformerConfig):
     buckets: Size = 32  # ranges of distances, with a bias each
     furthest: Size = 128  # distances beyond it share a bias
     gated: bool = False  # a gated gelu (T5 1.1) in place of relu
+    untied: bool = False  # an output projection of its own (T5 1.1), and no factor 1/√D before it
     eps: Positive = 1e-6  # of the RMS norms
     position: str = "none"
     attention: str | tuple[str, str, str] = "softmax(scale=1.0)"
@@ -38,6 +39,9 @@ class T5Config(TransformerConfig):
             )
         if self.furthest > 2**20:
             raise BadConfig(f"T5Config: furthest={self.furthest}; expected at most {2**20}")
+
+    def _check_heads(self) -> None:
+        """Any number: the size of a head is a setting of its own."""
 
 
 SMALL = T5Config(
@@ -62,7 +66,7 @@ class T5(Transformer):
     Cost:    as `Transformer`.
     Use it:  to load the published checkpoints, which translate, summarise and answer.
     Avoid it: with mechanisms that take no bias.
-    Limits:  of T5 1.1 those with tied embeddings only. The decoder's mechanism must be causal and decode step by step.
+    Limits:  the decoder's mechanism must be causal and decode step by step.
     Paper:   Raffel et al. 2020, "Exploring the limits of transfer learning with a unified text-to-text transformer", arXiv:1910.10683.
     """
 
@@ -77,6 +81,7 @@ class T5(Transformer):
     sizes: ClassVar[Sizes] = {
         "t5-small": SMALL,  # 60,506,624 parameters
         "t5-base": replace(SMALL, width=768, heads=12, depth=(12, 12), hidden=3072),  # 222,903,552
+        "t5-v1.1-small": replace(SMALL, heads=6, depth=(8, 8), hidden=1024, gated=True, untied=True),  # 76,961,152
     }
 
     def _build(self) -> None:
@@ -104,7 +109,7 @@ class T5(Transformer):
         self.encoder, self.decoder = stack(c.depth[0], of_encoder, False), stack(c.depth[1], of_decoder, True)
         self.encoder_norm = norm(c.width)
         self.decoder_norm = nn.Sequential(
-            norm(c.width), Scale(c.width**-0.5)
+            norm(c.width), Scale(1.0 if c.untied else c.width**-0.5)
         )  # of features, so that the output projection is the embedding
-        self.output = self.output_bias = None
+        self.output, self.output_bias = nn.Linear(c.width, c.target_vocab_size, bias=False) if c.untied else None, None
         init_xavier(self)

@@ -43,15 +43,18 @@ class TransformerConfig(TranslatorConfig):
         self._one_of("placement", ("post", "pre", "sandwich"))
         self._one_of("position", ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "none"))
         self._one_of("activation", ACTIVATIONS)
-        if self.width % self.heads or (self.position.startswith("sinusoidal") and self.width % 2):
-            raise BadConfig(f"TransformerConfig: width={self.width}; expected a multiple of heads={self.heads}, even for sinusoids")
-        if self.position == "rotary" and self.width // self.heads % 2:
-            raise BadConfig(f"TransformerConfig: width / heads = {self.width // self.heads}; expected an even number for rotary positions")
+        self._check_heads()
         if self.tied == "all" and self.source_vocab_size != self.target_vocab_size:
             raise BadConfig(
                 f"TransformerConfig: tied='all' with {self.source_vocab_size} source and {self.target_vocab_size} target tokens; build one joint "
                 "vocabulary, or choose tied='output'"
             )
+
+    def _check_heads(self) -> None:
+        if self.width % self.heads or (self.position.startswith("sinusoidal") and self.width % 2):
+            raise BadConfig(f"TransformerConfig: width={self.width}; expected a multiple of heads={self.heads}, even for sinusoids")
+        if self.position == "rotary" and self.width // self.heads % 2:
+            raise BadConfig(f"TransformerConfig: width / heads = {self.width // self.heads}; expected an even number for rotary positions")
 
 
 # Trains in minutes on a laptop; pre-norm, which needs no long warm-up.

@@ -5,8 +5,11 @@ from . import (
     bert2018,
     completion2020,
     complexity2017,
+    draw2015,
     gpt2018,
     gpt2020,
+    graves2013,
+    image_transformer2018,
     linear2020,
     longformer2020,
     lowrank2021,
@@ -19,6 +22,8 @@ from . import (
     sinkhorn2020,
     span2019,
     transformer2017,
+    vit2020,
+    vivit2021,
     xl2019,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run

@@ -16,9 +16,17 @@ from ..train import TrainOptions
 from ._engine import Alignments, Claim, Curves, Recipe, RecipeFacts, at_least, validation_curves
 from ._engine.variants import TranslationMetrics, TranslationVariant
 
-DATA = TranslationOptions(data="numbers:en-de_parts,list=3,count=12000", tokenizer="word", vocab_size=200, batch_tokens=2048, joint=False)
+DATA = TranslationOptions(
+    data="numbers:en-de_parts,list=3,count=12000",
+    tokenizer="word",
+    vocab_size=200,
+    batch_tokens=2048,
+    joint=False,
+    label_smoothing=0.1,
+    valid_sentences=200,
+)
 TEST = "numbers:en-de_parts,list=6,count=4000,seed=1"
-TRAIN = TrainOptions(steps=600, lr=3e-3, warmup_steps=100, average=0, log_every=50, evaluate_every=150)
+TRAIN = TrainOptions(steps=600, lr=3e-3, schedule="inverse-sqrt", warmup_steps=100, average=0, log_every=50, evaluate_every=150)
 SHORT, LONG = "exact_match, 1–6 words", "exact_match, 13–18 words"
 
 

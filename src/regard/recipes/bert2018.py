@@ -27,7 +27,9 @@ from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, above, validation
 from ._engine.variants import short_training, topics, train_run, write_documentation, write_jsonl
 
 TOPICS, SHARES = 8, {"train": 8, "valid": 8, "test": 16}  # paragraphs per topic in each part
-TEXT = MaskedOptions(vocab_size=500, max_length=64, batch_size=32, next_sentence="no", shares=(0.1, 0.1), valid_rows=64)
+TEXT = MaskedOptions(
+    tokenizer="bpe", vocab_size=500, max_length=64, mask_rate=0.15, batch_size=32, next_sentence="no", shares=(0.1, 0.1), valid_rows=64
+)
 SIZE: dict[str, Any] = {"width": 64, "heads": 4, "depth": 2, "hidden": 256, "dropout": 0.0}
 TRAIN = short_training(1200, 1e-2)
 BOTH, LEFT = "both sides", "left only"
@@ -77,8 +79,10 @@ class FineTuned:
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         into = out / ("scratch" if self.from_scratch else f"tuned_{self.freeze}")
         data, valid, test = (str(out / f"{part}.jsonl") for part in SHARES)
-        options = ClassifyOptions(data=data, valid=valid, test=test, freeze=self.freeze, max_length=TEXT.max_length, batch_size=16)
-        tuning = Classify.default_train.replace(seed=seed, seeds=(), epochs=self.epochs, patience=0, lr=self.lr)
+        options = ClassifyOptions(
+            data=data, valid=valid, test=test, freeze=self.freeze, layer_lr_decay=0.9, max_length=TEXT.max_length, batch_size=16
+        )
+        tuning = TrainOptions(seed=seed, epochs=self.epochs, lr=self.lr, schedule="linear", average=0)
         train(Classify, options, tuning, into, init_from=out, from_scratch=self.from_scratch, progress=False)
         metrics = evaluate(load_run(into)).metrics
         return {"accuracy": metrics["accuracy"], "loss": metrics["loss"]}

@@ -18,7 +18,7 @@ from ..train import TrainOptions
 from ._engine import Alignments, Claim, Recipe, RecipeFacts, above, at_least, at_most, validation_curves
 from ._engine.variants import TranslationVariant
 
-TRAIN = TrainOptions(steps=300, lr=5e-3, warmup_steps=50, average=0, log_every=50, evaluate_every=50)
+TRAIN = TrainOptions(steps=300, lr=5e-3, schedule="inverse-sqrt", warmup_steps=50, average=0, log_every=50, evaluate_every=50)
 SIZE: dict[str, Any] = {"embedding": 32, "width": 64, "depth": 1, "cell": "gru", "dropout": 0.0}
 DATA = {"copy": "copy:10-16", "reverse": "reverse:10-16", "numbers": "numbers:en-de_parts,list=2,count=6000"}
 TASKS = ("copy", "reverse")

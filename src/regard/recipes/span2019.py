@@ -4,7 +4,8 @@ Paper: Sukhbaatar et al. 2019, "Adaptive attention span in transformers", arXiv:
        encyclopaedias, here a token to be repeated after twenty).
 Run:   regard run span2019        Takes: about fifteen minutes on two CPU cores; three seeds of three small models.
 
-One layer, one head, a ramp of 8, spans that start at 64, the whole sequence. The cost is 0.001 nats per token of span, 0.06 for all of it
+One layer, one head, a ramp of 8, spans that start at 56, so that the ramp ends with the sequence of 64. (From 64 on the ramp is outside of
+it and has no gradient: without a cost such a span could not change.) The cost is 0.001 nats per token of span, 0.06 for all of it
 (in the paper 0.02). At 0.01 the span shrank before every position had learned where to attend, and one of them never did. The lag should
 end on the ramp: z ≤ 20 ≤ z + 8; the claim allows half a ramp more on either side.
 """
@@ -20,6 +21,7 @@ from ._engine.puzzles import Lag
 from ._engine.stacks import Heads, Stack, StackVariant, puzzle_training
 
 LENGTH, LAG, RAMP, COST = 64, 20, 8, 0.001
+BEGIN = LENGTH - RAMP
 PAID, FREE, SHORT = "span with a cost", "span without a cost", "window of 16"
 
 
@@ -33,7 +35,7 @@ def variant(heads: Heads, cost: float = 0.0) -> StackVariant:
     return StackVariant(puzzle=puzzle, mixer=heads, pattern=causal, depth=1, span_cost=cost, extra_metrics=span, train=train)
 
 
-SPAN = Heads(attention=partial(AdaptiveSpanAttention, heads=1, longest=LENGTH, ramp=RAMP, begin=LENGTH), heads=1)
+SPAN = Heads(attention=partial(AdaptiveSpanAttention, heads=1, longest=LENGTH, ramp=RAMP, begin=BEGIN), heads=1)
 VARIANTS = {PAID: variant(SPAN, COST), FREE: variant(SPAN), SHORT: variant(Heads(attention=partial(LocalAttention, 16), heads=1))}
 
 recipe = Recipe(
@@ -47,7 +49,11 @@ recipe = Recipe(
             lambda r: r[PAID, "span"].low + RAMP / 2 >= LAG - RAMP and r[PAID, "span"].high + RAMP / 2 <= LAG + RAMP,
             lambda r: f"span {r[PAID, 'span']}",
         ),
-        Claim("without a cost the span stays above 50 of 64", lambda r: r[FREE, "span"].low > 50, lambda r: f"span {r[FREE, 'span']}"),
+        Claim(
+            f"without a cost the span stays within {RAMP} of the {BEGIN} it starts at, or grows",
+            lambda r: r[FREE, "span"].low >= BEGIN - RAMP,
+            lambda r: f"span {r[FREE, 'span']}",
+        ),
         at_most("a window that ends before the lag: at most 12.5 % right, twice chance", 0.125, SHORT),
     ),
     pictures=(validation_curves("accuracy"), AttentionMaps(variants=VARIANTS, columns=3)),

@@ -44,7 +44,8 @@ class Service(ModelService):
         self.engine, self.encoder = engine, encoder
         self.template = ChatTemplate(encoder)
         self.token_texts: dict[int, str] = {}  # grows to the size of the vocabulary at most
-        self.explorer = Explorer(Playground.of_language_model(engine.model, encoder.tokenizer), name, self.worker.call, self.bodies.read)
+        playground = Playground.of_language_model(engine.model, encoder.tokenizer)
+        self.explorer = Explorer(playground, name, self.worker.call, self.bodies.read, timeouts.request)
 
     def page_routes(self) -> list[Route]:
         return self.explorer.routes()

@@ -1,4 +1,4 @@
-"""Request bodies on their way in: JSON only, limited in size, time and memory. Until a body is complete it is no work, and nothing waits for it."""
+"""Request bodies on their way in: JSON only, limited in size, time and memory. Until a body is complete it is not work, and nothing waits for it."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import mimetypes
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -74,8 +75,9 @@ class GenerateRequest(CaptureRequest, frozen=True, kw_only=True, forbid_unknown_
 class Explorer:
     """The routes, and the captures that pages may still ask for."""
 
-    def __init__(self, playground: Playground, name: str, call: Call, body: Body):
-        self.playground, self.name, self._call, self._body = playground, name, call, body
+    def __init__(self, playground: Playground, name: str, call: Call, body: Body, seconds: float = 600.0):
+        """`seconds`: how long one response may take to be complete."""
+        self.playground, self.name, self._call, self._body, self.seconds = playground, name, call, body, seconds
         self._kept: OrderedDict[str, Recording] = OrderedDict()
 
     def routes(self) -> list[Route]:
@@ -121,6 +123,7 @@ class Explorer:
         events = self.playground.generate(
             asked.text, asked.max_tokens, asked.temperature, asked.seed, asked.ablations(), asked.mechanism, asked.layer, asked.head
         )
+        deadline = time.monotonic() + self.seconds
         first = await self._try(lambda: next(events))
 
         async def stream() -> AsyncIterator[bytes]:
@@ -128,6 +131,9 @@ class Explorer:
             try:
                 while (event := await self._try(lambda: next(events, None))) is not None:
                     yield _event(event)
+                    if time.monotonic() > deadline:
+                        reason = f"the request took longer than {self.seconds:g} seconds; lower max_tokens"
+                        raise ApiError(reason, status=504, code="timeout")
             except ApiError as error:
                 yield _event(error.body())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,13 +14,12 @@ from ..attention import MECHANISMS
 from ..data import Tokenizer
 from ..decode import PromptEncoder
 from ..errors import NotSupported, RegardError, UnknownName
-from ..kernels import smoothed_cross_entropy
 from ..look import Maps, capture, keep_inputs
 from ..look.explorer import Recording
 from ..look.interventions import Ablation, ablate
 from ..models import LanguageModel, Model, eval_mode
 from ..runs import Run, checkpoints, load_checkpoint
-from ..tasks import attention_maps, predict
+from ..tasks import attention_maps, find_task, predict
 from .responses import token_text
 
 NEXT_TOKENS = 5
@@ -49,7 +48,11 @@ class Playground:
 
     @classmethod
     def of_run(cls, run: Run[Any]) -> Playground:
-        """Any run: its task knows how to read a text and how to answer it."""
+        """Any run of a task on texts: it knows how to read one and how to answer it. A page must not name files of this machine."""
+        if find_task(run.task).inputs == "file":
+            raise NotSupported(
+                f"{run.folder} reads files, and the page takes texts; write one for an image: regard look {run.folder} image.png --html look.html"
+            )
         steps: dict[int, Callable[[], Model]] = {step: partial(load_checkpoint, run, step) for step in checkpoints(run.folder)}
         if isinstance(run.model, LanguageModel):
             return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps)
@@ -71,7 +74,7 @@ class Playground:
         """What can be chosen."""
         return {
             "model": getattr(getattr(self.model, "facts", None), "name", type(self.model).__name__),
-            "mechanisms": self._mechanisms(),
+            "mechanisms": self.mechanisms,
             "steps": sorted(self._steps),
             "generates": self.tokenizer is not None,
         }
@@ -139,6 +142,8 @@ class Playground:
         if key == (None, None):
             return self.model
         if key != self._variant[0]:
+            if mechanism is not None and mechanism not in self.mechanisms:  # a client's text: settings could make it of any size
+                raise UnknownName("mechanism for this model", mechanism, self.mechanisms)
             if step is not None and step not in self._steps:
                 raise UnknownName("checkpoint", str(step), map(str, self._steps))
             model = self.model if step is None else self._steps[step]()
@@ -160,7 +165,7 @@ class Playground:
         assert self.tokenizer is not None
         ids = PromptEncoder(self.tokenizer, model.config.vocab_size).encode(text)[0]
         if not 1 <= len(ids) <= model.max_length:
-            raise NotSupported(f"a text of {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
+            raise NotSupported(f"the text has {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
         return ids
 
     def _scores(self, model: Model, text: str) -> dict[str, Any]:
@@ -168,7 +173,7 @@ class Playground:
         assert self.tokenizer is not None and isinstance(model, LanguageModel)
         ids = torch.tensor(self._encode(model, text))
         x_LD = model.features(ids[None])[0]
-        total = float(smoothed_cross_entropy(x_LD[:-1], *model.head(), ids[1:], 0.0)[0]) if len(ids) > 1 else 0.0
+        total = float(model.cross_entropy(x_LD[:-1], ids[1:])[0]) if len(ids) > 1 else 0.0
         best = model.logits(x_LD[-1:])[0].float().softmax(-1).topk(min(NEXT_TOKENS, len(self.tokenizer)))
         chosen = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return {
@@ -182,7 +187,8 @@ class Playground:
         except NotSupported as reason:
             return {"output": "", "note": str(reason)}
 
-    def _mechanisms(self) -> list[str]:
+    @cached_property
+    def mechanisms(self) -> list[str]:
         """Mechanisms that this model can run with untrained: they have no parameters and no gates of their own."""
         try:
             layers = list(self.model.attentions().values())

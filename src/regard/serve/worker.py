@@ -168,7 +168,7 @@ class Worker:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """While a request is tokenized: these count towards the maximum too. A body that is still arriving is no work, and does not count."""
+        """While a request is tokenized: these count towards the maximum too. A body that is still arriving is not work, and does not count."""
         if self.open + self.preparing >= self.max_open:
             raise queue_full(f"the queue is full: {self.open} prompts are open and {self.preparing} are being read; try again later")
         self.preparing += 1

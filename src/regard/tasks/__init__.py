@@ -32,12 +32,17 @@ from ._base import (
     task_of,
 )
 from ._bleu import Score, score
+from ._image_processor import ImageProcessor
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
+from .draw import DrawOptions, DrawTask
+from .handwriting import HandwritingOptions, HandwritingTask
+from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
+from .pixels import CompletionOptions, PixelsOptions, PixelsTask
 from .translation import (
     Translation,
     TranslationObjective,
@@ -47,6 +52,7 @@ from .translation import (
     likelihood,
     translations,
 )
+from .video import Video, VideoOptions
 
 # The list everything else reads, derived from the imports above: a new task is one line there.
 TASKS: tuple[type[Task[Any]], ...] = tuple(

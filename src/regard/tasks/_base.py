@@ -33,6 +33,7 @@ from ..look import Indices, Layers, Maps
 from ..models import MODELS, Classifier, Model, build, config_of, find_model
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ..train import Objective, TrainOptions
+from ..train.config import WARMUP
 from ._options import DataOptions, Files, show_files
 from ._processor import TextProcessor, text_maps
 
@@ -107,6 +108,7 @@ class Task(ABC, Generic[OptionsT]):
     default_model: ClassVar[str]
     inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
     default_train: ClassVar[TrainOptions] = TrainOptions()
+    most_warmup: ClassVar[int] = WARMUP  # steps, if no number is given
     length_option: ClassVar[str] = ""  # the option that holds the tokens per sequence, where there is one
     next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
 
@@ -157,7 +159,7 @@ class Task(ABC, Generic[OptionsT]):
         """A model, new or pretrained, made ready for this task."""
         body = body.body if isinstance(body, Classifier) else body
         if not isinstance(body, self.model_kind):
-            raise NotSupported(f"{body.facts.name} is no {words_for(self.model_kind)}; use for example {self.default_model}")
+            raise NotSupported(f"{body.facts.name} is not a {words_for(self.model_kind)}; use {self.default_model}, for example")
         return body
 
     def build(self, model: str, settings: Mapping[str, Any], processor: Any) -> Model:
@@ -216,7 +218,7 @@ class Task(ABC, Generic[OptionsT]):
                 own = self.encode(self.read(), run.processor, run.folder)
             except MissingFile as wrong:
                 raise MissingFile(
-                    f"{run.folder} was trained on {show_files(self.options.data)}, which is gone; name data with --data"
+                    f"{run.folder} was trained on {show_files(self.options.data)}, which no longer exists; name other data with --data"
                 ) from wrong
             if run.config.digest not in (None, own.digest):  # the test part may hold what was trained on
                 raise NotSupported(
@@ -265,7 +267,7 @@ def task_for(kind: type[Model], per_token: bool = False) -> type[Task[Any]]:
     for task in all_tasks():
         if task.fits(kind, per_token):
             return task
-    raise NotSupported(f"no task is for a {kind.__name__}; those there are: {', '.join(task.name for task in all_tasks())}")
+    raise NotSupported(f"no task trains a {kind.__name__}; the tasks are {', '.join(task.name for task in all_tasks())}")
 
 
 def task_of(run: Run[Any] | RunConfig) -> Task[Any]:
@@ -310,35 +312,61 @@ def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options:
 
 
 def save_model(
-    model: Model, folder: Path | str, tokenizer: Tokenizer | Tokenizers | None = None, labels: Sequence[str] | None = None
+    model: Model,
+    folder: Path | str,
+    tokenizer: Tokenizer | Tokenizers | None = None,
+    labels: Sequence[str] | None = None,
+    processor: Any = None,
 ) -> Path:
-    """Make any model of ours a run: one whose attention was swapped, or that was trained in a loop of your own.
+    """Turn any of our models into a run: one whose attention was swapped, or that was trained in a loop of your own.
 
     tokenizer:  what it was trained with, for a translator of two vocabularies both; `model.tokenizer` if not given, as `load` sets it.
     labels:     of a classifier, the names of its classes; `model.labels` if not given.
+    processor:  what turns inputs into tensors, of a model that reads no text, such as an `ImageProcessor`; `model.processor` if not given.
     """
+    if not isinstance(model, Model):
+        raise NotSupported(f"{type(model).__name__} is not a model of `regard list models`; save its state_dict")
     tokenizer = model.tokenizer if tokenizer is None else tokenizer
+    if not isinstance(tokenizer, Tokenizer | Tokenizers | None):
+        raise BadConfig(f"tokenizer is {tokenizer!r}; expected a Tokenizer, or Tokenizers of source and target")
     pair = Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     names = tuple(model.labels if labels is None else labels)
     body = model.body if isinstance(model, Classifier) else model
     if find_model(body.facts.name) is not type(body):
-        raise NotSupported(
-            f"{type(body).__name__} is not a model of `regard list models`, so nothing could build it again; save its state_dict"
-        )
+        raise NotSupported(f"{type(body).__name__} is not one of `regard list models`, so it could not be built again; save its state_dict")
     if isinstance(model, Classifier) and len(names) != model.output.out_features:
-        raise BadConfig(f"{len(names)} labels for a classifier of {model.output.out_features} classes; name each in labels=…")
+        raise BadConfig(f"{len(names)} labels were given for {model.output.out_features} classes; name each class in labels=…")
+    if labels is not None and not isinstance(model, Classifier):
+        raise BadConfig(f"labels were given for {type(model).__name__}, which has no classes; omit labels")
+    if not all(isinstance(name, str) and _is_text(name) for name in names) or len(set(names)) < len(names):
+        raise BadConfig(f"labels are {[str(name)[:20] for name in names[:20]]}; expected texts, all different")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise NotSupported("a model on the meta device has no parameters to save; move it with to_empty, and load its parameters")
     sizes = [value for name, value in config_of(body)[1].items() if name.endswith("vocab_size")]
     for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
         if len(one) > size:
-            raise BadConfig(f"a tokenizer of {len(one)} tokens for a model of {size}; save the one it was trained with")
-    task = task_for(type(model), isinstance(model, Classifier) and model.each)
-    return runs.save(make_run(task, model, TextProcessor(pair, names)), folder)
+            raise BadConfig(f"the tokenizer has {len(one)} tokens, and the model {size}; save the tokenizer that it was trained with")
+    task, processor = task_for(type(model), isinstance(model, Classifier) and model.each), processor or model.processor
+    if processor is None and task.inputs == "file":
+        raise BadConfig(f"a {body.facts.name} does not read text; say how it reads its inputs with processor=…")
+    return runs.save(make_run(task, model, processor or TextProcessor(pair, names)), folder)
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written: half of a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def load_model(run: Run[Kind]) -> Kind:
-    """The model of a run with its `tokenizer` and, of a classifier, its `labels`."""
+    """The model of a run with its `tokenizer`, or the `processor` of one that reads no text, and, of a classifier, its `labels`."""
     processor = run.processor
-    if isinstance(processor, TextProcessor) and processor.pair is not None:
+    if not isinstance(processor, TextProcessor):
+        run.model.processor, run.model.labels = processor, getattr(processor, "labels", ())
+    elif processor.pair is not None:
         run.model.tokenizer = processor.pair.source if processor.pair.joint else processor.pair
         run.model.labels = processor.labels
     return run.model
@@ -373,7 +401,14 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
 
 # -- what tasks share --------------------------------------------------------------------------------------------------
 
-KINDS = {"Translator": "translator", "LanguageModel": "causal language model", "TextEncoder": "text encoder", "Classifier": "classifier"}
+KINDS = {
+    "Translator": "translator",
+    "LanguageModel": "causal language model",
+    "TextEncoder": "text encoder",
+    "Classifier": "classifier",
+    "ImageTransformer": "model of pixels",
+    "ViViT": "classifier of clips",
+}
 
 
 def words_for(kind: type[Model]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,12 +17,15 @@ from ..files import read_json, write_json
 
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 Resample = Literal["nearest", "lanczos", "bilinear", "bicubic"]
-FILE = "preprocessor_config.json"
+FILE, LABELS = "preprocessor_config.json", "labels.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessor:
-    """Any image file to x_CHW, and back to pixels: resized to `size` (height, width), then (x / 255 − mean) / std."""
+    """Any image file to x_CHW, and back to pixels: resized to `size` (height, width), then (x / 255 − mean) / std.
+
+    With `shortest_edge` the shorter side is resized to that many pixels, and the centre of `size` cut out: nothing is distorted.
+    """
 
     size: tuple[int, int]
     channels: Channels = 3
@@ -30,6 +33,7 @@ class ImageProcessor:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     resample: Resample = "bilinear"
     labels: tuple[str, ...] = ()
+    shortest_edge: int | None = None
 
     @classmethod
     def of_pixels(cls, images: Sequence[Pixels], labels: Sequence[str] = (), size: tuple[int, int] | None = None) -> ImageProcessor:
@@ -41,19 +45,45 @@ class ImageProcessor:
         mean, std = (tuple(round(float(x), 4) for x in xs) for xs in (flat.mean(0), flat.std(0).clip(min=0.01)))
         return cls(size=size or (first.shape[0], first.shape[1]), channels=channels, mean=mean, std=std, labels=tuple(labels))
 
+    def resized(self, size: tuple[int, int]) -> ImageProcessor:
+        """The same for images of another size."""
+        edge = None if self.shortest_edge is None else round(self.shortest_edge * min(size) / min(self.size))
+        return replace(self, size=size, shortest_edge=edge)
+
+    def with_labels(self, labels: Sequence[str]) -> ImageProcessor:
+        """The same with other names of classes."""
+        return replace(self, labels=tuple(labels))
+
     def read(self, path: Path | str) -> Pixels:
         """The pixels of a file at the size of the model."""
         return self.fit(read_image(path, self.channels))
 
     def fit(self, pixels: Pixels) -> Pixels:
         """Pixels at the size of the model."""
-        return resize(pixels, *self.size, self.resample)
+        if self.shortest_edge is None:
+            return resize(pixels, *self.size, self.resample)
+        (height, width), edge = pixels.shape[:2], self.shortest_edge
+        shorter = min(height, width)
+        pixels = resize(pixels, int(edge * height / shorter), int(edge * width / shorter), self.resample)
+        missing = [max(0, wanted - there) for wanted, there in zip(self.size, pixels.shape[:2], strict=True)]
+        around = [(-(-more // 2), more // 2) for more in missing] + [(0, 0)] * (pixels.ndim - 2)
+        pixels = np.pad(pixels, around)  # black, where the centre is larger than the image
+        top, left = ((there - wanted) // 2 for wanted, there in zip(self.size, pixels.shape[:2], strict=True))
+        return pixels[top : top + self.size[0], left : left + self.size[1]]
 
     def encode(self, pixels: Pixels | Sequence[Pixels]) -> Tensor:
         """x_CHW of an image, or x_BCHW of several of one size."""
-        x = torch.from_numpy(np.array(pixels, dtype=np.float32) / 255)
-        x = x.unsqueeze(-1) if self.channels == 1 else x
-        return ((x - torch.tensor(self.mean)) / torch.tensor(self.std)).movedim(-1, -3).contiguous()
+        return self.normalise(self.channels_first(np.asarray(pixels)))
+
+    def channels_first(self, pixels: Pixels) -> Tensor:
+        """Bytes, x_CHW or x_BCHW."""
+        x = torch.from_numpy(np.array(pixels))
+        return x.unsqueeze(-3) if self.channels == 1 else x.movedim(-1, -3).contiguous()
+
+    def normalise(self, x_CHW: Tensor) -> Tensor:
+        """Bytes as floats: (x / 255 − mean) / std per channel."""
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (x_CHW.float() / 255 - mean) / std
 
     def decode(self, x_CHW: Tensor) -> Pixels:
         """The pixels of a tensor: what `encode` was given."""
@@ -63,9 +93,12 @@ class ImageProcessor:
 
     def save(self, folder: Path) -> None:
         height, width = self.size
+        whole = {"height": height, "width": width}
+        cropped: dict[str, Any] = {"size": {"shortest_edge": self.shortest_edge}, "do_center_crop": True, "crop_size": whole}
         plain: dict[str, Any] = {
+            "image_processor_type": "ViTImageProcessor" if self.shortest_edge is None else "CLIPImageProcessor",
             "do_resize": True,
-            "size": {"height": height, "width": width},
+            **({"size": whole} if self.shortest_edge is None else cropped),
             "resample": next(number for number, name in RESAMPLE.items() if name == self.resample),
             "do_rescale": True,
             "rescale_factor": 1 / 255,
@@ -75,23 +108,49 @@ class ImageProcessor:
         }
         write_json(folder / FILE, plain, indent=2)
         if self.labels:
-            write_json(folder / "labels.json", self.labels, indent=0)
+            write_json(folder / LABELS, self.labels, indent=0)
 
     @classmethod
     def load(cls, folder: Path) -> ImageProcessor:
-        """What `save` wrote."""
-        path, labels = folder / FILE, folder / "labels.json"
+        """What `save` wrote, or an image processor of transformers."""
+        path, labels = folder / FILE, folder / LABELS
         plain, names = read_json(path), read_json(labels) if labels.exists() else []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadFile(f"{labels}: expected a list of names")
         try:
-            size = int(plain["size"]["height"]), int(plain["size"]["width"])
+            edge, size = _sizes(plain)
             mean, std = (tuple(map(float, plain[key])) for key in ("image_mean", "image_std"))
             resample = cast(Resample, RESAMPLE[plain.get("resample", 2)])
-        except (KeyError, TypeError, ValueError) as wrong:
-            raise BadFile(f"{path}: expected size (height and width), image_mean, image_std and resample") from wrong
-        if len(mean) != len(std) or len(mean) not in (1, 3) or min(*size, *std) <= 0 or max(size) > 8192:
+            scale = float(plain.get("rescale_factor", 1 / 255))
+        except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+            raise BadFile(f"{path}: expected size (height and width, or shortest_edge), image_mean, image_std and resample") from wrong
+        if not plain.get("do_normalize", True):
+            mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+        if plain.get("offset", plain.get("image_processor_type") == "VivitImageProcessor") and scale > 0:
+            k = 255 * scale  # transformers' ViViT computes (k·x/255 − 1 − mean) / std, with k = 2
+            mean, std, scale = tuple((1 + m) / k for m in mean), tuple(s / k for s in std), 1 / 255
+        if len(mean) != len(std) or len(mean) not in (1, 3) or min(*size, *std) <= 0 or max(*size, edge or 0) > 8192:
             raise BadFile(
                 f"{path}: size {size}, {len(mean)} means and {len(std)} deviations; expected 1 or 3 channels and positive numbers"
             )
-        return cls(size=size, channels=1 if len(mean) == 1 else 3, mean=mean, std=std, resample=resample, labels=tuple(names))
+        if not plain.get("do_rescale", True) or abs(scale * 255 - 1) > 1e-6:
+            raise BadFile(f"{path}: rescale_factor {scale}; only 1/255 is supported")
+        channels: Channels = 1 if len(mean) == 1 else 3
+        return cls(size=size, channels=channels, mean=mean, std=std, resample=resample, labels=tuple(names), shortest_edge=edge)
+
+    @classmethod
+    def find(cls, folder: Path) -> ImageProcessor | None:
+        """The same; None if there is no such file."""
+        return cls.load(folder) if (folder / FILE).exists() else None
+
+
+def _sizes(plain: dict[str, Any]) -> tuple[int | None, tuple[int, int]]:
+    """The shortest edge, if the centre is cut out, and the size of the result. Older files have one number for a square."""
+    size, crop = plain["size"], plain.get("crop_size") if plain.get("do_center_crop") else None
+    if crop is None:
+        return None, _both(size)
+    return int(size["shortest_edge"] if isinstance(size, dict) else size), _both(crop)
+
+
+def _both(size: Any) -> tuple[int, int]:
+    return (int(size["height"]), int(size["width"])) if isinstance(size, dict) else (int(size), int(size))

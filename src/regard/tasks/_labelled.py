@@ -118,7 +118,7 @@ def value_of(label: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise NotSupported(f"the label {label!r} is not a number, which --regression predicts; leave --regression out to predict classes")
+        raise NotSupported(f"the label {label!r} is not a number, which --regression predicts; omit --regression to predict classes")
     return value
 
 

@@ -16,7 +16,7 @@ OnError = Literal["stop", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which data."""
+    """Data."""
 
     data: Files = ""
     """The data to train on."""
@@ -25,7 +25,7 @@ class DataOptions:
     test: Files | None = None
     """Data for the final test; held out from --data if not given."""
     shares: tuple[float, float] = (0.05, 0.05)
-    """Shares of --data that are held out for validation and test."""
+    """Fractions of --data that are held out for validation and test."""
     on_error: OnError = "stop"
     """Malformed lines: stop with file and line number, or skip and count them."""
 
@@ -45,16 +45,16 @@ class DataOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerOptions(DataOptions):
-    """Which data, which tokens."""
+    """Data and vocabulary."""
 
     tokenizer: TokenizerKind = "bpe"
-    """Kind of tokens; with --init-from those of that run."""
+    """Kind of tokenizer; --init-from brings its own."""
     vocab_size: int | None = None
-    """Largest vocabulary size; if not given, of subwords some times the square root of the characters, 500 to 8,000."""
+    """Maximum vocabulary size; if not given, 500 to 8,000 subwords, more for longer texts."""
     lowercase: bool = False
     """Lower-case all text."""
     tokenizer_file: str | None = None
-    """A tokenizer.json to take instead: of the tokenizers library, or of another run; or a folder that holds one."""
+    """Use this tokenizer.json instead, of the tokenizers library or of another run; or a folder that contains one."""
 
     def choose_vocab_size(self, characters: int, factor: float = 4.0) -> int:
         """The vocabulary size that was given, or one for this much text: 2,000 subwords for a quarter of a million characters."""

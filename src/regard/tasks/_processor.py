@@ -70,7 +70,7 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
-        raise ShapeError(f"a text of {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
+        raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
     ids_BL = torch.tensor([ids])
     with capture(body, layers, heads, tokens=processor.tokenizer.strings(ids)) as maps:
         if isinstance(body, LanguageModel):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import count
 from ..train import Objective, TrainOptions
 from ..train.task import to_device
 from ._base import Dataset
@@ -59,7 +60,7 @@ def describe(
     facts = [f"{parameters:,} parameters" + (f" ({trained:,} trained)" if trained < parameters else "")]
     facts += [f"vocabulary {' and '.join(dict.fromkeys(vocabulary))}"] if vocabulary else []
     device, threads = next(model.parameters()).device, torch.get_num_threads()
-    where = str(device) + (f", {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else "")
+    where = str(device) + (f", {count(threads, 'thread')}" if device.type == "cpu" else "")
     return [
         f"{name}: {', '.join(facts)}; {len(dataset.train):,} {dataset.unit} to train on, {len(dataset.valid):,} for validation",
         f"{where}; {_reach(options, per_epoch, seconds)}",
@@ -70,11 +71,11 @@ def _reach(options: TrainOptions, per_epoch: int, seconds: float | None) -> str:
     steps = budget_steps(options, per_epoch, seconds)
     if steps is None:
         return f"{options.minutes:g} minutes"
-    warmup = options.with_warmup(steps).warmup_steps or 0
-    words = f"{steps:,} steps, {steps / max(per_epoch, 1):.1f} epochs, warm-up {warmup:,}"
+    warmup = options.warmup_steps or 0
+    words = f"{count(steps, 'step')}, {steps / max(per_epoch, 1):.1f} epochs, warm-up {warmup:,}"
     if seconds:
         words = f"about {60 / seconds:,.0f} steps per minute: {words}, in about {_duration(steps * seconds)}"
-    if warmup > steps / 2:
+    if warmup > max(1, steps / 2):
         words += "; the learning rate will hardly reach its peak: lower --warmup-steps, or raise the budget"
     return words
 

@@ -17,7 +17,7 @@ from ._processor import TextProcessor
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(TokenizerOptions):
-    """Which text, which tokens."""
+    """Data and vocabulary."""
 
     data: Files = "python-docs"
     """Files or folders: .txt, .jsonl (also .gz, .xz), .csv, .parquet; hf:FOLDER, a dataset; python-docs, the documentation of this Python."""
@@ -72,7 +72,7 @@ class TextTask(Task[TextOptionsT]):
         """Refuse sequences longer than the model reads."""
         option, wanted = self.length_option.replace("_", "-"), getattr(self.options, self.length_option)
         if model.max_length < wanted:
-            raise BadConfig(f"--{option} {wanted} for a {model.facts.name} of length {model.max_length}; make one fit the other")
+            raise BadConfig(f"--{option} {wanted} for a {model.facts.name} of length {model.max_length}; change one to fit the other")
 
 
 def example_text(folder: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import files
-from ..errors import BadConfig, MissingFile
+from ..errors import BadConfig, BadFile, MissingFile, count
 from ..layers.spec import split_names
 from ..models import Classifier, Model, build, config_of
 from ..runs import (
@@ -111,9 +111,7 @@ def new_config(
 ) -> RunConfig:
     """What a run begins with: `settings` are those that were given, not yet those of the built model."""
     if from_scratch and init_from is None:
-        raise BadConfig(
-            "--from-scratch takes the shape of a run: name it with --init-from, or leave --from-scratch out and choose a --model"
-        )
+        raise BadConfig("--from-scratch takes the shape of a run: name it with --init-from, or omit --from-scratch and choose a --model")
     return RunConfig(
         task=kind.name,
         options=to_plain((options or kind.Options()).absolute()),
@@ -135,7 +133,7 @@ def resumed_config(
 ) -> RunConfig:
     """The config of a run that is continued, with those options changed that may be. Any other change is refused by name."""
     if not (out / CONFIG).exists():
-        raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; leave --resume out to start a run")
+        raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; omit --resume to start a new run")
     stored = read_config(out)
     training, free = to_plain(train_options), {*TrainOptions.BUDGETS, *TrainOptions.RESUMABLE}
     fixed = {name: value for name, value in training.items() if name not in free}
@@ -144,15 +142,17 @@ def resumed_config(
     for name, value in given.items():
         if began.get(name) != value:
             raise BadConfig(
-                f"--{name.replace('_', '-')} is {value!r}, and {out} began with {began.get(name)!r}; "
+                f"--{name.replace('_', '-')} is {value!r}, but {out} was started with {'the default' if began.get(name) is None else repr(began.get(name))}; "
                 "a resumed run may only be given larger --steps, --epochs or --minutes, another --lr and other intervals"
             )
     budget = {name: stored.train.get(name) for name in TrainOptions.BUDGETS}
     budget = budget if any(budget.values()) else {"steps": STEPS}
     for name, old in budget.items():
         new = training.get(name)
+        if old is not None and not isinstance(old, int | float):
+            raise BadFile(f"{out / CONFIG}: train.{name} is {str(old)[:80]!r}; expected a number")
         if new is not None and old is not None and new < old:
-            raise BadConfig(f"--{name} {new} is below {old}, which {out} began with; a budget can only be extended")
+            raise BadConfig(f"--{name} {new} is less than {old}, which {out} was started with; a budget can only be extended")
     changes = {name: value for name, value in training.items() if name in free and value is not None}
     return replace(stored, train=stored.train | changes)
 
@@ -182,7 +182,7 @@ class _Training:
 
     def run(self) -> TrainResult:
         if not self.task.options.data:
-            raise BadConfig(f"no data to train {self.task.name} on; name some with --data")
+            raise BadConfig(f"there is no data to train {self.task.name} on; name some with --data")
         check_installed([name for name in ("tensorboard", "wandb", "mlflow") if getattr(self.options, name)])
         raw = self.task.read()
         if self.resume:
@@ -193,7 +193,7 @@ class _Training:
         dataset = self.task.encode(raw, self.processor, self.out)
         if self.resume and self.config.digest not in (None, dataset.digest):
             raise BadConfig(
-                f"the data are not those that {self.out} began with, so the result would not be that of one training; restore them, "
+                f"the data differ from those that {self.out} was started with, so it cannot be resumed; restore them, "
                 f"or start another run with --init-from {self.out}"
             )
         self.task = self.task.settle(dataset)
@@ -254,15 +254,15 @@ class _Training:
     def _begin(
         self, name: str, settings: dict[str, Any], model: Model, dataset: Dataset[Any], objective: Any, options: TrainOptions
     ) -> TrainOptions:
-        """Say what is about to happen; the options with a warm-up that fits the budget, also one in minutes."""
+        """Say what is about to happen; the options with a warm-up that fits the budget."""
         per_epoch = -(-len(objective.batches(0)) // options.accumulate)
         measure = first_process() and (self.progress or (options.minutes is not None and options.warmup_steps is None))
         seconds = _summary.seconds_per_step(model, objective, options.accumulate) if measure else None
-        for line in _summary.describe(name, settings, model, dataset, options, per_epoch, seconds):
+        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # several processes must agree, and measure different speeds
+        decided = options.with_warmup(_summary.budget_steps(options, per_epoch, seconds if alone else None), self.task.most_warmup)
+        for line in _summary.describe(name, settings, model, dataset, decided, per_epoch, seconds):
             self._say(line)
-        if options.minutes is None or int(os.environ.get("WORLD_SIZE", "1")) > 1:  # processes must agree, and measure differently
-            return options
-        return options.with_warmup(_summary.budget_steps(options, per_epoch, seconds))
+        return decided
 
     def _say(self, line: str) -> None:
         if first_process():
@@ -287,7 +287,7 @@ class _Training:
             sizes = {} if given.keys() & SIZES else self.task.size_settings(self.config.model)
             return build(self.config.model, {**sizes, **wanted, **given})
         body = base.model.body if isinstance(base.model, Classifier) else base.model
-        copy = build(*config_of(body))  # drawn anew also if it is filled: so what is added to it is the same with and without pretraining
+        copy = build(*config_of(body))  # drawn again even if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:
             load_parameters(copy, parameters_of(body))
         return self._swapped(copy)
@@ -308,7 +308,7 @@ class _Training:
             ", ".join(asked) if isinstance(asked, tuple) and isinstance(asked[0], str) else asked if isinstance(asked, str) else asked[0][1]
         )
         swapped = model.with_attention(tuple(split_names(line)))
-        self._say(f"Attention replaced by {line} in {len(model.attentions())} layers of {self.config.init_from}")
+        self._say(f"Attention replaced by {line} in {count(len(model.attentions()), 'layer')} of {self.config.init_from}")
         return swapped
 
 

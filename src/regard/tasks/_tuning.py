@@ -39,22 +39,22 @@ from ._spans import has_spans, span_metrics
 
 @dataclass(frozen=True, kw_only=True)
 class TuningOptions(TokenizerOptions):
-    """Which examples, and how much of a pretrained model may change."""
+    """Data, vocabulary and fine-tuning."""
 
     data: Files = ""
     """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; hf:FOLDER, a dataset."""
     fields: tuple[str, ...] = ()
-    """Names of columns or fields, or numbers of columns from 1: the texts, then the label; usual names are found without."""
+    """Names of columns or fields, or numbers of columns from 1: the texts, then the label; common names are recognized."""
     freeze: float = 0.0
-    """With --init-from: share of the layers, from below, that stays frozen, with the embeddings."""
+    """With --init-from: fraction of the layers to freeze, starting from the embeddings."""
     layer_lr_decay: float = 0.9
-    """Factor of the learning rate from one layer to the one below it."""
+    """Learning rate of a layer as a fraction of that of the layer above."""
     lora_rank: int = 0
     """With --init-from: train low-rank adapters of this rank and the classification head, and nothing else; 0: no adapters."""
     lora_targets: Targets = "qv"
     """Adapters on the queries and values of attention, or on all linear layers."""
     max_length: int = 128
-    """Tokens per example at most; longer ones are truncated."""
+    """Maximum number of tokens per example; longer ones are truncated."""
     batch_size: int = 32
     """Examples per batch."""
     metric: MetricName | None = None
@@ -152,7 +152,7 @@ def with_pooler(body: Model) -> Model:
 def require_lora(model: nn.Module, rank: int) -> None:
     """Refuse adapters where there is no pretrained model."""
     if rank and not any(isinstance(part, LoRALinear) for part in model.modules()):
-        raise BadConfig(f"--lora-rank {rank} adapts a pretrained model; name it with --init-from, and leave --from-scratch out")
+        raise BadConfig(f"--lora-rank {rank} adapts a pretrained model; name it with --init-from, and omit --from-scratch")
 
 
 def freeze_layers(model: nn.Module, share: float) -> int:

@@ -46,7 +46,7 @@ from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metr
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyOptions(TuningOptions):
-    """Examples and their labels, and how much of a pretrained model may change."""
+    """Data, vocabulary and fine-tuning."""
 
     multi_label: bool = False
     """A text has any number of labels: a list in JSON, else separated by commas or |."""
@@ -56,12 +56,12 @@ class ClassifyOptions(TuningOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.multi_label and self.regression:
-            raise BadConfig("--multi-label and --regression; a label is one or the other")
+            raise BadConfig("--multi-label and --regression cannot be combined; labels are classes or numbers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions(TuningOptions):
-    """Which examples, and how much of a pretrained model may change."""
+    """Data, vocabulary and fine-tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)

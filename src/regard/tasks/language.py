@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import LMBatch, LMBatches, TokenizedText
@@ -22,7 +21,6 @@ from ..data.batches import Numbers
 from ..data.lm_batches import NONE, gather
 from ..decode import GenerationOptions, generate
 from ..errors import NotSupported
-from ..kernels import smoothed_cross_entropy
 from ..layers import Packing, add_lora, merge_lora
 from ..layers.lora import Targets
 from ..models import LanguageModel, Model, eval_mode
@@ -37,7 +35,7 @@ from ._tuning import require_lora
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(TextOptions):
-    """Which text, which tokens, windows of which size."""
+    """Data, vocabulary and windows."""
 
     context_length: int = 128
     """Tokens per window."""
@@ -160,11 +158,7 @@ def summed_loss(model: LanguageModel, batch: LMBatch) -> tuple[Tensor, Tensor, i
         x_TD, wanted_T = Packing(*batch.shape, index_T).pack(x_BLD)[0], wanted_BL.flatten()[index_T]
     else:
         x_TD, wanted_T = x_BLD.flatten(0, 1), wanted_BL.flatten()
-    if getattr(model.config, "logit_softcap", None) is not None:  # logits that are more than an output projection
-        logits_TN = model.logits(x_TD).float()
-        return F.cross_entropy(logits_TN, wanted_T, reduction="sum"), (logits_TN.argmax(-1) == wanted_T).sum(), len(index_T)
-    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_T, 0.0)
-    return total, right, len(index_T)
+    return *model.cross_entropy(x_TD, wanted_T), len(index_T)
 
 
 @dataclass(frozen=True)
@@ -210,9 +204,9 @@ def perplexity(
     length = length or model.max_length
     stride = stride or max(1, length // 2)
     if not 1 <= stride <= length:
-        raise NotSupported(f"a stride of {stride} leaves tokens out between windows of {length}; use 1 to {length}")
+        raise NotSupported(f"a stride of {stride} would skip tokens between windows of {length}; use 1 to {length}")
     if not tokens.documents:
-        raise NotSupported("there is no text to evaluate on; name some")
+        raise NotSupported("there is no text to evaluate on; name some with --data")
     span_B2, asked_B = _sliding(tokens, length, stride, documents, at_most)
     order = np.argsort(span_B2[:, 0] - span_B2[:, 1], kind="stable")  # rows of similar length together, the longest first
     total, right, count = 0.0, 0, 0

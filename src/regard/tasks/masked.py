@@ -9,7 +9,7 @@ row comes from another document, and the encoder also predicts whether it does. 
 off a row that would be too long).
 
 Paper: Devlin et al. 2019, "BERT", arXiv:1810.04805.
-We differ: rows are cut at tokens, not at sentences; random tokens are never special ones; in vocabularies of ours BOS and EOS do what
+We differ: rows are cut at tokens, not at sentences; random tokens are never special ones; in our own vocabularies BOS and EOS do what
 [CLS] and [SEP] do, and ■ has the number after the last.
 """
 
@@ -30,7 +30,6 @@ from ..data import PAD, HFTokenizer, TokenizedText
 from ..data.batches import Numbers
 from ..data.hf_tokenizer import SpecialTokens
 from ..errors import BadConfig, NotSupported, ShapeError
-from ..kernels import smoothed_cross_entropy
 from ..layers import Packing
 from ..models import Model, TextEncoder, find_model
 from ..runs import Run
@@ -53,14 +52,14 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedOptions(TextOptions):
-    """Which text, which tokens, rows of which size, and how much is masked."""
+    """Data, vocabulary, rows and masking."""
 
     max_length: int = 128
     """Tokens per row, special tokens included."""
     batch_size: int = 32
     """Rows per batch."""
     mask_rate: float = 0.15
-    """Share of the tokens that are chosen for prediction."""
+    """Fraction of the tokens that are chosen for prediction."""
     next_sentence: Literal["auto", "yes", "no"] = "auto"
     """Also predict whether the second half of a row follows the first; auto: if there are several documents."""
     valid_rows: int = 200
@@ -119,7 +118,7 @@ class Masked(TextTask[MaskedOptions]):
         self.check_length(model)
         if special.mask >= model.config.vocab_size:
             raise NotSupported(
-                f"this {model.facts.name} has {model.config.vocab_size} tokens, and none is left for the mask; initialise from a run of "
+                f"this {model.facts.name} has {model.config.vocab_size} tokens, and none is free for the mask; start from a run of "
                 "`regard train masked`"
             )
         objective = MaskedObjective(dataset.train, dataset.valid, special, self.options, seed)
@@ -152,7 +151,7 @@ class Masked(TextTask[MaskedOptions]):
         if special.mask not in ids:
             raise NotSupported(f"{text!r} has no {mask}; write it where a token is to be predicted")
         if len(ids) > run.model.max_length:
-            raise ShapeError(f"a text of {len(ids)} tokens, and this model reads up to {run.model.max_length}; shorten it")
+            raise ShapeError(f"the text has {len(ids)} tokens, and this model reads up to {run.model.max_length}; shorten it")
         logits_TN = run.model(torch.tensor([ids]))[0, [n for n, i in enumerate(ids) if i == special.mask], : len(tokenizer)]
         best = logits_TN.softmax(-1).topk(min(nbest, len(tokenizer)))
         found = [
@@ -310,7 +309,7 @@ def _losses(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor, Tenso
     x_BLD = model.features(batch.ids_BL, batch.n_B, batch.segment_BL)
     B, L = batch.ids_BL.shape
     x_TD = Packing(B, L, batch.chosen_T).pack(x_BLD)[0]
-    total, right = smoothed_cross_entropy(model.mlm_features(x_TD), *model.head(), batch.wanted_T, 0.0)
+    total, right = model.cross_entropy(x_TD, batch.wanted_T)
     if batch.unrelated_B is None:
         return total, right, None, 0.0
     assert isinstance(model, Follower)
@@ -333,6 +332,6 @@ def score_rows(model: nn.Module, rows: Rows, options: MaskedOptions, at_most: in
         count += len(batch.wanted_T)
         next_right += next_hits
     if not count:
-        raise NotSupported("no row has two tokens; use longer texts")
+        raise NotSupported("every row has fewer than two tokens; use longer texts")
     found = {"loss": total / count, "accuracy": right / count}
     return found | ({"next_sentence_accuracy": next_right / len(plan)} if rows.next_sentence else {})

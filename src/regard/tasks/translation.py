@@ -18,7 +18,6 @@ from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer,
 from ..data.hf_tokenizer import TranslationTokens
 from ..decode import GNMT, GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig
-from ..kernels import smoothed_cross_entropy
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.map import MEAN
 from ..models import Model, Translator
@@ -35,16 +34,16 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationOptions(TokenizerOptions):
-    """Which pairs, which tokens, batches of which size."""
+    """Data, vocabulary and batches."""
 
     data: Files = "numbers:en-de"
     """Two files; a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet; hf:FOLDER, a dataset; or numbers:en-de, dates:en-fr, gettext:fr."""
     fields: tuple[str, ...] = ()
     """Names of the columns or fields of source and target, or numbers of columns from 1."""
     joint: bool = True
-    """One vocabulary for source and target."""
+    """False: a vocabulary each for source and target; by default they share one."""
     bpe_dropout: float = 0.0
-    """Probability of leaving out each BPE merge, drawn anew every epoch; 0.1 helps with few data."""
+    """Probability of skipping each BPE merge, drawn again every epoch; 0.1 helps with little data."""
     batch_tokens: int = 2048
     """Tokens per batch, of the longer side."""
     label_smoothing: float = 0.1
@@ -101,7 +100,8 @@ class Translation(Task[TranslationOptions]):
     LookOptions = GreedyOptions
     model_kind = Translator
     default_model = "transformer"
-    default_train = TrainOptions(lr=4e-3, warmup_steps=60, evaluate_every=150)
+    default_train = TrainOptions(lr=4e-3, evaluate_every=150)
+    most_warmup = 60
     small = False  # few pairs
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Translation(Task[TranslationOptions]):
         return TextProcessor(Tokenizers.train(raw.train, o.tokenizer, size, o.joint, lowercase=o.lowercase))
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
-        return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "")
+        return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "", "pairs")
 
     def settle(self, dataset: Dataset[Pairs]) -> Self:
         decided = type(self)(self.options)
@@ -240,7 +240,7 @@ def summed_loss(model: Translator, batch: PairBatch, label_smoothing: float) -> 
     given_BL, wanted_BL = batch.target_BL[:, :-1], batch.target_BL[:, 1:]
     x_TD = model.real_features(batch.source_BM, batch.source_n_B, given_BL, batch.target_n_B)
     real_BL = torch.arange(wanted_BL.shape[1], device=wanted_BL.device) < batch.target_n_B[:, None]
-    total, right = smoothed_cross_entropy(x_TD, *model.head(), wanted_BL[real_BL], label_smoothing)
+    total, right = model.cross_entropy(x_TD, wanted_BL[real_BL], label_smoothing)
     return total, right, int(batch.target_n_B.sum())
 
 

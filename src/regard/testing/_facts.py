@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..attention.helpers import force_row_chunks
 from ..errors import DtypeError, PatternNotSupported, RegardError, ShapeError
-from ..patterns import causal, keep, lengths
-from ._subject import B, ContractError, H, K, M, Subject, V, check, expect, expect_error, run
+from ..patterns import Pattern, causal, keep, lengths
+from ._subject import B, ContractError, H, K, M, NotApplicable, Subject, V, check, expect, expect_error, run
 
 
 @check("facts")
@@ -57,26 +57,58 @@ def draws_only_when_sampling(subject: Subject) -> None:
     for seed in (0, 1):
         torch.manual_seed(seed)
         outputs.append(attention(*qkv, subject.widest))
-    switch = "it draws anew at each call: add a boolean attribute `sample` that turns this off"
+    switch = "it draws again at each call: add a boolean attribute `sample` that turns this off"
     switch = "sample=False still draws" if subject.samples else switch
     expect(outputs[0].equal(outputs[1]), f"two seeds give two outputs: {switch}, or draw once in the constructor")
 
 
+STACK = 48 << 20  # bytes that the tiles of one call of the exact kernel take, however long the sequence
+
+
 @check("memory")
 def memory_grows_as_declared(subject: Subject) -> None:
-    """Peak of live tensor bytes, forward and backward, at two lengths, against `facts.memory`; row chunks made small enough to show."""
-    short, long = 256, 1024
-    attention, pattern = subject.build(long, torch.float32), subject.widest
+    """Peak of live tensor bytes, forward and backward, against `facts.memory`: one mechanism at two lengths, with row chunks made small
+    enough to show, and many heads: as many pairs as one head has at 2,900 tokens."""
+    attention = subject.build(1024, torch.float32)
+    with force_row_chunks(2**20):
+        peaks = {n: _peak(attention, subject.tensors(n, n, batch=2, dtype=torch.float32), subject.widest) for n in (256, 1024)}
+    _expect_growth(subject, peaks)
+
+
+@check("memory-long")
+def memory_of_long_sequences_grows_as_declared(subject: Subject) -> None:
+    """The same for one as `sized` builds it for each length, one head: sizes that follow the length count too."""
+    short, long = 2048, 8192
+    if _growth(subject.facts.time, short, long) > 2 * long / short:
+        raise NotApplicable(f"facts.time is {subject.facts.time!r}, which takes too long at {long:,} tokens; see `memory`")
     peaks = {}
-    for length in (short, long):
-        q, k, v = subject.tensors(length, length, batch=2, dtype=torch.float32)
-        with force_row_chunks(2**20), PeakBytes() as peak:
-            run(attention, q, k, v, pattern).sum().backward()
-        peaks[length] = peak.peak
-    declared = {n: memory_numbers(subject.facts.memory, n) + 2 * n * (K + V) for n in peaks}
+    for n in (short, long):
+        inputs = [x[:, :, :1].detach().requires_grad_() for x in subject.tensors(n, n, batch=1, dtype=torch.float32)]
+        peaks[n] = _peak(subject.build(n, torch.float32, heads=1), inputs, subject.widest)
+    if subject.facts.rows == "joint" or peaks[long] > STACK:
+        _expect_growth(subject, peaks)
+
+
+def _peak(attention: nn.Module, inputs: Sequence[Tensor], pattern: Pattern) -> int:
+    with PeakBytes() as peak:
+        run(attention, *inputs, pattern).sum().backward()
+    return peak.peak
+
+
+def _expect_growth(subject: Subject, peaks: dict[int, int]) -> None:
+    (short, long), memory = peaks, subject.facts.memory
+    declared = {n: memory_numbers(memory, n) + 2 * n * (K + V) for n in peaks}  # with the outputs and the gradients of q, k and v
     grew, allowed = peaks[long] / peaks[short], 1.6 * declared[long] / declared[short]
-    wrong = f"memory grows {grew:.1f}-fold from {short} to {long} tokens, but facts.memory is {subject.facts.memory!r} (at most {allowed:.1f}-fold)"
+    wrong = f"memory grows {grew:.1f}-fold from {short} to {long} tokens, but facts.memory is {memory!r} (at most {allowed:.1f}-fold)"
     expect(grew <= allowed, f"{wrong}: declare what it takes, or compute in chunks of rows (helpers.by_rows)")
+
+
+def _growth(formula: str, short: int, long: int) -> float:
+    """How many times larger it is at the longer length; infinite if it cannot be read."""
+    try:
+        return memory_numbers(formula, long) / memory_numbers(formula, short)
+    except ContractError:
+        return float("inf")
 
 
 def memory_numbers(formula: str, length: int) -> float:

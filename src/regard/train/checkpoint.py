@@ -20,6 +20,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import BadFile
-from ..files import cannot, check_regular, make_folder, parse_json, put, read, sync, write
+from ..files import cannot, check_regular, make_folder, make_readable, parse_json, put, read, sync, write
 
 FORMAT, VERSION = "regard.checkpoint", 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -57,7 +58,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
         writing, final = folder / f"writing-{name}", folder / name
         writing.mkdir()
         for stem, tensors in checkpoint.tensors.items():
-            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, writing / f"{stem}.safetensors")
+            held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+            make_readable(writing / f"{stem}.safetensors", partial(save_file, held))
         for stem, value in checkpoint.values.items():
             (writing / f"{stem}.json").write_text(json.dumps(value), encoding="utf-8")
         files = {path.name: {"size": path.stat().st_size, "sha256": _sum_and_sync(path)} for path in sorted(writing.iterdir())}
@@ -98,7 +100,7 @@ def load_latest(folder: Path) -> Checkpoint | None:
         checkpoint.skipped = skipped
         return checkpoint
     if order or skipped:
-        raise BadFile(f"{folder} holds no intact checkpoint: {'; '.join(skipped)}. Remove the folder to start again")
+        raise BadFile(f"{folder} holds no intact checkpoint: {'; '.join(skipped)}. Delete the folder to start over")
     return None
 
 
@@ -126,7 +128,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     check_regular(path)
     try:
         with safe_open(path, "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  it is no mapping
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  it is not a mapping
     except Exception as error:
         raise BadFile(f"{path}: not a safetensors file: {' '.join(str(error).split())}") from error
 

@@ -36,7 +36,7 @@ class Budget:
     def __post_init__(self) -> None:
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if not given:
-            raise BadConfig("an empty budget; give steps, epochs or minutes")
+            raise BadConfig("the budget is empty; give steps, epochs or minutes")
         for name, value in given.items():
             if not value > 0:
                 raise BadConfig(f"{name}={value} in the budget: expected a number above 0")
@@ -135,7 +135,9 @@ class TrainConfig(LoopOptions):
         if wrong:
             raise BadConfig("; ".join(wrong))
         if self.sharding == "full" and isinstance(self.optimizer, Adafactor | Muon):
-            raise BadConfig(f"{type(self.optimizer).__name__} needs whole matrices, which sharding='full' splits; take AdamW, or 'none'")
+            raise BadConfig(
+                f"{type(self.optimizer).__name__} needs whole matrices, which sharding='full' splits; use AdamW, or sharding='none'"
+            )
         if self.sharding == "full" and self.compile:
             raise BadConfig("compile=True and sharding='full' cannot be combined; choose one of the two")
 
@@ -195,7 +197,7 @@ class _Optimization:
     schedule: Literal["inverse-sqrt", "cosine", "linear", "wsd", "constant"] = "inverse-sqrt"
     """Learning rate after the warm-up; cosine, linear and wsd (in its last fifth) fall to --min-lr at the end of --steps or --epochs."""
     warmup_steps: int | None = None
-    """Warm-up steps; if not given, a tenth of the budget, at most 400."""
+    """Warm-up steps; if not given, a tenth of the budget, at most 400 (translation: 60)."""
     min_lr: float = 0.0
     """Learning rate at the end of a cosine, linear or wsd schedule."""
     weight_decay: float | None = None
@@ -206,7 +208,7 @@ class _Optimization:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(LoopOptions, _Optimization):
-    """How long, with which optimizer and schedule, and on how many processes to train."""
+    """Budget, optimizer, schedule and processes."""
 
     BUDGETS: ClassVar[tuple[str, ...]] = ("steps", "epochs", "minutes")
     RESUMABLE: ClassVar[tuple[str, ...]] = (  # may differ when resumed, and are recorded: they change neither the data nor the model
@@ -255,12 +257,12 @@ class TrainOptions(LoopOptions, _Optimization):
         """Whether `to_config` has to know the steps of an epoch."""
         return self.epochs is not None and (self.schedule in ENDING or self.warmup_steps is None)
 
-    def with_warmup(self, steps: int | None) -> TrainOptions:
-        """The same with the warm-up decided, for a budget that will reach about this many steps."""
-        if self.warmup_steps is not None or steps is None:
+    def with_warmup(self, steps: int | None, at_most: int = WARMUP) -> TrainOptions:
+        """The same with the warm-up decided, for a budget that will reach about this many steps; None: nobody knows how many."""
+        if self.warmup_steps is not None:
             return self
         least = 1 if self.schedule == "inverse-sqrt" else 0  # which falls from the end of the warm-up
-        return self.replace(warmup_steps=max(least, min(WARMUP, steps // 10)))
+        return self.replace(warmup_steps=at_most if steps is None else max(least, min(at_most, steps // 10)))
 
     def _optimizer(self) -> OptimizerConfig:
         given = {name: getattr(self, name) for name in ("weight_decay", "betas") if getattr(self, name) is not None}
@@ -272,7 +274,7 @@ class TrainOptions(LoopOptions, _Optimization):
     def _schedule(self, total: int | None) -> Schedule:
         if total is None and self.schedule in ENDING:
             raise BadConfig(f"the schedule {self.schedule} needs to know its end; give steps or epochs")
-        warmup = self.with_warmup(total).warmup_steps if total is not None or self.warmup_steps is not None else WARMUP
+        warmup = self.with_warmup(total).warmup_steps
         ends = {"steps": total, "floor": self.min_lr} if self.schedule in ENDING else {}
         if self.schedule == "wsd" and total is not None:
             ends["decay"] = max(1, round(DECAY * total))

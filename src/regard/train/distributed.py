@@ -148,7 +148,7 @@ def sharded(task: Objective, model: nn.Module) -> LossModule:
 
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     if scalars:
-        raise BadConfig(f"{scalars[0]} is a scalar, which cannot be sharded; give it one dimension, or take sharding='none'")
+        raise BadConfig(f"{scalars[0]} is a scalar, which cannot be sharded; give it one dimension, or use sharding='none'")
     objective = LossModule(task, copy.deepcopy(model))
     for tensor in chain(objective.parameters(), objective.buffers()):
         dist.broadcast(tensor.detach(), 0)

@@ -88,7 +88,7 @@ def _take(folder: Path) -> int:
         except BlockingIOError as error:
             os.close(descriptor)
             if time.monotonic() > deadline:
-                raise RunInUse(f"{folder} is in use by {_words(path)}; wait until that ends, or choose another folder") from error
+                raise RunInUse(f"{folder} is in use by {_words(path)}; wait until that has finished, or choose another folder") from error
             time.sleep(0.05)
         except OSError as error:
             os.close(descriptor)

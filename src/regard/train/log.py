@@ -8,7 +8,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -92,7 +93,12 @@ def read_metrics(path: Path, event: str | None = None) -> list[dict[str, Any]]:
     check_regular(path)
     try:
         with path.open("rb") as file:
-            lines = [_event(line, path) for line in iter(lambda: file.readline(LONGEST), b"") if line.endswith(b"\n")]
+            lines = []
+            for line in iter(lambda: file.readline(LONGEST), b""):
+                if len(line) == LONGEST:  # or a file of a terabyte without a line break would be read to its end
+                    raise BadFile(f"{path}: a line of {LONGEST:,} bytes or more")
+                if line.endswith(b"\n"):
+                    lines.append(_event(line, path))
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror or error}") from error
     return [line for line in lines if event in (None, line["event"])]
@@ -161,8 +167,8 @@ class WandB:
 
     def __init__(self, folder: Path, step: int = 0):
         module = _tracker("wandb", "Weights & Biases")
-        name = folder.resolve().name
-        self._run = module.init(name=name, id=_digest(folder), resume="allow", dir=str(folder))
+        with _one_line("Weights & Biases"):
+            self._run = module.init(name=folder.resolve().name, id=_digest(folder), resume="allow", dir=str(folder))
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
         if numbers := _numbers(event, values):
@@ -181,7 +187,8 @@ class MLflow:
     def __init__(self, folder: Path, step: int = 0):
         self._module, kept = _tracker("mlflow", "MLflow"), folder / "mlflow-run.txt"
         old = kept.read_text(encoding="utf-8").strip() if step and kept.exists() else None
-        run = self._module.start_run(run_id=old) if old else self._module.start_run(run_name=folder.resolve().name)
+        with _one_line("MLflow"):
+            run = self._module.start_run(run_id=old) if old else self._module.start_run(run_name=folder.resolve().name)
         folder.mkdir(parents=True, exist_ok=True)
         kept.write_text(run.info.run_id + "\n", encoding="utf-8")
 
@@ -202,6 +209,18 @@ def _tracker(name: str, title: str) -> Any:
     except ImportError as error:
         raise NotSupported(
             f"{title} is not installed; pip install 'regard[{name}]', or leave it out: metrics.jsonl has the same numbers"
+        ) from error
+
+
+@contextmanager
+def _one_line(title: str) -> Iterator[None]:
+    """Whatever keeps a tracker from starting, such as a wrong address or no account, as one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise NotSupported(
+            f"{title} cannot start: {reason}; change its settings, or leave it out: metrics.jsonl has the same numbers"
         ) from error
 
 

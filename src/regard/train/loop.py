@@ -124,7 +124,9 @@ class _Loop:
         folder = self.out / "state"
         self.found = checkpoints.load_latest(folder)
         if self.found and not resume:
-            raise RunExists(f"{self.out} already holds a run at step {self.found.step}; resume it, or choose another folder")
+            raise RunExists(
+                f"{self.out} already holds a run at step {self.found.step}; continue it with --resume, or choose another folder"
+            )
         self.log_length = self.state.restore(self.found) if self.found else 0
         step, minutes = self.state.position.step, self.config.budget.minutes
         self.out_of_time = minutes is not None and self.state.position.seconds >= minutes * 60
@@ -233,7 +235,7 @@ class _Loop:
             if self.cut:
                 self.evaluator.load(parameters_of(self.trained))
             distributed.barrier()  # no process leaves before the checkpoint is on disk
-            raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}: resume to continue")
+            raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}; continue with --resume")
 
     def _finish(self, ended_by: str) -> Result:
         """Compare the last, the best and the averaged parameters by the deciding metric; keep the best of them."""

@@ -1,6 +1,6 @@
 """Optimizers: frozen configurations, built for a model when training starts.
 
-Weight decay acts on matrices only: a bias or the gain of a norm has no reason to be small. The learning rate is no part of the
+Weight decay acts on matrices only: a bias or the gain of a norm has no reason to be small. The learning rate is not part of the
 configuration; the schedule sets it before every step. `rates` (from `layerwise`, for example) are factors of the learning rate by parameter.
 
 | optimizer | when |

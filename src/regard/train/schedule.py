@@ -42,7 +42,7 @@ def _positive(schedule: Schedule, **numbers: float) -> None:
 
 def _within(schedule: Schedule, warmup_steps: int, steps: int) -> None:
     if not 0 <= warmup_steps < steps:
-        raise BadConfig(f"{type(schedule).__name__}: warmup_steps={warmup_steps} of {steps} steps; take 1 to 10 % of them")
+        raise BadConfig(f"{type(schedule).__name__}: warmup_steps={warmup_steps} of {steps} steps; use 1 to 10 % of them")
 
 
 def _warm(warmup_steps: int, step: int) -> float:

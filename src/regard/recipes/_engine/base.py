@@ -7,6 +7,7 @@ directory: `results.json` (every metric of every seed) and `report.html` (self-c
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shutil
 import time
@@ -46,7 +47,7 @@ class Reevaluation:
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric over all seeds."""
+    """One metric over all seeds. If one of them is NaN, so are mean, minimum and maximum, and no comparison with them holds."""
 
     values: list[float]
 
@@ -56,11 +57,11 @@ class Spread:
 
     @property
     def low(self) -> float:
-        return min(self.values)
+        return self.mean if math.isnan(self.mean) else min(self.values)  # Python's min skips a NaN that is not the first
 
     @property
     def high(self) -> float:
-        return max(self.values)
+        return self.mean if math.isnan(self.mean) else max(self.values)
 
     def __sub__(self, other: Spread) -> Spread:
         """The differences per seed: what two variants share with a seed cancels."""

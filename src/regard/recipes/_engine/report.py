@@ -97,12 +97,12 @@ def _compared(recipe: Recipe) -> list[str]:
     first, *others = known.values()
     shared = {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
     rows = [[name, _join({key: value for key, value in one.items() if key not in shared})] for name, one in known.items()]
-    note = f"<p class=note>The same for all: {escape(_join(shared))}.</p>"
-    return ["<h2>What was compared</h2>", table(["variant", "its own settings"], rows), note]
+    notes = [f"<p class=note>The same for all: {escape(_join(shared))}.</p>"] if shared else []
+    return ["<h2>What was compared</h2>", table(["variant", "its own settings"], rows), *notes]
 
 
 def _join(settings: Mapping[str, str]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+    return ", ".join(f"{key} = {value}" for key, value in settings.items() if value != "None") or "–"
 
 
 def _trained_runs(recipe: Recipe, outcome: Outcome) -> str:

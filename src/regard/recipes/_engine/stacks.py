@@ -2,7 +2,7 @@
 
     StackVariant(puzzle=Needle(), mixer=Heads(attention=partial(LongformerAttention, 4)), train=puzzle_training(300))
 
-is a variant of a recipe. Every training batch is drawn anew; the validation and test sequences are drawn with seeds of their own, the same
+is a variant of a recipe. Every training batch is a new draw; the validation and test sequences are drawn with seeds of their own, the same
 for all variants. The metric is the accuracy at the positions that have a target. Variants of a recipe differ in the mechanism, and take
 equally many steps.
 """
