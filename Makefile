@@ -11,7 +11,7 @@ AUDIT ?= 2.10.1  # version of pip-audit
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
 # Everything but torch is installed by hash. Which build of torch is right depends on the machine: it is pinned by version, and comes from
-# where pip is set up to look; TORCH holds further options of pip for it.
+# pip's own index unless TORCH has other options for pip, as PyTorch's site gives them: make test TORCH='…'
 TORCH ?=
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
@@ -63,7 +63,7 @@ claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) an
 	$(BIN)/python docs/claims.py runs
 
 docs: $(STAMP)  ## the documentation as a site, into site/: open site/index.html
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(LOCKED) -r requirements/docs.lock
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: $(STAMP)  ## run notebooks/ and write their outputs into them
@@ -76,7 +76,7 @@ index: $(STAMP)  ## write what `regard list`, `show`, `--help` and completion pr
 	$(BIN)/python -m regard.cli._index
 
 lock: $(STAMP)  ## write requirements/*.lock, the hashes of the versions in constraints.txt; needs the network
-	$(LOCKED) -r requirements/bench.lock
+	$(LOCKED) -r requirements/docs.lock -r requirements/bench.lock
 	$(BIN)/python requirements/lock.py
 
 audit:  ## ask the package index for known vulnerabilities of every locked version; needs the network

@@ -143,15 +143,22 @@ def test_a_class_of_a_script_cannot_be_measured():
         compare([Here])
 
 
-def test_the_command(capsys, tmp_path):
+def test_the_command(capsys, tmp_path, monkeypatch):
     sizes = ["--width", "16", "--heads", "2", "--threads", "1", "--repeats", "1", "--minutes", "200", "--quiet"]
-    written, drawn = tmp_path / "new" / "cost.json", tmp_path / "new" / "cost.png"
-    assert main(["compare", "linear", "--lengths", "8", "16", "--json", str(written), "--plot", str(drawn), *sizes]) == 0
-    said = capsys.readouterr()
-    assert "at 16 tokens" in said.out and "linear" in said.out and f"wrote {written}" in said.out and said.err == ""
-    assert json.loads(written.read_text())["options"]["lengths"] == [8, 16] and drawn.read_bytes().startswith(b"\x89PNG")
     assert main(["compare", "efficient", "--lengths", "8", "--json", "-", *sizes]) == 0
-    assert {row["mechanism"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"softmax", "efficient"}
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert {row["mechanism"] for row in found["rows"]} == {"softmax", "efficient"} and printed.err == ""
+    assert (found["options"]["lengths"], found["options"]["width"], found["options"]["minutes"]) == ([8], 16, 200.0)
+
+
+def test_what_the_command_prints_and_writes(found, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.compare.compare", lambda *given, **more: found)  # measured above
+    written, drawn = tmp_path / "new" / "cost.json", tmp_path / "new" / "cost.png"
+    assert main(["compare", "linear", "--lengths", "16", "24", "32", "--json", str(written), "--plot", str(drawn)]) == 0
+    out = capsys.readouterr().out
+    assert "at 32 tokens" in out and "linear" in out and f"wrote {written}" in out and f"wrote {drawn}" in out
+    assert json.loads(written.read_text())["options"]["lengths"] == [16, 24, 32] and drawn.read_bytes().startswith(b"\x89PNG")
 
 
 def test_nothing_is_left_behind(found):

@@ -54,7 +54,7 @@ def test_alone_in_company_and_guessing(name):
             prompt=[rng.randrange(3, 97) for _ in range(rng.randrange(1, 40))] * rng.choice([1, 2]),
             options=GenerationOptions(max_tokens=rng.randrange(1, 40), temperature=rng.choice([0, 1]), seed=seed),
         )
-        for seed in range(24)
+        for seed in range(16)
     ]
     alone = [answers(model, [request])[0][0] for request in requests]
     together, widest = answers(model, requests, max_batch=6, prefill_chunk=16)
@@ -105,7 +105,7 @@ def slid(model, prompt, count, length):
 @pytest.mark.parametrize("name", MODELS)
 def test_texts_slide_beyond_the_context(name):
     """Alone, in a batch and with prompt lookup; with prompts shorter and longer than the context; by chunks that end anywhere."""
-    for length in (16, 7, 1):
+    for length in (16, 7, 1) if name in ("gpt2", "sinks", "blocks") else (7,):  # one of each kind of state takes all
         model, rng = made(name, context_length=length), random.Random(length)
         requests = [
             Request(

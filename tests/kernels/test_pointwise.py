@@ -84,9 +84,10 @@ def test_the_definition(name, pattern, path):
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 @pytest.mark.parametrize("name", ["sigmoid", "silu"])
 def test_learned_biases(name, pattern, path):
-    """Matrices and objects, added to pairs and to rows, of every shape."""
+    """Matrices and objects, added to pairs and to rows; every pattern meets every shape, with one of two activations."""
     (activation, function), (q, k, v) = ACTIVATIONS[name], inputs()
-    for shape, row_shape in (((B, H, L, M), (B, H, L)), ((1, H, L, M), (H, 1)), ((B, 1, 1, M), (B, 1, L)), ((L, M), ())):
+    shapes = [((B, H, L, M), (B, H, L)), ((B, 1, 1, M), (B, 1, L))] if name == "sigmoid" else [((1, H, L, M), (H, 1)), ((L, M), ())]
+    for shape, row_shape in shapes:
         bias, row_bias = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in (shape, row_shape))
         options = {"bias": bias, "row_bias": row_bias, "scale": 0.3}
         same(

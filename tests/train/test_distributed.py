@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from together import TOGETHER, run
+from together import TOGETHER, lines, run, same
 
 from regard.errors import BadConfig
 from regard.train import distributed, launch, launcher
-from regard.train.log import read_metrics
 
 HERE = Path(__file__).parent
 
@@ -39,21 +38,6 @@ def together(tmp_path_factory):
         steps = len(lines(out / "plain", "train"))
         second = launch(2, [str(HERE / "together.py"), plain, "plain", spoiled, "spoiled", broken, "broken"], threads=1)
     return {"codes": (first, second), "steps": steps, "out": out}
-
-
-def lines(out, event):
-    return [
-        {key: x for key, x in line.items() if key != "tokens_per_second"}
-        for line in read_metrics(out / "metrics.jsonl")
-        if line["event"] == event
-    ]
-
-
-def same(one, two, atol=1e-14):
-    one, two = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=atol)
 
 
 def test_asked_of_one_all_stop_and_the_code_says_so(together):
@@ -137,8 +121,7 @@ def launched(tmp_path, child):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+@pytest.mark.parametrize(("kill", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)], ids=["Ctrl-C", "asked to end"])
 def test_signals_are_passed_on_once_and_the_code_names_them(tmp_path, number, kill):
     with launched(tmp_path, CHILD) as process:
         assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2

@@ -9,29 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import Big, Net, Tiny
+from tiny import Big, Net, Tiny, config, lines, same
 
 from regard.errors import BadConfig, BadFile, CannotSave, Diverged, RunExists
-from regard.train import Adam, AdamW, Budget, Constant, Every, Loss, Metric, TrainConfig, fit, loop
+from regard.train import Adam, Budget, Every, Loss, Metric, fit, loop
 from regard.train import checkpoint as checkpoints
 from regard.train.log import Log, read_metrics
 from regard.train.parameters import Ema, Ring, load_parameters, parameters_of
-
-FAST = Constant(lr=0.01)
-
-
-def config(**changes):
-    return TrainConfig(**{"budget": Budget(epochs=3), "optimizer": AdamW(), "schedule": FAST, "every": Every(log=2), **changes})
-
-
-def lines(out, event):
-    return [line for line in read_metrics(out / "metrics.jsonl") if line["event"] == event]
-
-
-def same(one, two, exactly=True):
-    for (name, a), b in zip(parameters_of(one).items(), parameters_of(two).values(), strict=True):
-        assert torch.equal(a, b) if exactly else torch.allclose(a, b, rtol=1e-9, atol=1e-11), name
-
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_loop import config, same
-from tiny import Net, Tiny
+from tiny import Net, Tiny, config, same
 
 from regard.data import Parallel, Tokenizers
 from regard.errors import BadConfig, NotSupported

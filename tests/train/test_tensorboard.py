@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-from test_loop import config, lines
-from tiny import Net, Tiny
+from tiny import Net, Tiny, config, lines
 
 from regard.errors import NotSupported
 from regard.train import Every, fit

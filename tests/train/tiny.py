@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.train import Loss, Metric
+from regard.train import AdamW, Budget, Constant, Every, Loss, Metric, TrainConfig
+from regard.train.log import read_metrics
+from regard.train.parameters import parameters_of
 
 
 class Net(nn.Module):
@@ -74,3 +76,19 @@ class Big(Tiny):
     def batch(self, item):
         parts = [super(Big, self).batch(one) for one in item]
         return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+
+FAST = Constant(lr=0.01)
+
+
+def config(**changes):
+    return TrainConfig(**{"budget": Budget(epochs=3), "optimizer": AdamW(), "schedule": FAST, "every": Every(log=2), **changes})
+
+
+def lines(out, event):
+    return [line for line in read_metrics(out / "metrics.jsonl") if line["event"] == event]
+
+
+def same(one, two, exactly=True):
+    for (name, a), b in zip(parameters_of(one).items(), parameters_of(two).values(), strict=True):
+        assert torch.equal(a, b) if exactly else torch.allclose(a, b, rtol=1e-9, atol=1e-11), name

@@ -1,4 +1,4 @@
-"""One process of several: trains the tiny task and, being the first, leaves a file of what came of it."""
+"""One process of several: trains the tiny task and, being the first, leaves a file of what came of it. And what tests compare."""
 
 import dataclasses
 import os
@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tiny import Net, Tiny
 from torch import nn
 
 from regard.errors import Interrupted
 from regard.train import OPTIMIZERS, AdamW, Budget, Constant, Every, TrainConfig, fit
 from regard.train.distributed import joined
+from regard.train.log import read_metrics
 
 TOGETHER = TrainConfig(
     budget=Budget(epochs=3), optimizer=AdamW(), schedule=Constant(lr=0.01), every=Every(log=1, save=2), accumulate=2, ema=0.9, average=2
@@ -38,7 +40,7 @@ def run(out, task=None, resume=False, config=TOGETHER, net=Net):
 
 
 def told(words):
-    """ "full", "deep", "lamb", "4": shards, a deep net, an optimiser, steps → what `run` takes."""
+    """ "full", "deep", "lamb", "4": shards, a deep net, an optimiser, steps → what `run` takes. "on": see below."""
     changes, net = {}, Net
     for word in words:
         if word == "full":
@@ -47,7 +49,7 @@ def told(words):
             net = Deep
         elif word in OPTIMIZERS:
             changes["optimizer"] = OPTIMIZERS[word]()
-        else:
+        elif word != "on":
             changes["budget"] = Budget(steps=int(word))
     return {"config": dataclasses.replace(TOGETHER, **changes), "net": net}
 
@@ -90,6 +92,21 @@ def first(net):
     return tensors
 
 
+def lines(out, event):
+    return [
+        {key: x for key, x in line.items() if key != "tokens_per_second"}
+        for line in read_metrics(out / "metrics.jsonl")
+        if line["event"] == event
+    ]
+
+
+def same(one, two, atol=1e-14):
+    one, two = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=atol)
+
+
 KINDS = {"plain": Tiny, "spoiled": Spoiled, "stopped": Stopped, "broken": Broken}
 
 if __name__ == "__main__":  # folder, kind, folder, kind, …: one after the other, because starting takes longer than training
@@ -101,4 +118,5 @@ if __name__ == "__main__":  # folder, kind, folder, kind, …: one after the oth
                 net, _ = run(Path(out), KINDS[kind](dtype=torch.float64), resume=True, **told(words))
                 assert all(x.equal(y) for x, y in zip(net.state_dict().values(), first(net), strict=True))
             except Interrupted as stop:
-                sys.exit(stop.code)
+                if "on" not in words:  # to the next folder
+                    sys.exit(stop.code)

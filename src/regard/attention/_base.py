@@ -23,8 +23,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self, final
+from dataclasses import replace
+from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -34,42 +34,10 @@ from ..kernels import Bias, inside_transform
 from ..patterns import Pattern, at_positions, causal, full
 from ._cache import Cache
 from ._call import Call, Observation
+from ._facts import Facts, Paper  # noqa: F401  a mechanism takes both from here
 from ._recurrent_state import RecurrentState, StepState
 from ._state import State
 from .helpers import average, by_rows, conjuncts, rule_name
-
-
-class Paper(NamedTuple):
-    """Where something was published."""
-
-    title: str
-    year: int
-    where: str  # arXiv number or venue
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is true of a mechanism. Facts describe it and choose its tests; a class reads only its own."""
-
-    name: str
-    paper: Paper
-    formula: str
-    time: str  # per head, in the letters of the legend
-    memory: str  # per head, besides inputs and outputs
-    patterns: Literal["any"] | tuple[str, ...] = "any"  # or the rules it supports, and their conjunctions; without "full", each with causal
-    rows: Literal["independent", "sequential", "joint"] = "independent"  # weights depend on: that query, also earlier ones, all queries
-    cross: bool | Literal["last"] = True  # queries and keys may be different sequences; "last": the queries are the last of the keys
-    state: type[State] | None = Cache  # what it streams with: a Cache, a RecurrentState, a StepState over fixed keys; None: it cannot
-    normalised: bool = True  # each row with any allowed key sums to one
-    positional: bool = False  # the order of the keys matters
-    bias: bool = True  # it has scores that a bias can be added to
-
-    @property
-    def causal(self) -> Literal["strict", "mask-only", "none"]:
-        """Strict: no influence of the future. Mask-only: weights are masked, but statistics of the future (hashes, clusters) leak in."""
-        if self.patterns != "any" and "causal" not in self.patterns:
-            return "none"
-        return "mask-only" if self.rows == "joint" else "strict"
 
 
 class Attention(nn.Module):

@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Train": {"train": "train:Train", "runs": "runs:Runs", "evaluate": "runs:Evaluate"},
     "Use": {"predict": "runs:Predict", "complete": "generate:Complete", "look": "runs:Look", "serve": "generate:Serve"},
-    "Exchange": {"swap": "runs:Swap", "import": "runs:Import", "export": "runs:Export"},
+    "Exchange": {"swap": "exchange:Swap", "import": "exchange:Import", "export": "exchange:Export"},
     "Shell": {"completion": "completion:Completion"},
 }
 COMMANDS = {name: where for commands in GROUPS.values() for name, where in commands.items()}

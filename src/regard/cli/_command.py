@@ -53,21 +53,21 @@ class Command:
 
 def parse(kind: Any, arguments: Sequence[str], program: str, *, description: str | None = None, default: Any = None) -> Any:
     """A dataclass from the command line; a usage error is one line, which greps and logs better than a frame."""
-    options = options_of(kind, default)
     if {"-h", "--help"} & set(arguments):
-        print(help_text(program, inspect.getdoc(kind) or "" if description is None else description, options))
+        print(help_text(program, inspect.getdoc(kind) or "" if description is None else description, options_of(kind, default)))
         raise SystemExit(0)
     arguments = [ALIASES.get(one.partition("=")[0], one.partition("=")[0]) + "".join(one.partition("=")[1:]) for one in arguments]
-    check_names(arguments, program, options, _index.flags())
     message = io.StringIO()
     given = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(message):
             return tyro.cli(kind, prog=program, args=list(arguments), config=CONFIG, **given)
     except SystemExit as stop:
-        if stop.code:
-            raise BadConfig(complaint(message.getvalue(), program, options, arguments)) from None
-        raise
+        if not stop.code:
+            raise
+        options = options_of(kind, default)  # only now: the help texts are read from the source of the classes
+        check_names(arguments, program, options, _index.flags())
+        raise BadConfig(complaint(message.getvalue(), program, options, arguments)) from None
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, Any]:

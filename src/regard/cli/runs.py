@@ -1,4 +1,4 @@
-"""Commands that use a run, or a transformers directory: runs, which lists them; evaluate, predict, look, whose further options are those of the run's task; import, export."""
+"""Commands that use a run, or a transformers directory: runs, which lists them; evaluate, predict, look, whose further options are those of the run's task."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
+from typing import Any, ClassVar, Generic, TextIO, TypeVar
 
 from tyro.conf import Positional
 
 from .. import files
-from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported, count
+from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
 from ..look import Layers, Maps, ScaleName, keep_inputs, save_curves
-from ..models import Classifier, config_of
 from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
 from ..tasks import NoOptions, Prediction, Task, attention_maps, evaluate, find_task, predict, score_outputs
 from ._command import Command, check_writable, parse, print_json, print_note, print_table
@@ -341,46 +340,6 @@ class Look(RunCommand[TaskOptions]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swap(Command):
-    """Replace the attention of a run with another mechanism.
-
-    All other parameters are copied; `regard train TASK --init-from NEW` trains the result further.
-
-    As in:  regard swap runs/book performer --out runs/book-performer
-            regard swap runs/book "softmax,local(radius=64)" --out runs/book-local
-            regard swap runs/book linear --layers 0 2 --out runs/book-mixed
-    """
-
-    folder: Positional[Path]
-    """Run directory, or a transformers directory."""
-    attention: Positional[str]
-    """Mechanism from `regard list`, as in linear or local(radius=64); several with commas between them are for the layers in turn."""
-    out: Path
-    """Run directory to create."""
-    layers: tuple[int, ...] = ()
-    """Numbers of the layers to change, from 0; all if not given."""
-
-    def run(self) -> None:
-        from .. import load_run, runs
-        from ..layers.spec import split_names
-
-        run = load_run(self.folder)
-        if isinstance(run.model, Classifier):
-            raise NotSupported(f"{self.folder}: swap the attention of the run that the classifier was trained from, then train it again")
-        runs.check_unused(self.out)
-        names = split_names(self.attention)
-        model = run.model.with_attention(tuple(names), layers=self.layers or None)
-        before, after = ({name for name, _ in each.named_parameters()} for each in (run.model, model))
-        name, settings = config_of(model)
-        config = replace(run.config, model=name, settings=settings, init_from=str(self.folder))
-        runs.save(replace(run, config=config, model=model), self.out)
-        new = sum(parameter.numel() for name, parameter in model.named_parameters() if name in after - before)
-        changed = count(len(self.layers) or len(model.attentions()), "layer")
-        print(f"Attention replaced by {', '.join(names)} in {changed} of {self.folder}; {new:,} new parameters. wrote {self.out}")
-        print(f"Next:  regard train {run.task} --init-from {self.out} --out {self.out}-trained        regard evaluate {self.out}")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Runs(Command):
     """List the runs in a folder and below it: task, model, data, steps, best metric on validation, and whether they have finished.
 
@@ -422,52 +381,3 @@ class Runs(Command):
                 print_note(one.problem)
         if self.plot is not None:
             print(f"wrote {save_curves(curves(found), self.plot)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Import(Command):
-    """Turn a Transformers checkpoint into a run.
-
-    A checkpoint is a directory with config.json and safetensors, as transformers writes it.
-
-    As in:  regard import downloads/bert-base-uncased --out runs/bert
-    """
-
-    folder: Positional[Path]
-    """Directory of the checkpoint."""
-    out: Path
-    """Run directory to create."""
-
-    def run(self) -> None:
-        from ..interop import import_checkpoint
-
-        run = import_checkpoint(self.folder, self.out)
-        count = sum(parameter.numel() for parameter in run.model.parameters())
-        body = run.model.body if isinstance(run.model, Classifier) else run.model
-        print(f"{body.facts.name}, a run of the task {run.task}, {count:,} parameters. wrote {self.out}")
-        print(f"Next:  {find_task(run.task).next_commands.format(out=self.out)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export(Command):
-    """Write a run as a Transformers checkpoint.
-
-    The directory is read by from_pretrained in transformers.
-
-    As in:  regard export runs/bert --to huggingface --out published/bert
-    """
-
-    folder: Positional[Path]
-    """Run directory."""
-    out: Path
-    """Directory to create."""
-    to: Literal["huggingface"] = "huggingface"
-    """Format to write."""
-
-    def run(self) -> None:
-        from .. import load_run
-        from ..interop import export_run
-
-        export_run(load_run(self.folder), self.out)
-        written = ", ".join(sorted(path.name for path in self.out.iterdir()))
-        print(f"wrote {self.out}: {written}")

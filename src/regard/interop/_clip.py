@@ -1,4 +1,4 @@
-"""The tensor names of CLIP in the files of transformers."""
+"""The tensor names of CLIP, ours beside those of transformers."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class DALLE(Model):
         return "conv" if layer == self.config.depth - 1 else "column" if layer % 4 == 2 else "row"
 
     def layer_pattern(self, layer: int) -> Pattern:
-        """Which earlier tokens a layer attends to: all of the text, and a part of the image."""
+        """The earlier tokens that this layer attends to: all of the text, and a part of the image."""
         c, kind = self.config, self.layer_kind(layer)
         within = {"row": local_causal(c.grid), "column": same_column(c.grid), "conv": grid_window(c.radius, c.grid)}[kind]
         return behind(within, c.max_length) | to_tokens(*range(c.max_length))

@@ -24,7 +24,8 @@ from ..data.scenes import COLOURS, SHAPES, recognise
 from ..models import CLIP, DALLE
 from ..runs import Run
 from ..tasks import Clip, ClipOptions, Dalle, DalleOptions
-from ..tasks.dalle import draw, ranks
+from ..tasks._image_text import CaptionBatches
+from ..tasks.dalle import bound, draw, ranks
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder
 from ._engine.variants import short_training, train_run
@@ -61,7 +62,9 @@ class DalleVariant:
         run, training = train_run(self.task, options, TRAIN.replace(seed=seed), out, settings={**SIZE, **self.settings})
         names = CLASSES * REPEATS
         prompts = [f"a {'large' if n % 2 else 'small'} {name}" for n, name in enumerate(names)]
-        found = {**tasks.evaluate(run).metrics, **training, "reads back": reads_back(run, Dalle(options).read().test)}
+        test = Dalle(options).read().test  # right texts, also in the ablation
+        bounds = bound(run.model, CaptionBatches(test, run.processor, 10, 64), 1000)
+        found = {**bounds, **training, "reads back": reads_back(run, test)}
         found["agreement"] = agreement(draw(run.model, run.processor, prompts, seed=seed), names)
         if self.ranked:
             judge, _ = train_run(

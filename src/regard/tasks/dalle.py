@@ -239,7 +239,7 @@ def bound(model: DALLE, batches: CaptionBatches, captions: int) -> dict[str, flo
             count += len(rows)
             used += torch.bincount(codes_BM.flatten(), minlength=len(used))
     c = model.config
-    (reconstruction, text, image, error), numbers = sums / count, c.channels * c.image_size**2
+    (reconstruction, text, image, error), numbers = (sums / count).tolist(), c.channels * c.image_size**2
     share = used / used.sum()
     return {
         "loss": (reconstruction + text + image) / numbers,
