@@ -40,7 +40,7 @@ from ..runs import (
 )
 from ..train import Result, TrainOptions, fit
 from ..train.checkpoint import has_checkpoint
-from ..train.config import STEPS
+from ..train.config import ENDING, STEPS
 from ..train.lock import locked
 from ..train.log import check_installed
 from ..train.memory import memory_errors
@@ -254,12 +254,15 @@ class _Training:
     def _begin(
         self, name: str, settings: dict[str, Any], model: Model, dataset: Dataset[Any], objective: Any, options: TrainOptions
     ) -> TrainOptions:
-        """Say what is about to happen; the options with a warm-up that fits the budget."""
+        """Say what is about to happen; the options with a warm-up that fits the budget, and a schedule that ends with the minutes."""
         per_epoch = -(-len(objective.batches(0)) // options.accumulate)
-        measure = first_process() and (self.progress or (options.minutes is not None and options.warmup_steps is None))
+        measure = first_process() and (self.progress or options.minutes is not None)
         seconds = _summary.seconds_per_step(model, objective, options.accumulate) if measure else None
         alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # several processes must agree, and measure different speeds
-        decided = options.with_warmup(_summary.budget_steps(options, per_epoch, seconds if alone else None), self.task.most_warmup)
+        reach = _summary.budget_steps(options, per_epoch, seconds if alone else None)
+        decided = options.with_warmup(reach, self.task.most_warmup)
+        if options.minutes is not None and options.schedule in ENDING and reach is not None and alone:
+            decided = decided.replace(steps=reach)  # else the clock would stop it at a high learning rate
         for line in _summary.describe(name, settings, model, dataset, decided, per_epoch, seconds):
             self._say(line)
         return decided
