@@ -11,12 +11,12 @@ AUDIT ?= 2.10.1  # version of pip-audit
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
 # Everything but torch is installed by hash. Which build of torch is right depends on the machine: it is pinned by version, and comes from
-# pip's own index unless TORCH names another: make test TORCH='--index-url ADDRESS'
+# pip's own index unless TORCH has other options for pip, as PyTorch's site gives them: make test TORCH='…'
 TORCH ?=
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
 
-.PHONY: help demo test check torture fuzz abuse bench claims docs-table index lock audit sbom clean
+.PHONY: help demo test check torture fuzz abuse bench claims docs docs-table notebooks index lock audit sbom clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -62,6 +62,13 @@ claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) an
 	for name in $$($(BIN)/python -c "from regard.catalogue import recipes; print(*recipes())"); do $(BIN)/regard run $$name --out runs/$$name || exit 1; done
 	$(BIN)/python docs/claims.py runs
 
+docs: $(STAMP)  ## the documentation as a site, into site/: open site/index.html
+	$(LOCKED) -r requirements/docs.lock
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebooks: $(STAMP)  ## run notebooks/ and write their outputs into them
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
+
 docs-table: $(STAMP)  ## write the tables of mechanisms into docs/mechanisms.md
 	$(BIN)/python docs/table.py
 
@@ -69,7 +76,7 @@ index: $(STAMP)  ## write what `regard list`, `show`, `--help` and completion pr
 	$(BIN)/python -m regard.cli._index
 
 lock: $(STAMP)  ## write requirements/*.lock, the hashes of the versions in constraints.txt; needs the network
-	$(LOCKED) -r requirements/bench.lock
+	$(LOCKED) -r requirements/docs.lock -r requirements/bench.lock
 	$(BIN)/python requirements/lock.py
 
 audit:  ## ask the package index for known vulnerabilities of every locked version; needs the network
@@ -83,4 +90,4 @@ sbom:  ## write sbom.json, a CycloneDX list of every locked version with its has
 	$(PYTHON) requirements/sbom.py sbom.json
 
 clean:  ## remove what was made
-	rm -rf $(VENV) sbom.json .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site sbom.json .pytest_cache .mypy_cache .ruff_cache

@@ -2,6 +2,7 @@
 
     build.lock    what builds this package, and packages that are published as source only
     test.lock     what `.[test,tensorboard]` needs: `make test`, `check`, `demo` …
+    docs.lock     what `.[docs]` needs besides: `make docs`
     bench.lock    what `.[bench]` needs besides: `make bench`
 
 Each has the SHA-256 of every file that the package index has of the version, for CPython 3.11 and later on Linux, macOS and Windows, so
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -57,13 +59,20 @@ def closure(wanted: Iterable[Requirement]) -> set[str]:
         if name in WITHOUT_DEPENDENCIES:
             continue
         try:
-            needs = [Requirement(text) for text in distribution(name).requires or ()]
+            needs = own_requirements() if name == "regard" else [Requirement(text) for text in distribution(name).requires or ()]
         except PackageNotFoundError:
             sys.exit(f"{name} is not installed here, so that what it needs is not known: make .venv/.installed, or make bench")
         for one in needs:
             if one.marker is None or any(one.marker.evaluate(environment | {"extra": extra}) for environment in ENVIRONMENTS):
                 todo += [(canonicalize_name(one.name), inner) for inner in ("", *one.extras)]
     return {name for name, _ in found} - {"regard", *BY_VERSION}
+
+
+def own_requirements() -> list[Requirement]:
+    """As pyproject.toml has them now, not as they were when this package was installed."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [(text, extra) for extra, texts in project["optional-dependencies"].items() for text in texts]
+    return [Requirement(text) for text in project["dependencies"]] + [Requirement(f'{text}; extra == "{extra}"') for text, extra in extras]
 
 
 def hashes(name: str, version: str) -> list[str]:
@@ -115,8 +124,9 @@ def parts() -> dict[str, set[str]]:
     """The packages of each file."""
     build = closure(map(Requirement, BUILD))
     test = closure([Requirement("regard[test,tensorboard]"), Requirement("torch")])
-    bench = closure([Requirement("regard[bench]"), *map(Requirement, WITHOUT_DEPENDENCIES)])
-    return {"build": build, "test": test - build, "bench": bench - test - build}
+    docs = closure([Requirement("regard[docs]")]) - test - build
+    bench = closure([Requirement("regard[bench]"), *map(Requirement, WITHOUT_DEPENDENCIES)]) - test - build
+    return {"build": build, "test": test - build, "docs": docs, "bench": bench - docs}
 
 
 if __name__ == "__main__":

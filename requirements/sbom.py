@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-LOCKS = {"build.lock": "excluded", "test.lock": "required", "bench.lock": "optional"}  # CycloneDX: needed to run, or not
+LOCKS = {
+    "build.lock": "excluded",
+    "test.lock": "required",
+    "docs.lock": "excluded",
+    "bench.lock": "excluded",
+}  # CycloneDX: needed to run, or not
 
 
 def locked(path: Path) -> dict[tuple[str, str], list[str]]:

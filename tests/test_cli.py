@@ -16,8 +16,9 @@ import tyro
 
 import regard
 from regard import MECHANISMS, catalogue
-from regard.cli import COMMANDS, GROUPS, _index, load_command, main, show
+from regard.cli import COMMANDS, GROUPS, _index, load_command, main
 from regard.cli._command import CONFIG, format_settings, parse_settings
+from regard.look.examples import example
 from regard.patterns import parse
 from regard.tasks import TASKS
 
@@ -62,7 +63,7 @@ def test_show_every_mechanism(mechanism, capsys):
 def test_show_softmax_gives_the_weights_it_draws(capsys):
     assert main(["show", "softmax", "--json", "--length", "7"]) == 0
     weights_LM = torch.tensor(json.loads(capsys.readouterr().out)["weights_LM"])
-    torch.testing.assert_close(weights_LM, show.example(regard.SoftmaxAttention, 7).view().weights_BHLM[0, 0])
+    torch.testing.assert_close(weights_LM, example(regard.SoftmaxAttention, 7).view().weights_BHLM[0, 0])
     torch.testing.assert_close(weights_LM.sum(-1), torch.ones(7))
 
 

@@ -18,7 +18,7 @@ LOCKS = {path.stem: sbom.locked(path) for path in sorted((ROOT / "requirements")
 
 
 def test_locks_have_the_versions_of_the_constraints_and_whole_hashes():
-    assert set(LOCKS) == {"bench", "build", "test"}
+    assert set(LOCKS) == {"bench", "build", "docs", "test"}
     names = [name for pins in LOCKS.values() for name, _ in pins]
     assert len(set(names)) == len(names) and set(names) | {"torch"} == set(lock.constraints())
     for pins in LOCKS.values():

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "regard"
 # From the bottom to the top; a part may import parts of the levels below it, and neighbours of its own level as long as
 # they do not import it back.
 LEVELS = (
-    {"errors", "_bound"},
+    {"errors", "docstrings", "_bound"},
     {"files", "machine"},
     {"patterns"},
     {"kernels"},
@@ -196,8 +196,24 @@ print(sorted(added))
 
 # -- what must not be in the tree --------------------------------------------------------------------------------------
 
-SKIPPED = {".git", ".venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist", "runs", "demo"}
-RUNS_TEXT = {"tests/test_docs.py"}  # runs the snippets of the documents: that is what it is for
+SKIPPED = {
+    ".git",
+    ".venv",
+    "__pycache__",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".hypothesis",
+    "build",
+    "dist",
+    "runs",
+    "demo",
+    "site",
+}
+RUNS_TEXT = {
+    "tests/test_docs.py",
+    "notebooks/execute.py",
+}  # run the snippets of the documents and the cells of notebooks: that is what they are for
 
 
 def tree(*suffixes: str) -> list[Path]:

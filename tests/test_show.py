@@ -4,18 +4,18 @@ import pytest
 import torch
 
 from regard import Attention, SoftmaxAttention, causal
-from regard.cli import show
 from regard.errors import NotSupported, PatternNotSupported, ShapeError
+from regard.look.examples import example
 
 
 def test_the_example_repeats_and_is_always_the_same():
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    drawn = show.example(SoftmaxAttention, 8).view()
+    drawn = example(SoftmaxAttention, 8).view()
     weights_LM = drawn.weights_BHLM[0, 0]
     assert drawn.pattern == "causal" and weights_LM.shape == (8, 8) and drawn.labels()[1] == list("12341234")
     assert torch.get_rng_state().equal(before), "an example must not disturb the caller's random numbers"
-    assert weights_LM.equal(show.example(SoftmaxAttention, 8).view().weights_BHLM[0, 0])
+    assert weights_LM.equal(example(SoftmaxAttention, 8).view().weights_BHLM[0, 0])
     torch.testing.assert_close(weights_LM[7, 3], weights_LM[7, 7])  # the token four back is the same token
 
 
@@ -26,7 +26,7 @@ def test_without_a_causal_form_the_example_is_full():
                 raise PatternNotSupported("not causal")
             return super().forward(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state)
 
-    assert show.example(Blind).view().pattern == "full"
+    assert example(Blind).view().pattern == "full"
 
 
 def test_without_weights_there_is_a_reason():
@@ -34,10 +34,10 @@ def test_without_weights_there_is_a_reason():
         facts = SoftmaxAttention.facts
 
     with pytest.raises(NotSupported, match="Nothing has no example"):
-        show.example(Nothing)
+        example(Nothing)
 
 
 @pytest.mark.parametrize("length", [0, 1, 201])
 def test_sizes_are_bounded(length):
     with pytest.raises(ShapeError, match="expected 2 to 200"):
-        show.example(SoftmaxAttention, length)
+        example(SoftmaxAttention, length)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any, Literal, get_args
 
+from .docstrings import notes
 from .errors import UnknownName
 
 # Whatever is listed needs PyTorch, which takes seconds to import: hence the imports inside functions.
@@ -129,22 +130,6 @@ def settings(config: type[Any]) -> list[dict[str, str]]:
         for field in fields(config)
         if field.name != "attention_overrides"  # internal: what `with_attention` records
     ]
-
-
-def notes(entry: Any) -> dict[str, str]:
-    """What a docstring says under its headings: {"Cost": …, "Use it": …, "Avoid it": …, "Limits": …, "Paper": …}."""
-    sections: dict[str, str] = {}
-    heading = None
-    for line in (inspect.getdoc(entry) or "").splitlines():
-        starts = re.match(r"([A-Z][a-z]+(?: [a-z]+)?): +(\S.*)$", line)
-        if starts:
-            heading = starts[1]
-            sections[heading] = starts[2]
-        elif heading is not None and line.startswith(" ") and line.strip():
-            sections[heading] += " " + line.strip()
-        else:
-            heading = None
-    return sections
 
 
 def field_help(kind: type[Any]) -> dict[str, str]:

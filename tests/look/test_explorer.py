@@ -153,7 +153,7 @@ def test_a_page_that_would_be_too_large_is_refused(monkeypatch):
         pack(record(Maps([make_map(THREE)])))
 
 
-@pytest.mark.parametrize("entry", ["file.js", "widget.js"])
+@pytest.mark.parametrize("entry", ["file.js", "widget.js", "lineage.js"])
 def test_the_bundle_is_one_script_in_which_no_name_is_declared_twice(entry):
     script = bundle(entry)
     assert not re.findall(r"^import |^export (?!default)", script, re.MULTILINE)

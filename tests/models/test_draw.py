@@ -102,8 +102,7 @@ def test_each_step_has_noise_of_its_own():
     """The canvas of step t does not depend on what is drawn later, and z differs from step to step."""
     model = small()
     with torch.no_grad():
-        for layer in (model.posterior,):
-            layer.weight.zero_(), layer.bias.zero_()  # z is pure noise
+        model.posterior.weight.zero_(), model.posterior.bias.zero_()  # z is pure noise
     seen = []
     model.decoder.register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
     model(torch.rand(2, 1, *SIZE))

@@ -44,7 +44,7 @@ def raw(server, path, body=None):
 
 
 def test_page_and_files_come_with_a_strict_policy(open_served):
-    for path in ("/", "/static/app.js", "/static/style.css"):
+    for path in ("/", "/lineage", "/static/app.js", "/static/style.css"):
         status, headers, _ = open_served.ask("GET", path)
         assert status == 200
         policy = headers["content-security-policy"]
@@ -65,7 +65,7 @@ def test_host_and_origin_are_checked(open_served):
 
 
 def test_everything_but_the_page_needs_the_key(served):
-    assert served.ask("GET", "/")[0] == 200 and served.ask("GET", "/static/page.js")[0] == 200
+    assert all(served.ask("GET", path)[0] == 200 for path in ("/", "/lineage", "/static/page.js"))
     for method, path in (
         ("GET", "/explorer/model"),
         ("POST", "/explorer/captures"),

@@ -198,7 +198,7 @@ def test_train_evaluate_and_go_on(tmp_path, capsys):
     assert "loss" in (said := capsys.readouterr().out) and "next_sentence_accuracy" in said
     assert main([*argv, "--init-from", str(out), "--out", str(tmp_path / "on"), "--steps", "2", "--next-sentence", "no"]) == 0
     assert main([*argv, "--model", "gpt2", "--out", str(tmp_path / "x"), "--steps", "1"]) == 2
-    assert "those that are: bert" in capsys.readouterr().err
+    assert "use one of bert" in capsys.readouterr().err
     assert main(["predict", str(out), "a"]) == 2 and "[MASK]" in capsys.readouterr().err
     assert main(["predict", str(out), "w1 [MASK] w3", "--nbest", "2"]) == 0 and len(capsys.readouterr().out.split()) == 2
 

@@ -35,17 +35,23 @@ class Compare(Command):
     """Write everything to this file; - for standard output, without tables."""
     plot: Path | None = None
     """Plot time against length and save it as this PNG file."""
+    html: Path | None = None
+    """Save the lineage page with these measurements as this HTML file: all mechanisms by year and family."""
     quiet: bool = False
     """No progress bar."""
 
     def run(self) -> None:
         from ..compare import compare
 
-        for path, suffix, option in ((self.plot, ".png", "--plot"), (self.json, "", "--json")):
+        for path, suffix, option in ((self.plot, ".png", "--plot"), (self.html, ".html", "--html"), (self.json, "", "--json")):
             check_writable(path, option, suffix)  # before minutes are spent
         found = compare(self.mechanisms or None, self.options, progress=not self.quiet)
         if self.plot is not None:
             found.plot(self.plot)
+        if self.html is not None:
+            from ..look.lineage import costs_of, save_html
+
+            save_html(self.html, costs_of([found.to_json()]))
         if self.json == Path("-"):
             print(found.to_json())
             return
@@ -59,7 +65,7 @@ class Compare(Command):
             print(f"Repeats differ by {found.noise:.0%}: something else is running, so small differences mean nothing.\n")
         for line in found.refusals():
             out.print(line, highlight=False, markup=False)
-        for path in (self.json, self.plot):
+        for path in (self.json, self.plot, self.html):
             if path is not None:
                 print(f"wrote {path}")
 

@@ -18,6 +18,7 @@ from ..data import Tokenizer
 from ..decode import EngineOptions, GenerationOptions, generate, quantize, stream
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
+from ..files import check_name
 from ..models import LanguageModel, TextEncoder
 from ..runs import Run
 from ._command import Command, print_note
@@ -129,6 +130,7 @@ class Serve(Command):
             return run.model, run.processor.tokenizer
 
         key = os.environ.get("REGARD_KEY") if self.key is None else self.key
+        check_name(self.folder)
         name = self.name or self.folder.resolve().name
         serve(
             load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine, cors=self.cors,

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from .. import __version__
 from ..catalogue import fold
-from ..errors import NotSupported, PatternNotSupported, RegardError, ShapeError, UnknownName
+from ..errors import NotSupported, ShapeError, UnknownName
 from . import _index
 from ._command import Command, bold, check_writable, print_json, print_pairs, print_table
 from ._help import split_examples
@@ -134,6 +134,7 @@ class Show(Command):
 
     def _maps(self, entry: dict[str, Any]) -> Maps:
         from ..attention import find_mechanism
+        from ..look.examples import example
 
         return example(find_mechanism(entry["name"]), self.length)
 
@@ -250,8 +251,10 @@ def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def draw_example(mechanism: type[Attention]) -> str:
     """The picture of a mechanism that the index stores, or why there is none."""
+    from ..look.examples import example
+
     try:
-        return _picture(example(mechanism))
+        return _picture(example(mechanism, LENGTH))
     except NotSupported as error:
         return f"No picture: {error}."
 
@@ -260,34 +263,3 @@ def _picture(maps: Maps) -> str:
     drawn = io.StringIO()
     maps.show(file=drawn)
     return f"Its weights where the second half of a sequence repeats the first (queries are rows, keys are columns):\n\n{drawn.getvalue()}".rstrip()
-
-
-def example(mechanism: type[Attention], length: int = LENGTH, seed: int = 0) -> Maps:
-    """A mechanism as something to look at: the weights of one head; `causal` where the mechanism knows it.
-
-    Keys equal queries, and the sequence repeats after half its length, so a mechanism that compares content shows two lines.
-    """
-    if not 2 <= length <= LONGEST:
-        raise ShapeError(f"length={length}: expected 2 to {LONGEST}")
-    import torch
-
-    from ..look import capture
-    from ..patterns import causal, full
-
-    width = 8
-    with torch.random.fork_rng(devices=[]):  # the parameters of a mechanism are drawn from the global generator
-        torch.manual_seed(seed)
-        attention = mechanism.sized(heads=1, head_dim=width, length=length).eval()
-        half = torch.randn(1, (length + 1) // 2, 1, width)
-        x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
-        reasons: list[Exception] = []
-        for pattern in (causal, full):
-            try:
-                with torch.no_grad(), capture(attention) as maps:
-                    attention(x_BLHK, x_BLHK, x_BLHK, pattern)
-                names = [f"{n % len(half[0]) + 1}" for n in range(length)]
-                return maps.label(names, names)
-            except (RegardError, NotImplementedError) as error:
-                reasons.append(error)
-    why = next((error for error in reasons if not isinstance(error, PatternNotSupported)), reasons[-1])
-    raise NotSupported(f"{mechanism.__name__} has no example to draw: {why}")

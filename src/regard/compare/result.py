@@ -87,6 +87,7 @@ class Comparison:
     rows: tuple[Row, ...]
     machine: str
     seconds: float  # of the whole comparison
+    date: str = ""  # when it was measured: YYYY-MM-DD
 
     @property
     def mechanisms(self) -> list[str]:
@@ -142,6 +143,7 @@ class Comparison:
             "format": "regard.comparison",
             "format_version": 1,
             "machine": self.machine,
+            "date": self.date,
             "seconds": self.seconds,
             "options": asdict(self.options),
             "crossovers": crossings,

@@ -7,6 +7,7 @@ every ratio is of two measurements of the same minute.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import math
 import os
 import statistics
@@ -59,7 +60,8 @@ def compare(
         )
     order = list(chosen)
     rows = sorted(run.rows(), key=lambda row: (order.index(row.mechanism), row.length, OPERATIONS.index(row.operation)))
-    return Comparison(options, tuple(rows), machine(options.threads), time.monotonic() - started)
+    where = machine(options.threads) + (", processor time" if (options.threads or torch.get_num_threads()) == 1 else "")
+    return Comparison(options, tuple(rows), where, time.monotonic() - started, datetime.date.today().isoformat())
 
 
 @dataclass

@@ -65,15 +65,15 @@ def step(first: bool, **size: Any) -> dict[str, float | None]:
     length, steps = subject.length, min(STEPS, subject.length // 2)
     if not steps:
         raise ShapeError(f"a decoding step needs earlier tokens, and a length of {length} has none; use 2 or more")
-    seconds = []
+    seconds, clock = [], _clock()
     with torch.no_grad():
         state = subject.module.start(subject.batch, patterns.causal)
         if state.grows:
             subject(slice(0, length - steps), state)
         for at in range(length - steps, length):
-            start = time.perf_counter()
+            start = clock()
             subject(slice(at, at + 1), state)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(clock() - start)
     found: dict[str, float | None] = {"seconds": statistics.median(seconds[min(2, steps - 1) :])}
     return found | ({"mib": _held(state) / 2**20} if first else {})
 
@@ -134,13 +134,18 @@ def _measured(call: Callable[[], object], first: bool) -> dict[str, float | None
     if first:
         _wake()
         found["mib"] = peak_memory(call)
-    begun, seconds = time.perf_counter(), list[float]()
+    begun, clock, seconds = time.perf_counter(), _clock(), list[float]()
     while not seconds or (time.perf_counter() - begun < LEAST and len(seconds) < 1000):
-        start = time.perf_counter()
+        start = clock()
         call()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     # the first of many is not warm yet; a median does not mind, nor an interruption
     return found | {"seconds": statistics.median(seconds)}
+
+
+def _clock() -> Callable[[], float]:
+    """Of one thread the processor time, which hardly depends on what else runs on the machine; of several the wall clock."""
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def _wake() -> None:

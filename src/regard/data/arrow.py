@@ -69,7 +69,7 @@ def open_dataset(spec: str) -> Any:
     name, _, split = spec.removeprefix(PREFIX).partition("#")
     folder = Path(name)
     if not folder.exists() and (folder.is_absolute() or name.startswith(".") or name.count("/") > 1):
-        raise MissingFile(f"{spec}: no such folder; check the name; it was looked for in {folder.resolve().parent}")
+        raise MissingFile(f"{spec}: no such folder; check the name; it was looked for in {folder.absolute().parent}")
     try:
         saved = any((folder / one).exists() for one in ("state.json", "dataset_dict.json"))
         found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name)

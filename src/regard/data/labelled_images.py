@@ -383,7 +383,7 @@ def load_pixels(
     if isinstance(part.images, ArrayImages) and part.images.pixels.shape[1:3] == size:
         return with_channels(part.images.pixels[part.numbers], channels), labels, []
     out = np.empty((len(part), *size, *((3,) if channels == 3 else ())), dtype=np.uint8)
-    pace, good, skipped = Pace("decoding images", out.nbytes), [], []
+    pace, good, skipped = Pace("decoding images", out.nbytes), list[int](), list[str]()
     for row, number in enumerate(part.numbers.tolist()):
         try:
             out[len(good)] = fit(part.images.read(number, channels))

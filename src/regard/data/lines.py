@@ -209,7 +209,7 @@ def check_file(path: str | Path) -> Path:
     """The path, if it is a file that can be read more than once."""
     path = Path(path)
     if not path.exists():
-        raise MissingFile(f"{path}: no such file; check the name; it was looked for in {path.resolve().parent}")
+        raise MissingFile(f"{path}: no such file; check the name; it was looked for in {path.absolute().parent}")
     if path.is_dir():
         raise BadFile(f"{path}: is a folder; name the files inside it")
     if not stat.S_ISREG(path.stat().st_mode):

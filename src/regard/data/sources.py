@@ -24,9 +24,10 @@ import re
 import site
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
 from .splits import Row
@@ -222,8 +223,8 @@ def _usable(text: str) -> bool:
     return "\0" not in text and re.search(r"[^\W\d_]{2}", text) is not None and len(text.split()) <= MOST_WORDS
 
 
-def source_options(text: str, known: dict[str, int]) -> tuple[str, dict[str, int]]:
-    """The head (`en-de`) and the whole numbers given, with the defaults of those that were not."""
+def source_options(text: str, known: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The head (`en-de`) and the options given, with the defaults of those that were not: integers, or words where the default is one."""
     head, *given = (part.strip() for part in text.split(","))
     chosen = dict(known)
     for part in given:
@@ -231,7 +232,7 @@ def source_options(text: str, known: dict[str, int]) -> tuple[str, dict[str, int
         if name not in known:
             raise UnknownName("option of this source", name, known)
         try:
-            chosen[name] = int(value)
+            chosen[name] = type(known[name])(value)
         except ValueError:
             raise NotSupported(f"{part!r}: expected an integer, as in {name}={known[name]}") from None
     return head, chosen

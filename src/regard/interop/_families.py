@@ -46,6 +46,7 @@ UNSUPPORTED = frozenset(
         "hubert",
         "ibert",
         "informer",
+        "levit",
         "llama4",
         "llava",
         "mbart",
@@ -69,6 +70,8 @@ UNSUPPORTED = frozenset(
         "t5gemma",
         "t5gemma2",
         "t5gemma2_text",
+        "vilt",
+        "vits",
         "xlm-roberta",
     ]
 )

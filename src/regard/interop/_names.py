@@ -38,7 +38,7 @@ class Entry:
     def to_hf(self, x: Tensor) -> dict[str, Tensor]:
         if self.heads:
             x = x.unflatten(0, (3, self.heads, -1)).transpose(0, 1).flatten(0, 2)
-        parts = x.split(self.sizes) if self.sizes else x.chunk(len(self.hf_names))
+        parts = x.split(self.sizes) if self.sizes else x.chunk(len(self.hf_names)) if x.dim() else [x]
         return {name: self._unsqueeze(part).contiguous() for name, part in zip(self.hf_names, parts, strict=True)}
 
     def _squeeze(self, x: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
     if isinstance(body, LanguageModel | TextEncoder | Translator):
         absent = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
         config = absent | {key: generation[key] for key in IDS if key in generation} | config
-    elif config["architectures"][0] in family.own_heads and labels:
-        config |= label_config(labels)
+    elif config["architectures"][0] in family.own_heads:
+        config |= label_config(labels or [f"LABEL_{n}" for n in range(body.output.out_features)])
     if isinstance(model, Classifier):
         config, tensors = export_classifier(model, labels, config, tensors)
     if (out / "config.json").exists():

@@ -102,7 +102,7 @@ def page(recordings: list[Recording], title: str = "") -> str:
     """The whole file."""
     script, style = bundle("file.js"), static_file("style.css").decode()
     data = base64.b64encode(pack(recordings, title)).decode()
-    allow = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:"
+    allow = f"default-src 'none'; script-src {script_hash(script)}; style-src {script_hash(style)}; img-src data: blob:"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{allow}">\n'
@@ -118,5 +118,6 @@ def save_html(recordings: list[Recording], path: str | Path, title: str = "") ->
     return Path(path)
 
 
-def _hash(text: str) -> str:
+def script_hash(text: str) -> str:
+    """A script or style as a content security policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

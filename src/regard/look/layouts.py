@@ -36,7 +36,7 @@ class Grid:
 
 @dataclass(frozen=True, init=False)
 class Tree:
-    """Sentences of words: sentence s holds the keys from spans[s][0] up to, not including, spans[s][1]."""
+    """Sentences of words: sentence s holds the keys from `spans[s][0]` up to, not including, `spans[s][1]`."""
 
     spans: tuple[tuple[int, int], ...]
 

@@ -55,7 +55,7 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
             smooth = "bilinear" if min(share.shape) > 3 and aspect < 3 else "nearest"  # not across the edges of frames
             axis.imshow(black, extent=extent, aspect="auto", interpolation=smooth)
             if array.ndim == 2:  # a grey image has no colours to hide, and on its black nothing can be darkened
-                tint = np.concatenate([np.broadcast_to(np.float32(TINT), (*share.shape, 3)), 0.45 * share[..., None]], -1)
+                tint = np.concatenate([np.broadcast_to(np.array(TINT, dtype=np.float32), (*share.shape, 3)), 0.45 * share[..., None]], -1)
                 axis.imshow(tint, extent=extent, aspect="auto", interpolation=smooth)
         axis.set_title(readable(name, 24), fontsize=8, pad=2)
     if title:

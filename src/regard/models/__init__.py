@@ -16,6 +16,8 @@ from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig
 from .big_bird import BigBird, BigBirdConfig
 from .classifier import Classifier
+from .clip import CLIP, CLIPConfig
+from .dalle import DALLE, DALLEConfig
 from .draw import Draw, DrawConfig, Drawing
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
@@ -36,6 +38,7 @@ from .reformer import Reformer, ReformerConfig
 from .rnn_lm import RNNLM, RNNLMConfig
 from .rnnsearch import RNNsearch, RNNsearchConfig
 from .seq2seq import Seq2Seq, Seq2SeqConfig
+from .show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -48,6 +48,7 @@ class PatchEncoder(Model):
     """What encoders of images and of clips share: an embedding, blocks, a norm, and a classification head over one pooled vector."""
 
     config: ImageEncoderConfig
+    length_setting: ClassVar[str] = "image_size"
 
     def _build(self) -> None:
         c = self.config

@@ -138,7 +138,7 @@ class Draw(Model):
             error_BCHW = x_BCHW - canvas_BCHW.sigmoid()
             glimpse_BG, read_B5 = self.read(torch.cat([x_BCHW, error_BCHW], 1), decoder[0])
             encoder = self.encoder(torch.cat([glimpse_BG, decoder[0]], 1), encoder)
-            mean_BZ, log_std_BZ = self.posterior(encoder[0]).clamp(-(LOG_STD**2), LOG_STD**2).chunk(2, -1)
+            mean_BZ, log_std_BZ = self.posterior(encoder[0]).chunk(2, -1)
             log_std_BZ = log_std_BZ.clamp(-LOG_STD, LOG_STD)
             z_BZ = mean_BZ + log_std_BZ.exp() * torch.randn_like(mean_BZ)
             decoder = self.decoder(z_BZ, decoder)

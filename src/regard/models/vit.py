@@ -81,7 +81,6 @@ class ViTEmbedding(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         c = config
-        self.grid = c.grid
         p, q = (size // 2 ** len(c.stem) for size in c.patch_size)
         self.stem = ConvStem(c.channels, c.stem)
         self.patch = PatchEmbedding(c.stem[-1] if c.stem else c.channels, (p, q), c.width, bias=c.patch_bias)
@@ -114,6 +113,7 @@ class ViT(ImageEncoder):
     facts = ModelFacts(name="vit", year=2020, title="An image is worth 16x16 words", paper="arXiv:2010.11929")
     Config = ViTConfig
     config: ViTConfig
+    embedding: ViTEmbedding
     sizes: ClassVar[Sizes] = {
         f"vit-{name}-{patch}": _sized(*WIDTHS[name], patch)
         for name, patches in {
@@ -181,8 +181,7 @@ class ViT(ImageEncoder):
         """A copy for images of another height and width: the grid of positions is interpolated, the class token keeps its own."""
         config = replace(self.config, image_size=image_size)
         model = deepcopy(self)
-        model.config, model.embedding.grid = config, config.grid
-        position = model.embedding.position
+        model.config, position = config, model.embedding.position
         if position is not None and config.grid != self.config.grid:
             old_LD, first = position.weight.detach(), self.class_tokens
             old_1DHW = old_LD[first:].T.unflatten(1, self.config.grid)[None]

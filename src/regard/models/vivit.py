@@ -48,6 +48,8 @@ class ViViTConfig(ViTConfig):
             raise BadConfig(f"{name}: heads={self.heads}; expected an even number: half of them attend in space, half in time")
         if self.embedding_norm:
             raise BadConfig(f"{name}: embedding_norm=True; ViViT has no norm before its first layer")
+        if self.stem:
+            raise BadConfig(f"{name}: stem={self.stem}; ViViT cuts tubelets out of the clip itself: choose stem=()")
 
     @property
     def steps(self) -> int:
@@ -242,9 +244,9 @@ class ViViT(PatchEncoder):
 
 def _copy_positions(model: ViViT, vit: ViT) -> None:
     c = model.config
-    if model.embedding.class_token_D is not None:
+    if model.embedding.class_token_D is not None and vit.embedding.class_token_D is not None:
         model.embedding.class_token_D.copy_(vit.embedding.class_token_D)
-    if model.embedding.position is not None:
+    if model.embedding.position is not None and vit.embedding.position is not None:
         first, grid = vit.embedding.position.weight.split([vit.class_tokens, c.places])
         kept = first[: model.class_tokens]
         model.embedding.position.weight.copy_(torch.cat([kept, grid if model.embedding.per_step else grid.repeat(c.steps, 1)]))

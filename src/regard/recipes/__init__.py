@@ -3,8 +3,10 @@
 from . import (
     bahdanau2014,
     bert2018,
+    clip2021,
     completion2020,
     complexity2017,
+    dalle2021,
     draw2015,
     gpt2018,
     gpt2020,
@@ -25,6 +27,7 @@ from . import (
     vit2020,
     vivit2021,
     xl2019,
+    xu2015,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run
 

@@ -92,11 +92,11 @@ VARIANTS: dict[str, Any] = {
 
 
 def fewer(text: str, key: str, other: str, share: float) -> Claim:
-    """`key` needs fewer bits than `other` by at least this share of them, with every seed; a negative share allows as many more."""
+    """`key` needs fewer bits than `other` by at least this share of them (by any if 0), with every seed; a negative one allows as many more."""
 
     def holds(r: Results) -> bool:
         pairs = zip(r[key, "bits"].values, r[other, "bits"].values, strict=True)
-        return all(one <= (1 - share) * two for one, two in pairs)
+        return all(one < two and one <= (1 - share) * two if share >= 0 else one <= (1 - share) * two for one, two in pairs)
 
     return Claim(text, holds, lambda r: f"{r[key, 'bits']} against {r[other, 'bits']} bits per dimension")
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import tasks
 from ..look.overlays import Panel, draw_panels, over_patches
+from ..models import ImageEncoder
 from ..tasks.images import image_maps
 from ..train import TrainOptions
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, validation_curves, variant_folder
@@ -52,7 +53,7 @@ class Rollouts:
         panels: list[Panel] = []
         images: list[Any] = []
         for name in self.variants:
-            run = tasks.load_run(variant_folder(out, name, results.seeds[0]))
+            run = tasks.load_run(variant_folder(out, name, results.seeds[0]), ImageEncoder)
             test = tasks.Images(OPTIONS).test_data(run, None)
             for digit in range(10):
                 pixels = test.pixels[list(test.label_E).index(digit)]

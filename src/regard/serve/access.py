@@ -27,7 +27,7 @@ from .worker import Metrics
 
 MAX_HEADERS = 64
 MAX_HEADERS_BYTES = 16_384
-PUBLIC = ("/", "/health")  # need no API key
+PUBLIC = ("/", "/lineage", "/health")  # need no API key
 CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 ALLOWED_METHODS, ALLOWED_HEADERS = "GET, POST, OPTIONS", "Authorization, Content-Type"
 log = logging.getLogger("regard.serve")

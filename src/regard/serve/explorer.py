@@ -3,6 +3,7 @@
 | route | what it does |
 |---|---|
 | `GET /`, `GET /static/NAME` | the page; nothing in it is secret, so it needs no API key |
+| `GET /lineage` | every mechanism by year and family; needs no API key either |
 | `GET /explorer/model` | what can be chosen: mechanisms, checkpoints |
 | `POST /explorer/captures` | reads a text and returns the header of its maps |
 | `GET /explorer/captures/ID/KEY` | one piece of a capture: a tile, exact rows, statistics |
@@ -30,12 +31,12 @@ from ..errors import RegardError, UnknownName
 from ..look.explorer import FORMAT, VERSION, Recording
 from ..look.html import static_file, static_names
 from ..look.interventions import Ablation
+from ..look.lineage import document, served_page
 from .playground import Playground
 from .responses import ApiError
 
 KEPT = 8  # captures
 KEPT_BYTES = 2 * 2**30  # of all captures together
-PUBLIC = ("/", "/static/")
 SECURITY = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -84,6 +85,7 @@ class Explorer:
         return [
             Route("/", self.page),
             Route("/static/{name}", self.static),
+            Route("/lineage", self.lineage),
             Route("/explorer/model", self.model),
             Route("/explorer/captures", self.capture, methods=["POST"]),
             Route("/explorer/captures/{id}/{key:path}", self.piece),
@@ -92,6 +94,10 @@ class Explorer:
 
     async def page(self, request: HttpRequest) -> Response:
         return Response(static_file("index.html"), media_type="text/html", headers=SECURITY)
+
+    async def lineage(self, request: HttpRequest) -> Response:
+        html = await self._call(lambda: served_page(document()))
+        return Response(html, media_type="text/html", headers=SECURITY)
 
     async def static(self, request: HttpRequest) -> Response:
         name = request.path_params["name"]

@@ -36,7 +36,10 @@ from ._image_processor import ImageProcessor
 from ._options import DataOptions, TokenizerOptions
 from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
+from .captions import Captioning, CaptionsObjective, CaptionsOptions
 from .classification import Classify, ClassifyOptions, Label, LabelOptions
+from .clip import Clip, ClipObjective, ClipOptions
+from .dalle import Dalle, DalleObjective, DalleOptions
 from .draw import DrawOptions, DrawTask
 from .handwriting import HandwritingOptions, HandwritingTask
 from .images import Images, ImagesObjective, ImagesOptions

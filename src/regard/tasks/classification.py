@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,7 @@ class ClassesOptions:
     """Labels per text, most likely first, with their probabilities."""
 
 
+SMALL = 20_000  # examples: below, a model of width 128 and two layers makes four times the steps in the same time, and learns more
 TuningT = TypeVar("TuningT", bound=TuningOptions)
 
 
@@ -85,7 +86,16 @@ class ClassificationTask(Task[TuningT]):
     length_option = "max_length"
     default_model = "bert"
     target: Target = "class"
+    small = False  # little data, as `settle` finds
     default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
+
+    def settle(self, dataset: Dataset[list[Any]]) -> Self:
+        decided = type(self)(self.options)
+        decided.small = len(dataset.train) < SMALL
+        return decided
+
+    def size_settings(self, model: str) -> dict[str, Any]:
+        return {"width": 128, "hidden": 512, "depth": 2} if self.small and model == self.default_model else {}
 
     @abstractmethod
     def texts_of(self, example: Any) -> Sequence[str]:

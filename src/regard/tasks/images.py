@@ -243,8 +243,12 @@ class Images(Task[ImagesOptions]):
             options=options,
             settings={"width": 16, "heads": 2, "depth": 1, "hidden": 16},
             input=str(folder / "images" / "light" / "0.png"),
-            broken=lambda path: (path / "dark" / "text.png").write_text("no image") and None,
+            broken=_break,
         )
+
+
+def _break(folder: Path) -> None:
+    (folder / "dark" / "text.png").write_text("no image")
 
 
 class ImagesObjective:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from ..attention.helpers import force_row_chunks
 from ..errors import DtypeError, PatternNotSupported, RegardError, ShapeError
 from ..patterns import Pattern, causal, keep, lengths
-from ._subject import B, ContractError, H, K, M, NotApplicable, Subject, V, check, expect, expect_error, run
+from ._subject import B, ContractError, GatesInKeys, H, K, M, NotApplicable, Subject, V, check, expect, expect_error, run
 
 
 @check("facts")
@@ -84,7 +84,8 @@ def memory_of_long_sequences_grows_as_declared(subject: Subject) -> None:
     peaks = {}
     for n in (short, long):
         inputs = [x[:, :, :1].detach().requires_grad_() for x in subject.tensors(n, n, batch=1, dtype=torch.float32)]
-        peaks[n] = _peak(subject.build(n, torch.float32, heads=1), inputs, subject.widest)
+        attention = subject.mechanism.sized(heads=1, head_dim=K, length=n)
+        peaks[n] = _peak(GatesInKeys(attention) if attention.gates else attention, inputs, subject.widest)
     if subject.facts.rows == "joint" or peaks[long] > STACK:
         _expect_growth(subject, peaks)
 

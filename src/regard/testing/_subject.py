@@ -79,9 +79,9 @@ class Subject:
     def supports(self, name: str) -> bool:
         return self.facts.patterns == "any" or name in self.facts.patterns
 
-    def alone(self, length: int = 80, dtype: torch.dtype = torch.float64, heads: int = H) -> Attention:
+    def alone(self, length: int = 80, dtype: torch.dtype = torch.float64) -> Attention:
         """A mechanism of the right size, its parameters no longer at symmetric starting points."""
-        attention = self.mechanism.sized(heads=heads, head_dim=K, length=length).to(dtype)
+        attention = self.mechanism.sized(heads=H, head_dim=K, length=length).to(dtype)
         if self.samples:
             attention.sample = self.sample  # type: ignore[assignment]  # nn.Module declares attributes to be modules
         generator = torch.Generator().manual_seed(1)
@@ -90,9 +90,9 @@ class Subject:
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
         return attention
 
-    def build(self, length: int = 80, dtype: torch.dtype = torch.float64, heads: int = H) -> Any:
+    def build(self, length: int = 80, dtype: torch.dtype = torch.float64) -> Any:
         """The same; one that reads gates takes them as further columns of k."""
-        attention = self.alone(length, dtype, heads)
+        attention = self.alone(length, dtype)
         return GatesInKeys(attention) if attention.gates else attention
 
     def tensors(

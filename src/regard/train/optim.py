@@ -164,8 +164,7 @@ class Muon(OptimizerConfig):
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         kinds = (nn.Linear, nn.Embedding)
         of = {kind: {id(part.weight) for part in model.modules() if isinstance(part, kind)} for kind in kinds}
-        head = {id(part) for part in model.head()} if hasattr(model, "head") else set()  # type: ignore[operator]
-        hidden = of[nn.Linear] - of[nn.Embedding] - head
+        hidden = of[nn.Linear] - of[nn.Embedding] - _head(model)
         qkv = {id(part.qkv.weight): list(part.sizes) for part in model.modules() if isinstance(part, MultiHead) and part.qkv is not None}
         groups = []
         for group in parameter_groups(model, self.weight_decay, rates):
@@ -188,3 +187,11 @@ class Adafactor(OptimizerConfig):
 
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {kind.__name__.lower(): kind for kind in (Adam, AdamW, RAdam, Lamb, Muon, Adafactor)}
+
+
+def _head(model: nn.Module) -> set[int]:
+    """The parameters of the output projection; none of a model that has no such projection, such as CLIP."""
+    try:
+        return {id(part) for part in model.head()}  # type: ignore[operator]
+    except AttributeError:
+        return set()

@@ -150,8 +150,9 @@ export class Explorer {
     const title = readable(this.source.header.title || "attention", 60);
     const brand = element("h1", {}, element("span", { class: "rx-brand" }, "regard"), element("span", { class: "rx-title" }, title));
     const caveat = element("button", { type: "button", class: "rx-caveat", onclick: () => help.showModal() }, "Attention is not an explanation");
+    const lineage = this.source.live ? element("a", { class: "rx-caveat", href: "/lineage" }, "Lineage") : null;
     this.root.append(
-      element("header", { class: "rx-head" }, brand, element("div", { class: "rx-actions" }, caveat, this.themeButton)),
+      element("header", { class: "rx-head" }, brand, element("div", { class: "rx-actions" }, lineage, caveat, this.themeButton)),
       this.live,
       element("nav", { class: "rx-nav" }, this.tabs),
       this.controls,

@@ -1,0 +1,56 @@
+"""The notebooks: every cell runs, what it prints is what is stored, and pictures are where they were."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = ("implementation_self_attention", "scaled_dot_product_attention", "rnn_with_attention", "form_transformer")
+
+
+def load_runner():
+    spec = importlib.util.spec_from_file_location("notebooks_execute", FOLDER / "execute.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read(name: str) -> dict:
+    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def plain(outputs: list[dict]) -> list[tuple[str, str]]:
+    """(text, kind of picture) of each output."""
+    found = []
+    for output in outputs:
+        data = output.get("data", {})
+        found.append(("".join(output.get("text", data.get("text/plain", ""))), "image/png" if "image/png" in data else ""))
+    return found
+
+
+def test_there_are_these():
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_outputs_are_those_of_the_code(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = read(name)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for number, (now, cell) in enumerate(zip(load_runner().run(notebook), cells, strict=True)):
+        found, stored = plain(now), plain(cell["outputs"])
+        if "varies" in cell["metadata"].get("tags", ()):  # numbers of a training depend on the processor; the cell asserts what must hold
+            found, stored = ([kind for _, kind in each] for each in (found, stored))
+        assert found == stored, f"{name}, code cell {number}: python notebooks/execute.py {name}"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_each_has_formulas_pictures_and_exercises_with_answers_and_is_small(name):
+    cells = read(name)["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    pictures = [output for cell in cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]
+    assert text.startswith("# ") and text.count("$$") >= 2 and len(pictures) >= 2
+    assert text.count("**Exercise") == text.count("<details>") >= 2
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 400_000
