@@ -93,7 +93,13 @@ def test_work_follows_the_span_of_each_head():
 
 @pytest.mark.parametrize(
     ("pattern", "step"),
-    [(causal, 7), (causal, 64), (local_causal(9), 1), (local_causal(9) | causal & tokens(0, 1), 1), (local_causal(9) | causal & tokens(0, 1), 64)],
+    [
+        (causal, 7),
+        (causal, 64),
+        (local_causal(9), 1),
+        (local_causal(9) | causal & tokens(0, 1), 1),
+        (local_causal(9) | causal & tokens(0, 1), 64),
+    ],
     ids=str,
 )
 def test_streams_hold_no_more_than_the_span(pattern, step):
