@@ -25,7 +25,9 @@ def tensors(*shape: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:The .grad attribute:UserWarning")  # PyTorch says so of itself
+@pytest.mark.filterwarnings(  # PyTorch says so of itself
+    "ignore:`torch.jit:DeprecationWarning", "ignore:The .grad attribute:UserWarning", "ignore:The distutils package:DeprecationWarning"
+)
 @pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="inductor needs a C++ compiler")
 @pytest.mark.parametrize("mechanism", [SoftmaxAttention, LinearAttention, LSHAttention], ids=lambda m: m.facts.name)
 def test_compiled_by_inductor(mechanism):

@@ -296,7 +296,7 @@ def test_a_place_that_cannot_be_written(write, tmp_path):
 
 def test_memory_stays_small(write, tmp_path, monkeypatch):
     """Nine megabytes of text in a few megabytes of memory."""
-    path = write("a.txt", ("All work and no play makes Jack a dull boy. " * 10 + "\n") * 20_000)
+    path = write("a.txt", "All work and no play makes Jack a dull boy.\n" * 200_000)
     tokenizer = Tokenizer.train(["x"], "byte", 300)
     monkeypatch.setattr("regard.data.cache.AT_ONCE", 1 << 18)
     monkeypatch.setattr(Tokenizer, "encode_all", lambda self, texts: [list(t.encode()[:1000]) for t in texts])  # quick

@@ -125,7 +125,10 @@ def test_two_processes_give_what_one_gives(tmp_path):
     assert done.stdout.count("4 steps") == 1
     found = load_run(tmp_path / "2").model.state_dict()
     for name, one in load_run(tmp_path / "1").model.state_dict().items():
-        torch.testing.assert_close(found[name], one, atol=1e-5, rtol=1e-4)
+        two = found[name]
+        if name.endswith("qkv.bias"):  # the gradient of a key's bias is nothing but rounding, which Adam makes as large as any
+            one, two = (torch.cat([x.chunk(3)[0], x.chunk(3)[2]]) for x in (one, two))
+        torch.testing.assert_close(two, one, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
