@@ -80,17 +80,19 @@ class Show(Command):
         if not 2 <= self.length <= LONGEST:
             raise ShapeError(f"--length {self.length}: expected 2 to {LONGEST}")
         check_writable(self.png, "--png", ".png")
-        kind, entry = find(self.name)
-        if entry is None:
+        found = find(self.name)
+        if not found:
             return self._pattern(_pattern(self.name))
-        if kind == "mechanisms":
-            return self._mechanism(entry)
+        if "mechanisms" in found:
+            return self._mechanism(found["mechanisms"])
         if self.png is not None:
             raise NotSupported(f"--png {self.png}: {self.name} has no weights to draw; only mechanisms and patterns do")
         if self.json:
-            return print_json(entry)
-        _heading(entry)
-        {"models": _print_model, "tasks": _print_task, "recipes": _print_recipe}[kind](entry)
+            return print_json(found if len(found) > 1 else next(iter(found.values())))
+        for number, (kind, entry) in enumerate(found.items()):
+            print(end="\n" * (number > 0))
+            _heading(entry)
+            {"models": _print_model, "tasks": _print_task, "recipes": _print_recipe}[kind](entry)
 
     def _pattern(self, pattern: Pattern) -> None:
         if pattern.heads > 16:
@@ -164,14 +166,15 @@ class Env(Command):
         print_json(found) if self.json else print_pairs(_flat(found))
 
 
-def find(name: str) -> tuple[str, dict[str, Any] | None]:
-    """The kind and the entry of what is called `name`, by its class, or by a published size of a model; None if nothing is."""
+def find(name: str) -> dict[str, dict[str, Any]]:
+    """Entries called `name`, by kind; also by class, or by a published size of a model. A model and its task may share a name."""
+    found: dict[str, dict[str, Any]] = {}
     for kind in ("mechanisms", "models", "tasks", "recipes"):
         for entry in _index.entries(kind):
             names = [entry["name"], *([] if kind == "recipes" else [entry["class"]]), *entry.get("sizes", ())]
             if fold(name) in map(fold, names):
-                return kind, entry
-    return "", None
+                found.setdefault(kind, entry)
+    return found
 
 
 def _pattern(text: str) -> Pattern:

@@ -51,7 +51,7 @@ DECAY = 0.9  # of the baseline
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionsOptions(ImageTextOptions):
-    """Which images and captions, which tokens, and the weights of the terms of the loss."""
+    """Which images and captions, which tokens, and the terms of the loss."""
 
     coverage: float = 0.0
     """Weight λ of the doubly stochastic penalty, for soft attention."""
