@@ -11,7 +11,7 @@ from ..runs import Run
 
 
 class ProcessorFiles(Protocol):
-    """What turns inputs into tensors, in the files of transformers: a tokenizer, a preprocessor."""
+    """What turns inputs into tensors, in transformers' files: a tokenizer, a preprocessor."""
 
     def read(self, folder: Path, described: Mapping[str, Any], model: Model) -> Any:
         """The processor of a run in memory; `described` is config.json."""

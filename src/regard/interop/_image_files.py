@@ -1,4 +1,4 @@
-"""preprocessor_config.json, and the labels of images, in the files of transformers."""
+"""preprocessor_config.json, and the labels of images, in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers, labels of texts and generation_config.json in the files of transformers."""
+"""Tokenizers, labels of texts and generation_config.json in transformers' files."""
 
 from __future__ import annotations
 

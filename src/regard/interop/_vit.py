@@ -1,4 +1,4 @@
-"""The vision transformer in the files of transformers."""
+"""The vision transformer in transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The video vision transformer in the files of transformers, which has joint attention with a class token."""
+"""The video vision transformer in transformers' files, which has joint attention with a class token."""
 
 from __future__ import annotations
 

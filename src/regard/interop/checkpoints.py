@@ -108,7 +108,7 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
 
 
 def _exported_as(model: Model) -> Family:
-    """The family that a model of ours is written as."""
+    """The family that one of our models is written as."""
     body = model.body if isinstance(model, Classifier) else model
     families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
     if not families:

@@ -74,9 +74,9 @@ class Handwriting(Model):
         return WritingState(hidden, like.new_zeros(batch, c.vocab_size), None if self.window is None else self.window.start_cross(batch))
 
     def forward(self, points_BL3: Tensor, text_BM: Tensor | None = None, state: WritingState | None = None) -> PenMixture:
-        """The distribution of the point after each; `state` goes on from earlier points, and moves on.
+        """The distribution of the point after each; `state` holds earlier points, and advances.
 
-        text_BM: characters from 1; 0 is no character, as after the end of a text.
+        text_BM: characters from 1; 0 stands for none, as after the end of a text.
         """
         return PenMixture.of(self.output(self.features(points_BL3, text_BM, state)))
 

@@ -55,7 +55,7 @@ class ImageTransformerConfig(ModelConfig):
 
     @property
     def factor(self) -> int:
-        """Pixels of the image per pixel of the source, along a side; 0 if the width is no multiple."""
+        """Pixels of the image per pixel of the source, along a side; 0 if the width is not a multiple."""
         assert self.source_size is not None
         return 0 if self.image_size[1] % self.source_size[1] else self.image_size[1] // self.source_size[1]
 

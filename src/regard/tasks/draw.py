@@ -38,7 +38,7 @@ class DrawOptions(DataOptions):
     data: Files = DIGITS
     """Folder with a folder of images per class, or with IDX files (MNIST); .npz; images.npy labels.npy; or digits, which is embedded."""
     on_error: OnError = "stop"
-    """Files that are no images: stop with the name of the file, or skip and count them."""
+    """Files that are not images: stop with the name of the file, or skip and count them."""
     image_size: tuple[int, ...] = ()
     """Height and width in pixels, or one number for both; if not given, that of the first image, 24 to 64."""
     binary: bool = True

@@ -43,7 +43,7 @@ class ImagesOptions(DataOptions):
     data: Files = DIGITS
     """Folder with a folder of images per class, or with IDX files; .npz; images.npy labels.npy; or digits, which is embedded."""
     on_error: OnError = "stop"
-    """Files that are no images: stop with the name of the file, or skip and count them."""
+    """Files that are not images: stop with the name of the file, or skip and count them."""
     labels: tuple[str, ...] = ()
     """Names of the classes, where the data have numbers: that of 0, of 1, …"""
     image_size: tuple[int, ...] = ()
