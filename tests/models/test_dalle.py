@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from regard.errors import BadConfig, ShapeError
 from regard.models import DALLE, DALLEConfig
-from regard.models.discrete_vae import MIN_LOG_SCALE, DiscreteVAE, kl_to_uniform, logit_laplace
+from regard.models.discrete_vae import MIN_LOG_STD, DiscreteVAE, kl_to_uniform, log_normal
 from regard.patterns import causal
 
 T, GRID, CODES = 5, 4, 7
@@ -120,16 +120,11 @@ def test_kl_has_its_closed_form():
     assert float(kl_to_uniform(sharp)) == pytest.approx(4 * math.log(8), rel=1e-5)
 
 
-@pytest.mark.parametrize(("mu", "log_scale"), [(0.0, 0.0), (1.5, -1.0), (-0.5, MIN_LOG_SCALE)])
-def test_the_density_of_a_pixel_integrates_to_one(mu, log_scale):
-    y = torch.linspace(0, 1, 400_002, dtype=torch.float64)[1:-1]
-    x = (y - 0.1) / 0.8  # y over (0, 1), a little beyond the pixels
-    density = logit_laplace(x, torch.tensor(mu, dtype=torch.float64), torch.tensor(log_scale, dtype=torch.float64)).exp()
-    assert float(density.sum() / 400_001) == pytest.approx(1, abs=2e-3)
-    # the same through PyTorch: a Laplace variable through the sigmoid
-    base = torch.distributions.Laplace(torch.tensor(mu, dtype=torch.float64), torch.tensor(math.exp(log_scale), dtype=torch.float64))
-    other = torch.distributions.TransformedDistribution(base, [torch.distributions.SigmoidTransform()])
-    torch.testing.assert_close(density.log()[1000:-1000:7919], other.log_prob(y)[1000:-1000:7919])
+def test_the_density_of_a_pixel():
+    x, mean = torch.rand(50, dtype=torch.float64), torch.rand(50, dtype=torch.float64)
+    for log_std in (0.3, -2.0):
+        expected = torch.distributions.Normal(mean, math.exp(log_std)).log_prob(x)
+        torch.testing.assert_close(log_normal(x, mean, torch.tensor(log_std, dtype=torch.float64)), expected)
 
 
 def test_the_terms_are_those_of_the_bound():
@@ -141,10 +136,11 @@ def test_the_terms_are_those_of_the_bound():
     torch.manual_seed(5)
     logits_BMN = vae.logits(x_BCHW).float()
     z_BMN = F.gumbel_softmax(logits_BMN, 0.7)
-    mu, log_scale = vae.decode(z_BMN @ vae.codebook.weight)
-    torch.testing.assert_close(terms.reconstruction_B, -logit_laplace(x_BCHW, mu, log_scale).sum((1, 2, 3)))
+    log_std = MIN_LOG_STD + F.softplus(vae.log_std - MIN_LOG_STD)
+    expected = torch.distributions.Normal(vae.decode(z_BMN @ vae.codebook.weight), log_std.exp()).log_prob(x_BCHW)
+    torch.testing.assert_close(terms.reconstruction_B, -expected.sum((1, 2, 3)))
     torch.testing.assert_close(terms.kl_B, kl_to_uniform(logits_BMN))
-    assert (log_scale >= MIN_LOG_SCALE).all()
+    assert float(log_std.detach()) > MIN_LOG_STD
 
 
 def test_gumbel_softmax_becomes_a_sample():
@@ -165,5 +161,8 @@ def test_codes_and_images():
     codes_BM = vae.encode(x_BCHW)
     drawn = vae.draw(codes_BM)
     assert codes_BM.shape == (2, 16) and drawn.shape == x_BCHW.shape and 0 <= drawn.min() <= drawn.max() <= 1
-    mu, log_scale = vae.decode(vae.codebook(codes_BM))
-    torch.testing.assert_close(vae.reconstruction(x_BCHW), -logit_laplace(x_BCHW, mu, log_scale).sum((1, 2, 3)))
+    assert vae.training and vae.encode(x_BCHW[:1]).equal(codes_BM[:1])  # in training, too, a code does not depend on the batch
+    with torch.no_grad():
+        whole = vae.eval().decode(vae.codebook(codes_BM))
+        log_std = MIN_LOG_STD + F.softplus(vae.log_std - MIN_LOG_STD)
+        torch.testing.assert_close(vae.reconstruction(x_BCHW), -log_normal(x_BCHW, whole, log_std).sum((1, 2, 3)))

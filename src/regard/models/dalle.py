@@ -75,7 +75,7 @@ class DALLE(Model):
     Limits:  texts of at most `max_length` tokens, images of one size. Padding of each text position has an embedding of its own and is predicted
              too, as in the paper.
     Paper:   Ramesh et al. 2021, "Zero-shot text-to-image generation", arXiv:2102.12092, section 2 and appendices A and B.
-    We differ: the layers of the VAE are few and plain; its KL term and its temperature are annealed over its epochs.
+    We differ: the layers of the VAE are few and plain, and its pixels normal, not logit-Laplace.
     """
 
     facts = ModelFacts(name="dalle", year=2021, title="Zero-shot text-to-image generation", paper="arXiv:2102.12092")

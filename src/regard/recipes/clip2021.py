@@ -2,7 +2,7 @@
 
 Paper: Radford et al. 2021, "Learning transferable visual models from natural language supervision", arXiv:2103.00020, sections 2 and 3 (there 400
        million pairs from the web, here generated scenes).
-Run:   regard run clip2021        Takes: about two minutes on one CPU core; three seeds of two small models.
+Run:   regard run clip2021        Takes: about six minutes on one CPU core; three seeds of two small models.
 
 Scenes of one or two coloured shapes, 24 × 24 pixels. Six of thirty pairings of colour and shape are never trained; the model is asked which of these six, and
 which of all thirty, a scene with one object shows. In the ablation captions are dealt out to the images at random.
@@ -26,7 +26,7 @@ from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, var
 from ._engine.variants import short_training, train_run
 
 DATA, UNSEEN = "scenes:count=4000,size=24,pairings=seen", "scenes:count=300,size=24,pairings=unseen,objects=1,seed=1"
-TRAIN = short_training(200, 0.01, evaluations=2)
+TRAIN = short_training(350, 0.01, evaluations=2)
 SIZE: dict[str, Any] = {
     "width": 64, "heads": 4, "depth": 2, "hidden": 128, "embedding": 64,
     "patch_size": 4, "image_width": 64, "image_heads": 4, "image_depth": 3, "image_hidden": 128,
@@ -97,7 +97,7 @@ class Similarities:
 
 recipe = Recipe(
     facts=RecipeFacts(
-        "clip2021", 2021, "Learning transferable visual models from natural language supervision", "arXiv:2103.00020", "about two minutes"
+        "clip2021", 2021, "Learning transferable visual models from natural language supervision", "arXiv:2103.00020", "about six minutes"
     ),
     question="Do captions teach classes that no caption has named?",
     variants={"CLIP": ClipVariant(), "shuffled captions": ClipVariant(task=ShuffledClip)},
