@@ -40,6 +40,9 @@ class DiscreteVAE(nn.Module):
     def __init__(self, channels: int, features: int, stride: int, codes: int):
         super().__init__()
         self.channels, halvings = channels, stride.bit_length() - 1
+        to_codes = nn.Conv2d(features, codes, 1)
+        with torch.no_grad():  # logits above the Gumbel noise: else the decoder learns to do without the codes before they mean anything
+            to_codes.weight.mul_(FIRST_LOGITS)
         self.encoder = nn.Sequential(
             *(
                 layer
@@ -53,10 +56,8 @@ class DiscreteVAE(nn.Module):
             nn.Conv2d(features, features, 3, padding=1),
             nn.BatchNorm2d(features),
             nn.ReLU(),
-            nn.Conv2d(features, codes, 1),
+            to_codes,
         )
-        with torch.no_grad():  # logits above the Gumbel noise: else the decoder learns to do without the codes before they mean anything
-            self.encoder[-1].weight.mul_(FIRST_LOGITS)
         self.codebook = nn.Embedding(codes, features)
         self.decoder = nn.Sequential(
             nn.Conv2d(features, features, 3, padding=1),
