@@ -1,5 +1,6 @@
 """Nobody is shut out: slow and silent clients beside good ones, limits of connections and headers, origins, time limits, file descriptors."""
 
+import asyncio
 import json
 import os
 import resource
@@ -11,13 +12,17 @@ from pathlib import Path
 
 import pytest
 from abuse import SlowClients, good_beside_slow
+from h11 import LocalProtocolError
 from small_server import KEY, Served
+from starlette.responses import Response
 
 import regard
 from regard.errors import NotSupported
-from regard.serve.access import check_origins
+from regard.serve.access import Access, AccessMiddleware, check_origins
 from regard.serve.bodies import Bodies
 from regard.serve.connections import RESERVE, Capacity, Connections, Timeouts, find_capacity
+from regard.serve.responses import ApiError
+from regard.serve.worker import Metrics
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -257,3 +262,30 @@ def test_a_lack_of_file_descriptors_is_survived_quietly():
     )
     assert found.stdout.strip() == "survived" and "Traceback" not in found.stderr, found.stderr
     assert found.stderr.count("no new connections for a second") <= 4
+
+
+@pytest.mark.parametrize("fails", [ApiError("no"), None], ids=["error", "response"])
+def test_a_response_to_a_connection_that_was_closed_is_no_traceback(fails, caplog):
+    """h11 refuses to write once the connection must close; uvicorn would log that as an exception of the application."""
+
+    async def app(scope, receive, send):
+        if fails is not None:
+            raise fails
+        await Response("late")(scope, receive, send)
+
+    async def send(message):
+        raise LocalProtocolError("can't handle event type Response when role=SERVER and state=MUST_CLOSE")
+
+    metrics = Metrics()
+    middleware = AccessMiddleware(app, Access(), metrics, {"/health"})
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/health",
+        "raw_path": b"/health",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+    }
+    asyncio.run(middleware(scope, None, send))
+    assert not caplog.records and metrics.requests.labels("/health", "499")._value.get() == 1

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from h11 import LocalProtocolError
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -76,17 +77,20 @@ class AccessMiddleware:
                 self._add_headers(MutableHeaders(scope=message), origin)
             await send(message)
 
-        try:
+        async def respond() -> None:
             self._check_headers(scope)
             self._check_origin(origin, headers)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers and self._may_cross(origin):
-                await _preflight()(scope, receive, send_and_note)
-                return
+                return await _preflight()(scope, receive, send_and_note)
             self._check_client(scope, headers)
             await self.app(scope, receive, send_and_note)
-        except ApiError as error:
-            await error.response()(scope, receive, send_and_note)
-        except ClientDisconnect:
+
+        try:
+            try:
+                await respond()
+            except ApiError as error:
+                await error.response()(scope, receive, send_and_note)
+        except (ClientDisconnect, LocalProtocolError):  # the latter: the connection of a slow client was closed meanwhile
             status = 499  # nobody reads a response
         except Exception:
             log.exception("a request failed")  # the client got an error response, if that was still possible
