@@ -25,7 +25,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
-from pip._internal.models.index import PyPI
 
 HERE = Path(__file__).parent
 BUILD = ("hatchling", "editables", "setuptools", "setuptools-scm", "wheel")
@@ -77,6 +76,8 @@ def own_requirements() -> list[Requirement]:
 
 def hashes(name: str, version: str) -> list[str]:
     """SHA-256 of the files of a version that fit the platforms above."""
+    from pip._internal.models.index import PyPI  # not above: importing pip changes what `import distutils` finds
+
     with urllib.request.urlopen(f"{PyPI.simple_url}/{name}/", timeout=60) as answer:
         page = answer.read().decode()
     found = []

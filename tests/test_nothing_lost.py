@@ -102,7 +102,7 @@ def test_a_resume_that_fails_changes_no_byte(damage, run, capsys):
 
 
 def test_a_refused_start_leaves_nothing(text, tmp_path, capsys):
-    for more in (["--set", "heads=3"], ["--init-from", str(tmp_path / "no")], ["--schedule", "cosine", "--minutes", "1"]):
+    for more in (["--set", "heads=3"], ["--init-from", str(tmp_path / "no")], ["--attention", "nothing"]):
         argv = ["train", "language", "--data", str(text), "--tokenizer", "char", "--set", "width=8", "--quiet"]
         assert main([*argv, *more, "--out", str(tmp_path / "deep" / "run")]) == 2
         assert not (tmp_path / "deep").exists(), more
