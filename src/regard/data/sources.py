@@ -9,6 +9,9 @@
     gettext:fr                             "%d files were deleted" → "%d fichiers ont été supprimés"
     copy:10-16                             3 1 4 1 5 … → 3 1 4 1 5 …, ten to sixteen digits
     reverse:10-16,count=5000               3 1 4 → 4 1 3
+    docstrings:installed                   the body of a docstring → its first line (`docstring_pairs`)
+    names:20,count=5000                    names after markers among noise → the names in the order of the markers
+    select:60-25,count=5000                the marked words of a text in which words repeat → those words in order
 
 A source is a function of what follows the colon and of `part`, which tells the split that a key falls in; it returns rows (key, source,
 target), and rows of one key fall in the same split.
@@ -30,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
+from . import docstring_pairs
 from .splits import Row
 
 HIGHEST = 100_000  # number
@@ -145,6 +149,12 @@ def digits(text: str, part: Callable[[str], str], step: int = 1) -> list[Row]:
     return made
 
 
+def docstrings(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Docstrings of installed packages and their first lines: see `docstring_pairs`."""
+    head, chosen = source_options(text, {"count": 0})
+    return docstring_pairs.docstrings(head or "installed", between_option("count", chosen["count"], 0, docstring_pairs.MOST))
+
+
 def gettext(text: str, part: Callable[[str], str]) -> list[Row]:
     """Messages that programs installed on this machine show to their users, in English and in another language.
 
@@ -256,6 +266,7 @@ SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "numbers": numbers,
     "dates": dates,
     "gettext": gettext,
+    "docstrings": docstrings,
     "copy": digits,
     "reverse": partial(digits, step=-1),
 }
