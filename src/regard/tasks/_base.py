@@ -403,6 +403,7 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
 
 KINDS = {
     "Translator": "translator",
+    "CopyModel": "summarizer",
     "LanguageModel": "causal language model",
     "TextEncoder": "text encoder",
     "Classifier": "classifier",

@@ -343,19 +343,19 @@ def layer_maps(
     read_labels = tokenizers.source.strings(source)
     target_labels = tokenizers.target.strings([special.first, *best])
     written_labels = tokenizers.target.strings([*best, special.end])
-    self_attention = model.attentions()
+    return text, Maps((label_layer(model, m, read_labels, target_labels, written_labels) for m in maps.all), maps.idle)
 
-    def labelled(m: Map) -> Map:
-        layer = m.layer.rpartition(".")[0]
-        if layer not in self_attention:
-            queries, keys = written_labels, read_labels
-        elif layer.startswith(model.causal_parts):
-            queries, keys = written_labels, target_labels
-        else:
-            queries, keys = read_labels, read_labels
-        return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
 
-    return text, Maps(map(labelled, maps.all), maps.idle)
+def label_layer(model: Model, m: Map, source: Sequence[str], given: Sequence[str], written: Sequence[str]) -> Map:
+    """A map of an encoder–decoder with its words: those of the source, those that the decoder was given, and those that it then wrote."""
+    layer, self_attention = m.layer.rpartition(".")[0], model.attentions()
+    if layer not in self_attention:
+        queries, keys = written, source
+    elif layer.startswith(model.causal_parts):
+        queries, keys = written, given
+    else:
+        queries, keys = source, source
+    return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
 
 
 def _pharaoh(run: Run[Translator], sentence: str, hypothesis: Hypothesis) -> str:

@@ -36,7 +36,7 @@ from .log import Curves, Log, Progress, check_installed, describe, last_event, p
 from .memory import memory_errors, needed, tokens_of, warning
 from .parameters import load_parameters, parameters_of
 from .state import State, Window, seed_all
-from .task import AfterStep, Objective, Rated, to_device
+from .task import AfterStep, BeforeStep, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 
@@ -270,6 +270,8 @@ class _Loop:
     def _step(self, group: Sequence[Any]) -> None:
         position, config, optimizer = self.state.position, self.config, self.state.optimizer
         optimizer.zero_grad(set_to_none=True)
+        if isinstance(self.task, BeforeStep):
+            self.task.before_step(self._used())
         total, count, extra = self._gradients(group)
         position.step += 1
         position.tokens += count
@@ -380,10 +382,14 @@ class _Loop:
         if window.steps and self.log:
             values = position.averages(self.config.schedule.at(position.step))
             self.log.write("train", values)
-            epochs = position.epoch + position.index / self.batches
-            share = self.config.budget.used(position.step, epochs, position.seconds / 60)
+            share = self._used()
             self.shown.update(describe(values, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
+
+    def _used(self) -> float:
+        """The used share of the budget."""
+        position = self.state.position
+        return self.config.budget.used(position.step, position.epoch + position.index / self.batches, position.seconds / 60)
 
     def save(self) -> None:
         """Rank 0 writes; the others have the same state, or contribute their shards."""
