@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
-from . import docstring_pairs
+from . import copying, docstring_pairs
 from .splits import Row
 
 HIGHEST = 100_000  # number
@@ -155,6 +155,21 @@ def docstrings(text: str, part: Callable[[str], str]) -> list[Row]:
     return docstring_pairs.docstrings(head or "installed", between_option("count", chosen["count"], 0, docstring_pairs.MOST))
 
 
+def names(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Names to copy from texts: see `copying`."""
+    head, chosen = source_options(text, {"count": 5000, "pool": 2000, "seed": 0})
+    pool, count = between_option("pool", chosen["pool"], 100, 100_000), between_option("count", chosen["count"], 1, 10_000_000)
+    return copying.names(_number(head, "names:20"), count, pool, chosen["seed"], part)
+
+
+def select(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Words to select from texts: see `copying`."""
+    head, chosen = source_options(text, {"count": 5000, "seed": 0})
+    length, _, marked = head.partition("-")
+    count = between_option("count", chosen["count"], 1, 10_000_000)
+    return copying.select(_number(length, "select:60-25"), _number(marked, "select:60-25"), count, chosen["seed"])
+
+
 def gettext(text: str, part: Callable[[str], str]) -> list[Row]:
     """Messages that programs installed on this machine show to their users, in English and in another language.
 
@@ -254,6 +269,12 @@ def between_option(name: str, value: int, low: int, high: int) -> int:
     return value
 
 
+def _number(text: str, example: str) -> int:
+    if not text.isdecimal():
+        raise NotSupported(f"{text!r}: expected a number of words, as in {example}")
+    return int(text)
+
+
 def _two(head: str, example: str) -> tuple[str, str]:
     """`en-de` as two names."""
     names = head.split("-")
@@ -267,6 +288,8 @@ SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "dates": dates,
     "gettext": gettext,
     "docstrings": docstrings,
+    "names": names,
+    "select": select,
     "copy": digits,
     "reverse": partial(digits, step=-1),
 }
