@@ -58,7 +58,11 @@ def test_names_of_the_test_are_never_seen():
 
 def test_selected_words():
     for text, summary in read_pairs("select:30-12,count=20").train:
-        assert len(text.split()) == 30 and [word for word in text.split() if word[0].isupper()] == summary.split() and len(summary.split()) == 12
+        assert (
+            len(text.split()) == 30
+            and [word for word in text.split() if word[0].isupper()] == summary.split()
+            and len(summary.split()) == 12
+        )
     for wrong in ("select:30", "select:3-4", "select:x-1"):
         with pytest.raises(NotSupported):
             read_pairs(wrong)

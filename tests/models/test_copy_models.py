@@ -83,7 +83,10 @@ def test_the_loss_has_the_values_and_the_gradients_of_the_distribution(name):
     model, (source, n, target) = made(name), batch()
     wanted = torch.tensor([[5, 9, 4, 8, 2], [13, 14, 6, 13, 2], [13, 4, 7, 3, 2]])
     found = model.outputs(source, n, target)
-    short, whole = model.target_log_probs(found, source, wanted), model.log_probs(found, source, V + 2).gather(-1, wanted[..., None])[..., 0]
+    short, whole = (
+        model.target_log_probs(found, source, wanted),
+        model.log_probs(found, source, V + 2).gather(-1, wanted[..., None])[..., 0],
+    )
     close(short, whole)
     gradients = [torch.autograd.grad(x.sum(), list(model.parameters()), retain_graph=True, allow_unused=True) for x in (short, whole)]
     for one, two in zip(*gradients, strict=True):
@@ -200,7 +203,7 @@ def test_states_follow_beams_and_join(name):
 @torch.no_grad()
 def test_decoding_in_a_batch_is_decoding_alone(name, size):
     torch.manual_seed(4)
-    model, (source, n, _) = made(name), batch()
+    model, (source, _, _) = made(name), batch()
     sources = [row[:length].tolist() for row, length in zip(source, LENGTHS, strict=True)]
     together = translate(model, sources, Beam(size=size, max_tokens=6), want_weights=True)
     for one, found in zip(sources, together, strict=True):
@@ -208,7 +211,9 @@ def test_decoding_in_a_batch_is_decoding_alone(name, size):
         assert found[0].ids == alone[0].ids and found[0].score == pytest.approx(alone[0].score, abs=1e-6)
         torch.testing.assert_close(found[0].weights_LM, alone[0].weights_LM, atol=1e-6, rtol=1e-6)
         ids = torch.tensor([[1, *found[0].ids]])
-        log_p = model(torch.tensor([one]), torch.tensor([len(one)]), ids).log_softmax(-1)[0].gather(-1, torch.tensor([[*found[0].ids, 2]]).T)
+        log_p = (
+            model(torch.tensor([one]), torch.tensor([len(one)]), ids).log_softmax(-1)[0].gather(-1, torch.tensor([[*found[0].ids, 2]]).T)
+        )
         assert found[0].log_prob == pytest.approx(float(log_p.sum()), abs=1e-6)  # coverage while decoding is that of training
 
 

@@ -31,7 +31,9 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("summaries")
     example = Summarization.example(folder)
     options = TrainOptions(steps=150, lr=0.02, warmup_steps=10, average=0, evaluate_every=75)
-    train("summarization", example.options, options, folder / "run", settings={"embedding": 12, "width": 16, "dropout": 0.0}, progress=False)
+    train(
+        "summarization", example.options, options, folder / "run", settings={"embedding": 12, "width": 16, "dropout": 0.0}, progress=False
+    )
     return folder / "run"
 
 
@@ -152,7 +154,11 @@ def test_looking_shows_p_gen_and_coverage(trained, tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.startswith("Zoe met Bo\n") and "p_gen 0.0" in text and "← Zoe" in text and "\ncoverage " in text
     assert main(["look", str(trained), "today Zoe met Bo in town .", "--html", str(tmp_path / "look.html")]) == 0
-    (drawn,) = Summarization(SummarizationOptions()).attention_maps(load_run(trained), "today Zoe met Bo", None, None, SummaryOptions(beam=1))[1].all
+    (drawn,) = (
+        Summarization(SummarizationOptions())
+        .attention_maps(load_run(trained), "today Zoe met Bo", None, None, SummaryOptions(beam=1))[1]
+        .all
+    )
     torch.testing.assert_close(torch.tensor(drawn.key_values.numbers), drawn.weights_BHLM[0, 0].sum(0))
 
 
@@ -166,7 +172,12 @@ def test_other_commands_refuse(trained, capsys):
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 GOOD = '{"article": "one two three four", "highlights": "one"}\n' * 3
-BAD = ['{"article": "", "highlights": "x"}\n', '{"article": "a b"}\n', '{"article": "a", "highlights": 3}\n', '{"article": "a", "summary": " "}\n']
+BAD = [
+    '{"article": "", "highlights": "x"}\n',
+    '{"article": "a b"}\n',
+    '{"article": "a", "highlights": 3}\n',
+    '{"article": "a", "summary": " "}\n',
+]
 
 
 def test_malformed_articles_stop_or_are_counted(tmp_path):

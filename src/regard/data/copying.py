@@ -1,7 +1,8 @@
 """Generated texts whose summary is made of their own words: what a model that copies can do, and one that only generates cannot.
 
     names:20,count=5000        lo first Ambo mu ti second Reda …  →  Ambo Reda …: the names behind three markers, in the order of the markers
-    select:60-25,count=5000    lo B3 mu A1 ti A1 …  →  B3 A1 A1 …: the marked words of a text, in order; there are few of them, so they repeat
+    select:60-25,count=5000    lo Reda mu Ambo ti Ambo …  →  Reda Ambo Ambo …: all names of a text, of which it has few, so that they repeat
+    select:60-25,order=random  the same, in any order: what has been written is all there is to know what is left
 
 A name belongs to training, validation or test by its hash, and a text has names of one part only: those of a test are never seen in training.
 """
@@ -12,13 +13,18 @@ import random
 from collections.abc import Callable
 from itertools import product
 
-from ..errors import NotSupported
+from ..errors import NotSupported, UnknownName
 from .splits import Row
 
 MARKERS = ("first", "second", "third")
 NOISE = ("lo", "mu", "ti", "ra", "se", "no", "vi", "ka", "pu", "de")
 SYLLABLES = tuple(a + b for a, b in product("bdfgklmnprstvz", "aeiou"))
-CHOSEN = 12  # words to select from: in 25 of them most occur twice
+CHOSEN = 12  # names of a text to select from: in 25 of them most occur twice
+
+
+def pool_of(size: int, generator: random.Random) -> list[str]:
+    """Different names of three syllables."""
+    return generator.sample([(a + b + c).capitalize() for a, b, c in product(SYLLABLES, repeat=3)], size)
 
 
 def names(length: int, count: int, pool: int, seed: int, part: Callable[[str], str]) -> list[Row]:
@@ -26,7 +32,7 @@ def names(length: int, count: int, pool: int, seed: int, part: Callable[[str], s
     if length < 2 * len(MARKERS):
         raise NotSupported(f"names:{length}: expected at least {2 * len(MARKERS)} words, for {len(MARKERS)} markers with a name each")
     generator, together = random.Random(seed), dict[str, list[str]]()
-    for name in generator.sample([(a + b + c).capitalize() for a, b, c in product(SYLLABLES, repeat=3)], pool):
+    for name in pool_of(pool, generator):
         together.setdefault(part(name), []).append(name)
     every = [name for some in together.values() for name in some]
     rows = []
@@ -43,14 +49,19 @@ def names(length: int, count: int, pool: int, seed: int, part: Callable[[str], s
     return rows
 
 
-def select(length: int, marked: int, count: int, seed: int) -> list[Row]:
-    """Texts of `length` words, of which `marked` are to be selected, in order."""
+def select(length: int, marked: int, order: str, count: int, seed: int) -> list[Row]:
+    """Texts of `length` words, of which `marked` are names and to be selected, in the order of the text or at random."""
+    if order not in ("text", "random"):
+        raise UnknownName("order of the words", order, ("text", "random"))
     if not 1 <= marked <= length:
         raise NotSupported(f"select:{length}-{marked}: expected at least one word to select, and no more than the text has")
-    generator, words = random.Random(seed), [f"{a}{b}" for a, b in product("ABCD", "123")][:CHOSEN]
-    rows = []
+    generator, rows = random.Random(seed), []
+    pool = pool_of(2000, generator)
     for _ in range(count):
-        at = set(generator.sample(range(length), marked))
+        at, words = set(generator.sample(range(length), marked)), generator.sample(pool, CHOSEN)
         text = [generator.choice(words if n in at else NOISE) for n in range(length)]
-        rows.append((" ".join(text), " ".join(text), " ".join(text[n] for n in sorted(at))))
+        chosen = [text[n] for n in sorted(at)]
+        if order == "random":
+            generator.shuffle(chosen)
+        rows.append((" ".join(text), " ".join(text), " ".join(chosen)))
     return rows

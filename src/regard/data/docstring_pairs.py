@@ -85,5 +85,3 @@ def _modules(package: str, folder: Path) -> Iterator[tuple[str, Path]]:
             if name.endswith(".py") and path.stat().st_size <= LARGEST:
                 parts = path.relative_to(folder).with_suffix("").parts
                 yield ".".join((package, *(part for part in parts if part != "__init__"))), path
-
-

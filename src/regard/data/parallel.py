@@ -50,7 +50,9 @@ from .splits import PARTS, SHARES, Pair, Row, choose_parts, part_of, place
 
 Spec = str | Path | Sequence[str | Path]
 _TABLES = (".tsv", ".tab", ".txt", CSV)
-Names = tuple[Sequence[str], Sequence[str]]  # of the fields or columns of source and target, in lower case; the first that is there is taken
+Names = tuple[
+    Sequence[str], Sequence[str]
+]  # of the fields or columns of source and target, in lower case; the first that is there is taken
 SIDES: Names = (("source", "src"), ("target", "tgt", "trg"))
 ARTICLES: Names = (
     ("article", "document", "text", "body", "content", "dialogue", "story", "source"),

@@ -164,10 +164,10 @@ def names(text: str, part: Callable[[str], str]) -> list[Row]:
 
 def select(text: str, part: Callable[[str], str]) -> list[Row]:
     """Words to select from texts: see `copying`."""
-    head, chosen = source_options(text, {"count": 5000, "seed": 0})
+    head, chosen = source_options(text, {"order": "text", "count": 5000, "seed": 0})
     length, _, marked = head.partition("-")
     count = between_option("count", chosen["count"], 1, 10_000_000)
-    return copying.select(_number(length, "select:60-25"), _number(marked, "select:60-25"), count, chosen["seed"])
+    return copying.select(_number(length, "select:60-25"), _number(marked, "select:60-25"), chosen["order"], count, chosen["seed"])
 
 
 def gettext(text: str, part: Callable[[str], str]) -> list[Row]:

@@ -70,7 +70,7 @@ class PointerGenerator(CopyModel):
         self.decoder = RecurrentStack("lstm", E, W)
         self.key = nn.Linear(2 * W, 2 * W, bias=False)  # W_h
         self.query = nn.Linear(2 * W, 2 * W)  # W_s and b; s_t is [c; h] here and in p_gen, as in the authors' code
-        self.covered = nn.Parameter(torch.empty(2 * W).uniform_(-1, 1) / (2 * W) ** 0.5) if c.coverage else None  # w_c
+        self.covered = nn.Parameter(torch.zeros(2 * W)) if c.coverage else None  # w_c: at random it delays the alignment (LOG.md)
         self.score = nn.Linear(2 * W, 1, bias=False)  # v
         self.gate = nn.Linear(4 * W + E, 1) if c.pointer else None  # w_{h*}, w_s, w_x side by side
         self.deep = nn.Linear(3 * W, W)  # V

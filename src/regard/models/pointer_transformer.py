@@ -99,5 +99,7 @@ class PointerTransformer(CopyModel):
     def _outputs(self, x_BLD: Tensor, weights_BLM: Tensor) -> CopyOutputs:
         weights_BLM = float32_or_wider(weights_BLM)
         log_weights_BLM = weights_BLM.clamp(min=torch.finfo(weights_BLM.dtype).tiny).log()
-        log_weights_BLM = log_weights_BLM.masked_fill(weights_BLM == 0, never(weights_BLM)).log_softmax(-1)  # in bfloat16 they do not quite sum to one
+        log_weights_BLM = log_weights_BLM.masked_fill(weights_BLM == 0, never(weights_BLM)).log_softmax(
+            -1
+        )  # in bfloat16 they do not quite sum to one
         return CopyOutputs(x_BLD, x_BLD[..., 0] if self.gate is None else self.gate(x_BLD)[..., 0], log_weights_BLM)

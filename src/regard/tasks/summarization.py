@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import UNK, Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, load_tokenizers, read_pairs
-from ..data.open_pairs import encode_article, encode_summary, open_corpus
+from ..data.open_pairs import encode_article, open_corpus
 from ..data.parallel import ARTICLES
 from ..decode import GREEDY, Beam, DecoderTokens, Hypothesis, translate
 from ..look import Indices, Layers, Map, Maps, capture
@@ -188,9 +188,7 @@ class Summarization(Task[SummarizationOptions]):
         return [scores[n] for n in range(len(pairs))]
 
     @torch.no_grad()
-    def attention_maps(
-        self, run: Run[CopyModel], text: str, layers: Layers, heads: Indices, options: SummaryOptions
-    ) -> tuple[str, Maps]:
+    def attention_maps(self, run: Run[CopyModel], text: str, layers: Layers, heads: Indices, options: SummaryOptions) -> tuple[str, Maps]:
         """A summary with p_gen of each word, where it attended to in the article, and how much each word of the article was covered."""
         tokenizer, model = run.processor.tokenizer, run.model
         ((summary, found),) = self._summaries(run, [text], options.limited(self.options))
