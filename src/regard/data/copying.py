@@ -2,7 +2,7 @@
 
     names:20,count=5000        lo first Ambo mu ti second Reda …  →  Ambo Reda …: the names behind three markers, in the order of the markers
     select:60-25,count=5000    lo Reda mu Ambo ti Ambo …  →  Reda Ambo Ambo …: all names of a text, of which it has few, so that they repeat
-    select:60-25,order=random  the same, in any order: what has been written is all there is to know what is left
+    facts:8,count=5000         … Reda met Ambo . lo Timo saw Kasu . …  →  all eight facts in order: after each full stop, which is next?
 
 A name belongs to training, validation or test by its hash, and a text has names of one part only: those of a test are never seen in training.
 """
@@ -13,11 +13,12 @@ import random
 from collections.abc import Callable
 from itertools import product
 
-from ..errors import NotSupported, UnknownName
+from ..errors import NotSupported
 from .splits import Row
 
 MARKERS = ("first", "second", "third")
 NOISE = ("lo", "mu", "ti", "ra", "se", "no", "vi", "ka", "pu", "de")
+VERBS = ("met", "saw", "heard")
 SYLLABLES = tuple(a + b for a, b in product("bdfgklmnprstvz", "aeiou"))
 CHOSEN = 12  # names of a text to select from: in 25 of them most occur twice
 
@@ -49,10 +50,8 @@ def names(length: int, count: int, pool: int, seed: int, part: Callable[[str], s
     return rows
 
 
-def select(length: int, marked: int, order: str, count: int, seed: int) -> list[Row]:
-    """Texts of `length` words, of which `marked` are names and to be selected, in the order of the text or at random."""
-    if order not in ("text", "random"):
-        raise UnknownName("order of the words", order, ("text", "random"))
+def select(length: int, marked: int, count: int, seed: int) -> list[Row]:
+    """Texts of `length` words, of which `marked` are names and to be selected, in order."""
     if not 1 <= marked <= length:
         raise NotSupported(f"select:{length}-{marked}: expected at least one word to select, and no more than the text has")
     generator, rows = random.Random(seed), []
@@ -60,8 +59,19 @@ def select(length: int, marked: int, order: str, count: int, seed: int) -> list[
     for _ in range(count):
         at, words = set(generator.sample(range(length), marked)), generator.sample(pool, CHOSEN)
         text = [generator.choice(words if n in at else NOISE) for n in range(length)]
-        chosen = [text[n] for n in sorted(at)]
-        if order == "random":
-            generator.shuffle(chosen)
-        rows.append((" ".join(text), " ".join(text), " ".join(chosen)))
+        rows.append((" ".join(text), " ".join(text), " ".join(text[n] for n in sorted(at))))
+    return rows
+
+
+def facts(number: int, count: int, seed: int) -> list[Row]:
+    """Texts with this many facts, such as "Reda met Ambo .", each behind some noise; the summary has the facts only."""
+    generator, rows = random.Random(seed), []
+    pool = pool_of(2000, generator)
+    for _ in range(count):
+        text, summary = list[str](), list[str]()
+        for _ in range(number):
+            fact = [generator.choice(pool), generator.choice(VERBS), generator.choice(pool), "."]
+            text += [*generator.choices(NOISE, k=generator.randrange(1, 4)), *fact]
+            summary += fact
+        rows.append((" ".join(text), " ".join(text), " ".join(summary)))
     return rows

@@ -23,7 +23,7 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     """The first head of a map as shaded blocks, one line per query, and what a full block stands for; a minus marks negative weights.
 
     A matrix wider than `columns` (the terminal's by default), or longer than 64 lines, is pooled: a block shows its darkest shade, and
-    positions take the place of labels. Values of queries stand at the end of their lines with the key of the largest weight, those of keys below.
+    positions take the place of labels. Values of queries end their lines, with the key of the largest weight; those of keys are below.
     """
     if isinstance(m.layout, Grid) and (m.queries == m.keys or len(m.rows) == 1):
         return _grid_text(m, batch, scale)
@@ -44,8 +44,9 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     lines = [title(m) + ("" if max(down, across) <= 1 else f"  (largest of each {down} × {across} block)")]
     for n, row in enumerate(shades.tolist()):
         line = f"{_pad(names[n], margin)} │{''.join(map(_cell, row))}"
-        line = f"{line} {float(largest[n, 0]):<4.2g}" if scale == "row" and largest.numel() else line
-        lines.append((f"{line}{beside[n]}" if beside else line).rstrip())
+        if scale == "row" and largest.numel():
+            line = f"{line} {float(largest[n, 0]):{'<4' if beside else ''}.2g}"
+        lines.append(f"{line}{beside[n]}" if beside else line)
     lines.append(" " * margin + " └" + "──" * shades.shape[1])
     if m.key_values:
         numbers = pool(torch.tensor([m.key_values.numbers]), 1, max(across, 1))[0]
