@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..data import Tokenizer, Tokenizers
 from ..data.hf_tokenizer import SpecialTokens
@@ -15,6 +16,7 @@ from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
+from ..look.gradients import InputGradients, next_token_gradients
 from ..models import Classifier, LanguageModel, Model, TextEncoder
 
 
@@ -71,13 +73,35 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
-    ids_BL = torch.tensor([ids])
+    ids_BL, segment_BL = torch.tensor([ids]), torch.tensor([segment])
+
+    def features(body: LanguageModel | TextEncoder) -> Tensor:
+        return body.features(ids_BL) if isinstance(body, LanguageModel) else body.features(ids_BL, segment_BL=segment_BL)
+
     with capture(body, layers, heads, tokens=processor.tokenizer.strings(ids)) as maps:
-        if isinstance(body, LanguageModel):
-            body.features(ids_BL)
-        else:
-            body.features(ids_BL, segment_BL=torch.tensor([segment]))
+        x_BLD = features(body)
+    maps.gradients = _gradients(model, processor, maps.layers, ids_BL, x_BLD, features)
     return maps
+
+
+def _gradients(
+    model: Model, processor: TextProcessor, layers: list[str], ids_BL: Tensor, x_BLD: Tensor, features: Callable[[Any], Tensor]
+) -> InputGradients | None:
+    """Of the next tokens of a language model, or of the labels that a classifier gives; an encoder alone has no output."""
+    of_layers = dict.fromkeys(layers, 0)
+    if isinstance(model, Classifier):
+        n_B = torch.tensor([ids_BL.shape[1]])
+
+        def scores(classifier: Classifier) -> Tensor:
+            x_LN = classifier.scores(features(classifier.body), n_B)
+            return x_LN[0] if classifier.each else x_LN
+
+        labels_L = model.scores(x_BLD, n_B).view(-1, model.output.out_features).argmax(-1)
+        names = [processor.labels[n] if processor.labels else str(n) for n in labels_L.tolist()]
+        return InputGradients(model, (ids_BL,), scores, labels_L, names, of_layers, logits=lambda _, x_N: x_N)
+    if not isinstance(model, LanguageModel):
+        return None
+    return next_token_gradients(model, ids_BL, x_BLD, processor.tokenizer.strings, layers)
 
 
 def _framed(processor: TextProcessor, text: str) -> tuple[list[int], list[int]]:
