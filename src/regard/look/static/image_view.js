@@ -146,6 +146,7 @@ export const imageView = {
     const observer = new ResizeObserver(redraw);
     observer.observe(stage);
     return {
+      picture,
       update(changed) {
         if (changed.has("capture") || changed.has("map")) build();
         redraw();
