@@ -176,5 +176,12 @@ class Browser:
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
 
-    def screenshot(self, path: Path | str) -> None:
-        Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def screenshot(self, path: Path | str, selector: str | None = None) -> None:
+        """The window as PNG, or one element of it."""
+        clip = {}
+        if selector is not None:
+            box = self.run(
+                f"(({{x, y, width, height}}) => ({{x, y, width, height}}))(document.querySelector('{selector}').getBoundingClientRect())"
+            )
+            clip = {"clip": {**box, "scale": 1}}
+        Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"]))

@@ -195,8 +195,9 @@ def test_frames_of_a_video_are_a_strip_and_words_are_queries(browser, tmp_path):
       return Array.from({{length: 24}}, (_, n) => {{ const [x, y, w, h] = picture.box(n);
         return data[4 * (Math.round(y + h / 2) * canvas.width + Math.round(x + w / 2))]; }}); }})()"""
     found, row = torch.tensor(browser.run(read), dtype=torch.float64), weights[0, 0, 1].double()
-    expected = 200 * (1 - 0.85 * (1 - row / row.max()))
-    assert float((found - expected).abs().max()) <= 1.5
+    share = row / row.max()
+    darkened = 200 * (1 - 0.85 * (1 - share))
+    assert float((found - darkened * (1 - 0.45 * share) - 255 * 0.45 * share).abs().max()) <= 2  # a grey image is tinted, too
     browser.run("document.querySelectorAll('.rx-token')[0].click()")
     browser.wait("document.querySelector('.rx-summary').textContent.includes('layer 0')")
     assert browser.errors == []

@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +48,7 @@ class Recording:
     def __init__(self, maps: Maps, *, id: str = "0", title: str = "", text: str = "", batch: int = 0, **facts: Any):
         views = [maps.view(layer) for layer in maps.layers]
         if maps.image is not None:
-            facts["image"] = data_url(maps.image)
+            facts |= {"image": data_url(maps.image), "grey": np.ndim(maps.image) == 2}
         if maps.points is not None:
             facts["points"] = _unit_square(maps.points)
         if maps.score is not None:

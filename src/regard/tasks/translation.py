@@ -338,12 +338,13 @@ def layer_maps(
 ) -> tuple[str, Maps]:
     """The translation of a sentence, and the maps of all layers under teacher forcing; with `nbest`, those of the others as alternatives."""
     ((text, answers),) = translations(run, [sentence], options)
-    maps, *others = (_forced_maps(run, sentence, answer, layers, heads) for answer in answers[: options.nbest])
+    maps, *others = (forced_maps(run, sentence, answer, layers, heads) for answer in answers[: options.nbest])
     maps.alternatives = tuple(others)
     return text, maps
 
 
-def _forced_maps(run: Run[Translator], sentence: str, answer: Hypothesis, layers: Layers, heads: Indices) -> Maps:
+@torch.no_grad()
+def forced_maps(run: Run[Translator], sentence: str, answer: Hypothesis, layers: Layers = "*", heads: Indices = None) -> Maps:
     """The maps of all layers while this translation is read as the target. A row is named after the token it predicts."""
     tokenizers, model = run.processor.tokenizers, run.model
     special, ids = decoder_tokens(tokenizers.target), answer.ids
@@ -373,7 +374,7 @@ def _forced_maps(run: Run[Translator], sentence: str, answer: Hypothesis, layers
             queries, keys = read_labels, read_labels
         return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
 
-    labelled_maps = [labelled(m) for m in maps.all]
+    labelled_maps = [labelled(maps.view(layer)) for layer in maps.layers]  # a recurrent decoder attends once per step
     gradients = InputGradients(model, (source_BM, target_BL), features, torch.tensor([*ids, special.end]), written_labels, inputs)
     text = tokenizers.target.decode(ids)
     return Maps(labelled_maps, maps.idle, answer=text, score=answer.score, gradients=gradients)

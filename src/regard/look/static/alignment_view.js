@@ -10,7 +10,7 @@ export const alignmentView = {
   title: "Alignment",
   hint: "Each query is linked with the keys it attends to. Choose a word to see its links; a thick line is a large weight.",
   uses: [],
-  available: (map) => map.cross && map.rows <= MOST && map.columns <= MOST,
+  available: (map) => map.cross && map.layout.kind === "sequence" && map.rows <= MOST && map.columns <= MOST,
   mount(stage, app) {
     stage.classList.add("rx-scroll");
     let parts;
@@ -21,7 +21,7 @@ export const alignmentView = {
       const links = svgElement("svg", { class: "rx-links", "aria-hidden": "true" });
       const table = element("table", { class: "rx-table" });
       parts = { keys, queries, links, table };
-      const output = app.capture().output && !app.source.live ? element("p", { class: "rx-output" }, app.capture().output) : null;
+      const output = app.capture().output && !app.source.live && app.answers().length < 2 ? element("p", { class: "rx-output" }, app.capture().output) : null;
       stage.replaceChildren(...hypotheses(app), element("div", { class: "rx-align" }, links, element("h2", {}, "Source"), keys, element("h2", { class: "rx-apart" }, "Target"), queries), ...(output ? [output] : []), table);
     }
     async function draw() {

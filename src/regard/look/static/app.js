@@ -46,6 +46,8 @@ export class Explorer {
     for (const [name, value] of saved) {
       if (SAVED.includes(name)) state[name] = /^\d+$/.test(value) ? Number(value) : value;
     }
+    const fits = VIEWS.find((view) => view.id === state.view)?.available ?? (() => true);
+    if (!saved.has("map") && !fits(maps[state.map])) state.map = Math.max(0, maps.findLastIndex(fits));
     if (!saved.has("scale") && maps[state.map]?.columns > 400) state.scale = "log"; // most weights of a long text are tiny
     return this.settle({ ...state, capture: 0 });
   }
@@ -241,7 +243,7 @@ export class Explorer {
     else if (inputs.length > 1) parts.push(choose("Capture", inputs.map((n) => [n, this.captureName(n)]), this.answers()[0], (n) => this.set({ capture: Number(n) })));
     parts.push(choose("Layer", maps.map((map, n) => [n, map.name]), state.map, (n) => this.set({ map: Number(n), query: null, key: null })));
     if (state.view !== "heads") parts.push(choose("Head", maps[state.map].heads.map((name, n) => [n, name]), state.head, (n) => this.set({ head: Number(n) })));
-    if (uses.includes("scale")) parts.push(choose("Scale", [["linear", "linear"], ["row", "per row"], ["log", "logarithmic"]], state.scale, (scale) => this.set({ scale })));
+    if (uses.includes("scale")) parts.push(choose("Scale", [["linear", "linear"], ["unit", "0 to 1"], ["row", "per row"], ["log", "logarithmic"]], state.scale, (scale) => this.set({ scale })));
     if (uses.includes("direction")) {
       const turn = (direction) => this.set({ direction, ...(direction === "in" ? { key: state.key ?? state.query } : { query: state.query ?? state.key }) });
       parts.push(choose("Direction", [["out", "what it attends to"], ["in", "what attends to it"]], state.direction, turn));
@@ -257,8 +259,8 @@ export class Explorer {
     const { head, scale } = this.state;
     const reader = this.reader();
     const layer = new WeightsLayer(reader, head, scale);
-    const range = reader.map.deferred ? { top: 1, signed: false, decades: layer.decades } : await layer.range();
-    const top = scale === "row" ? "row max" : reader.map.deferred ? "max" : range.top.toPrecision(3);
+    const range = reader.map.deferred && scale !== "unit" ? { top: 1, signed: false, decades: layer.decades } : await layer.range();
+    const top = scale === "row" ? "row max" : reader.map.deferred && scale !== "unit" ? "max" : range.top.toPrecision(3);
     const least = reader.map.deferred ? `max / 10^${range.decades.toFixed(1)}` : (range.top / 10 ** range.decades).toPrecision(1);
     const bottom = range.signed ? `−${top}` : scale === "log" ? least : "0";
     this.scaleStrip.replaceChildren(bottom, legend(range.signed, this.theme()), String(top));

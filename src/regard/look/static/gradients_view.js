@@ -17,7 +17,7 @@ export const gradientsView = {
   mount(stage, app) {
     stage.classList.add("rx-scroll");
     let parts;
-    const query = () => Math.min(app.state.query ?? app.reader().rows - 1, app.reader().rows - 1);
+    const query = () => app.state.query ?? (app.reader().map.layout.prefix_tokens ? 0 : app.reader().rows - 1); // a class token decides
     function build() {
       const reader = app.reader();
       const outputs = app.capture().labels[reader.map.outputs];
@@ -108,7 +108,7 @@ function agreement(attention, gradients) {
   if (attention.length < 3) return "Too few keys to compare their order.";
   const tau = kendall(attention, gradients);
   if (!Number.isFinite(tau)) return "All keys have the same weight or the same gradient, so their order cannot be compared.";
-  return `Agreement of the two orders, Kendall's τ over ${attention.length} keys: ${tau.toFixed(2)} (1: the same order, 0: unrelated).`;
+  return `Agreement of the two orders, Kendall's τ over ${attention.length} keys: ${tau.toFixed(2).replace("-0.00", "0.00")} (1: the same order, 0: unrelated).`;
 }
 
 function fillTable(table, app, reader, weights, gradients, measure) {

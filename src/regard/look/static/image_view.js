@@ -1,4 +1,5 @@
-// Keys that are patches: of an image, or of the frames of a video, which stand side by side. Patches with little weight are darkened.
+// Keys that are patches: of an image, or of the frames of a video, which stand side by side. Patches with little weight are darkened; grey images
+// are also tinted where there is much, as on their black nothing can be darkened.
 
 import { element, formatWeight, tokenText } from "./dom.js";
 import { cssColour } from "./colour.js";
@@ -7,6 +8,7 @@ import { tokenLine } from "./text_view.js";
 const SIDE = 512; // pixels of the longer side of an image
 const FRAME = 168; // of a frame
 const [GAP, CAPTION] = [10, 18];
+const TINT = "rgb(255 140 26)";
 const MOST_QUERIES = 200; // named above the image
 
 export class PatchPicture {
@@ -77,10 +79,16 @@ export class PatchPicture {
         context.fillText(`step ${frame}`, x, y - 5);
       }
     }
-    for (let n = 0; n < finite.length; n++) {
-      context.globalAlpha = plain ? 1 : 0.85 * (1 - (range.top ? Math.abs(finite[n]) / range.top : 0));
-      context.fillStyle = plain ? cssColour(finite[n], range, app.state.scale === "log" ? "log" : "linear", app.theme()) : "#000";
+    const fill = (n, colour, alpha) => {
+      context.globalAlpha = alpha;
+      context.fillStyle = colour;
       context.fillRect(...this.box(n));
+    };
+    for (let n = 0; n < finite.length; n++) {
+      const share = range.top ? Math.abs(finite[n]) / range.top : 0;
+      if (plain) fill(n, cssColour(finite[n], range, app.state.scale === "log" ? "log" : "linear", app.theme()), 1);
+      else fill(n, "#000", 0.85 * (1 - share));
+      if (!plain && app.capture().grey) fill(n, TINT, 0.45 * share);
     }
     context.globalAlpha = 1;
     if (chosen >= 0) {

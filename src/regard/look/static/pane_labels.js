@@ -91,7 +91,7 @@ export function drawLabels(pane, context, colours) {
   const marked = pane.hover ?? pane.cursor;
   context.save();
   context.beginPath();
-  context.rect(0, pane.top, cornerOf(pane)[0], pane.height);
+  context.rect(0, pane.top - 8, cornerOf(pane)[0], pane.height + 8); // the label of the first row is higher than a small cell
   context.clip();
   context.textAlign = "right";
   for (let i = Math.ceil(top / step) * step; i <= bottom; i += step) drawQueryLabel(pane, context, colours, i, marked);
@@ -99,7 +99,7 @@ export function drawLabels(pane, context, colours) {
   context.restore();
   context.save();
   context.beginPath();
-  context.rect(pane.left, 0, pane.width, cornerOf(pane)[1]);
+  context.rect(pane.left - 8, 0, pane.width + 8, cornerOf(pane)[1]);
   context.clip();
   for (let j = Math.ceil(left / step) * step; j <= right; j += step) drawKeyLabel(pane, context, colours, j, marked);
   if (marked) drawKeyLabel(pane, context, colours, marked[1], marked);

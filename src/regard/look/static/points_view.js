@@ -34,7 +34,7 @@ function planeView(id, title, hint, available, read) {
         if (!own) bar.replaceChildren(choose("Query", [["", "choose one"], ...reader.queryLabels.map((name, n) => [n, tokenText(name)])], query ?? "", (n) => app.set({ query: n === "" ? null : Number(n), direction: "out" })));
         const pairs = own ? chosenPairs({ edges, row, all, query, columns: reader.columns }) : [];
         const top = pairs.reduce((most, [, , weight]) => Math.max(most, Math.abs(weight)), 0) || 1;
-        const radius = Math.max(0.012, Math.min(0.07, 0.5 / Math.sqrt(points.length)));
+        const radius = Math.max(0.012, Math.min(0.07, 0.28 / Math.sqrt(points.length)));
         const lines = pairs.map(([i, j, weight]) => edgeLine(points[i], points[j], weight, Math.abs(weight) / top, radius, query === i, `${reader.queryLabels[i]} → ${reader.keyLabels[j]}: ${formatWeight(weight)}`));
         const range = row && { top: row.reduce((most, value) => Math.max(most, Math.abs(value)), 0), signed: row.some((value) => value < 0) };
         const pick = (n) => app.set(own ? { query: query === n ? null : n, key: null, direction: "out" } : { key: n });

@@ -89,7 +89,7 @@ export const textView = {
       if (at === null) return;
       const { values } = incoming ? await reader.column(head, at) : await reader.row(head, at);
       if (turn !== shade.turn) return;
-      const top = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      const top = scale === "unit" ? 1 : values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
       const range = { top, signed: values.some((value) => value < 0) };
       const [lit, unlit] = incoming ? [queries, keys] : [keys, queries];
       if (unlit !== lit) unlit.shade(null);
