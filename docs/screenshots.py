@@ -17,16 +17,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "look"))
 
-from PIL import Image  # noqa: E402
-from browser import Browser  # noqa: E402
+from browser import Browser
+from PIL import Image
 
-from regard.decode import Beam  # noqa: E402
-from regard.look import Maps, keep_inputs  # noqa: E402
-from regard.look.explorer import record  # noqa: E402
-from regard.look.html import save_html  # noqa: E402
-from regard.runs import Run, checkpoints, load_checkpoint  # noqa: E402
-from regard.tasks import attention_maps, find_task, load_run, train  # noqa: E402
-from regard.tasks.translation import TranslationOptions, forced_maps, translations  # noqa: E402
+from regard.decode import Beam
+from regard.look import Maps, keep_inputs
+from regard.look.explorer import record
+from regard.look.html import save_html
+from regard.runs import Run, checkpoints, load_checkpoint
+from regard.tasks import attention_maps, find_task, load_run, train
+from regard.tasks.translation import TranslationOptions, forced_maps, translations
 
 TITLE = "RNNsearch, number words"
 SENTENCE = "four thousand, three hundred and twenty-one"

@@ -1,7 +1,7 @@
 // What is drawn over and beside the cells of a pane (pane.js): grid, numbers, outlines, and the labels of queries and keys in the gutters.
 
 import { tokenText } from "./dom.js";
-import { isDark } from "./colour.js";
+import { inkOn } from "./colour.js";
 
 const FONT = "12px system-ui, sans-serif";
 
@@ -57,8 +57,7 @@ export function drawNumbers(pane, context, colours) {
     if (!row) continue;
     for (let j = left; j <= right; j++) {
       const [px, py] = pane.centreOf(i, j);
-      const dark = isDark(row.values[j], row.range, row.scale, pane.app.theme());
-      context.fillStyle = dark ? "#ffffff" : "#1b1f24";
+      context.fillStyle = inkOn(row.values[j], row.range, row.scale, pane.app.theme());
       if (Math.abs(row.values[j]) >= 0.005) context.fillText(row.values[j].toFixed(2), px, py);
     }
   }

@@ -2,7 +2,7 @@
 // chosen query gives them.
 
 import { choose, element, formatWeight, svgElement, tokenText } from "./dom.js";
-import { cssColour, isDark } from "./colour.js";
+import { cssColour, inkOn } from "./colour.js";
 
 const MOST_EDGES = 400; // without a chosen query: the heaviest
 const MOST_PAIRS = 2 ** 20; // of maps that are read as a whole
@@ -96,7 +96,7 @@ function node([x, y], n, radius, { name, named, chosen, weight, range, theme, pi
   if (named) {
     const label = svgElement("text", { "text-anchor": "middle", dy: "0.025" });
     label.textContent = name;
-    if (weight !== undefined) label.style.fill = isDark(weight, range, "linear", theme) ? "#fff" : "#1b1f24";
+    if (weight !== undefined) label.style.fill = inkOn(weight, range, "linear", theme);
     group.append(label);
   }
   group.addEventListener("click", () => pick(n));
