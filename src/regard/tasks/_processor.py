@@ -15,7 +15,7 @@ from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
-from ..models import Classifier, LanguageModel, Model, TextEncoder
+from ..models import Classifier, LanguageModel, Model, TextModel
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class TextProcessor:
 def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers = None, heads: Indices = None) -> Maps:
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
     body = model.body if isinstance(model, Classifier) else model
-    assert isinstance(body, LanguageModel | TextEncoder)
+    assert isinstance(body, LanguageModel | TextModel)
     ids, segment = _framed(processor, text)
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
@@ -76,7 +76,7 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
         if isinstance(body, LanguageModel):
             body.features(ids_BL)
         else:
-            body.features(ids_BL, segment_BL=torch.tensor([segment]))
+            body.pool(ids_BL, segment_BL=torch.tensor([segment]))
     return maps
 
 

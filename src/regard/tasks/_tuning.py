@@ -28,7 +28,7 @@ from ._labelled import (
     classification_metrics,
     collate,
     counted,
-    label_logits,
+    labels_and_penalty,
     multi_label_metrics,
     summed_loss,
     value_metrics,
@@ -105,9 +105,10 @@ class ClassificationObjective:
 
     def loss(self, model: nn.Module, batch: LabelBatch) -> Loss:
         assert isinstance(model, Classifier)
-        logits_TN = label_logits(model, batch)
+        logits_TN, penalty_B = labels_and_penalty(model, batch)
         extra = {"accuracy": float((logits_TN.argmax(1) == batch.label_T).sum())} if self.target == "class" else {}
-        return Loss(summed_loss(logits_TN, batch, self.target), len(batch.at_T), extra)
+        total = summed_loss(logits_TN, batch, self.target)
+        return Loss(total if penalty_B is None else total + penalty_B.sum(), len(batch.at_T), extra)
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, Classifier)
