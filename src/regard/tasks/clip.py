@@ -153,6 +153,7 @@ class Clip(ImageTextTask[ClipOptions]):
 class ClipObjective:
     """What the training loop asks."""
 
+    unit = "images"
     metric = Metric("loss", higher=False)
 
     def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: ClipOptions, seed: int = 0):

@@ -182,6 +182,7 @@ class ImageBatch(NamedTuple):
 class DalleObjective:
     """What the training loop asks."""
 
+    unit = "images"
     metric = Metric("loss", higher=False)
 
     def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: DalleOptions, seed: int = 0):

@@ -182,6 +182,7 @@ class DrawTask(Task[DrawOptions]):
 class DrawObjective:
     """What the training loop asks: the bound on −log p of each image."""
 
+    unit = "images"
     metric = Metric("loss", higher=False)
 
     def __init__(self, train_ECHW: Tensor, valid_ECHW: Tensor, batch_size: int, seed: int):
