@@ -74,7 +74,7 @@ def test_who_gives_way():
 
 def test_several_new_connections_do_not_give_way_to_one_that_is_slow():
     """A good client with four requests at a time beside slow ones with a connection each: 3 of 2,000 requests were lost."""
-    connections, now = Connections(total=4), time.monotonic()
+    connections, now = Connections(total=4, share=4), time.monotonic()
     good, slow = [Plug("good", now) for _ in range(2)], [Plug(f"slow {n}", now - 5 - n) for n in range(2)]
     assert all(connections.add(plug) for plug in (*good, *slow))
     assert connections.add(Plug("good", now)) and all(plug.open for plug in good) and sum(plug.open for plug in slow) == 1
