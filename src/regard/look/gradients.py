@@ -49,7 +49,7 @@ class InputGradients:
         layers: Mapping[str, int],
         logits: Callable[[Any, Tensor], Tensor] = lambda model, x_D: model.logits(x_D),
     ):
-        """`features(model)` is x_LD, a row per output, of a forward pass over `inputs`: the very tensors that the embeddings are given.
+        """`features(model)` is x_LD, a row per output, of a forward pass over `inputs`: what the embeddings are given.
 
         `target_L` are the ids of the outputs, `outputs` their names. `layers`: the attention layers whose query i computes output i (or
         whose queries share the only output), with the number of the input that is their keys.
@@ -100,11 +100,11 @@ def next_token_gradients(
 
 @contextmanager
 def _embeddings(model: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[dict[int, Tensor]]:
-    """Inside, the embeddings e_1MD of each input are leaves of the graph. An embedding is known by the tensor that it is given."""
+    """Inside, the embeddings e_1MD of each input are leaves of the graph: the first that is given the input, which may have been packed."""
     found: dict[int, Tensor] = {}
 
     def hook(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        at = next((n for n, ids in enumerate(inputs) if n not in found and args and args[0] is ids), None)
+        at = next((n for n, ids in enumerate(inputs) if n not in found and _same(args[0], ids)), None)
         if at is None:
             return None
         if out.shape[1] <= LONGEST:
@@ -117,3 +117,7 @@ def _embeddings(model: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[dict[i
             if isinstance(module, EMBEDDINGS):
                 undo.callback(module.register_forward_hook(hook).remove)
         yield found
+
+
+def _same(x: Tensor, ids: Tensor) -> bool:
+    return x is ids or (x.dtype == ids.dtype and x.numel() == ids.numel() and torch.equal(x.flatten(), ids.flatten()))

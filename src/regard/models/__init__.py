@@ -11,6 +11,7 @@ from ._encoder import TextEncoder, TextEncoderConfig
 from ._image import ImageEncoder, ImageEncoderConfig
 from ._language import LanguageModel, LanguageModelConfig
 from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
+from ._text import TextModel, TextModelConfig
 from ._translator import Translator, TranslatorConfig
 from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig

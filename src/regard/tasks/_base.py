@@ -405,6 +405,7 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
 KINDS = {
     "Translator": "translator",
     "LanguageModel": "causal language model",
+    "TextModel": "model of texts",
     "TextEncoder": "text encoder",
     "Classifier": "classifier",
     "ImageTransformer": "model of pixels",

@@ -31,7 +31,7 @@ METRICS: tuple[str, ...] = get_args(MetricName)
 Target = Literal["class", "labels", "value"]  # one label of several; any number of labels; a number
 _SEPARATOR = re.compile(r"\s*[|,]\s*")  # between several labels of a text
 OUTSIDE = "O"  # the label of words that are nothing in particular
-_Row = tuple[list[int], int, list[int], list[int]]  # ids, tokens of the first text, positions, labels
+_Row = tuple[list[int], list[int], list[int], list[int]]  # ids, tokens of each segment, positions, labels
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class EncodedExamples:
     """Examples as token ids, with the positions of their labels (none: of the whole) and the numbers of these labels."""
 
     ids: Ragged
-    first_E: Numbers  # tokens of the first text, its BOS and EOS included
+    segments: Ragged  # tokens of each segment in order, BOS and EOS included: of the texts of a pair, of the sentences of a document
     positions: Ragged
     labels: Ragged
     example_E: Numbers  # the number of the example that a row is of: long sentences have several
@@ -93,9 +93,10 @@ def encode_examples(
         else:
             texts = _truncated(tokenizer.encode_all(list(one.texts)), length - len(one.texts) - 1)
             numbers = [number_of(one.label)] if target == "class" else []
-            rows.append(([special.begin, *(i for text in texts for i in (*text, special.end))], len(texts[0]) + 2, [], numbers))
+            segments = [len(text) + 1 + (n == 0) for n, text in enumerate(texts)]
+            rows.append(([special.begin, *(i for text in texts for i in (*text, special.end))], segments, [], numbers))
         counts.append(len(rows) - before)
-    ids, first, positions, wanted = zip(*rows, strict=True) if rows else ((), (), (), ())
+    ids, segments_of, positions, wanted = zip(*rows, strict=True) if rows else ((), (), (), ())
     target_EN = None
     if target == "value":
         target_EN = np.array([[value_of(one.label)] for one in examples if isinstance(one, Labelled)], dtype=np.float32)
@@ -103,7 +104,7 @@ def encode_examples(
         chosen = [{number_of(name) for name in names_of(one.label)} for one in examples if isinstance(one, Labelled)]
         target_EN = np.array([[n in some for n in range(len(labels))] for some in chosen], dtype=np.float32)
     whose = np.repeat(np.arange(len(counts)), counts)
-    return EncodedExamples(Ragged.of(ids), np.array(first, dtype=np.int64), Ragged.of(positions), Ragged.of(wanted), whose, target_EN)
+    return EncodedExamples(Ragged.of(ids), Ragged.of(segments_of), Ragged.of(positions), Ragged.of(wanted), whose, target_EN)
 
 
 def names_of(label: str) -> list[str]:
@@ -145,20 +146,22 @@ def _by_words(ids: list[int], words: list[int], labels: list[int], length: int, 
             if words[position] > done and (last or words[position] not in positions):
                 positions[words[position]] = position - begin + 1
         row = [special.begin, *ids[begin:end], special.end]
-        rows.append((row, end - begin + 2, list(positions.values()), [labels[word] for word in positions]))
+        rows.append((row, [len(row)], list(positions.values()), [labels[word] for word in positions]))
         begin, done = end, max(done, *positions, -1)
     return rows
 
 
 def collate(some: EncodedExamples, index: Numbers) -> LabelBatch:
     ids_BL, n_B = some.ids.padded(index)
-    position_L = torch.arange(ids_BL.shape[1])
-    segment_BL = (position_L >= torch.from_numpy(some.first_E[index])[:, None]) & (position_L < n_B[:, None])
+    segment_BL = torch.zeros_like(ids_BL)
+    for row, one in enumerate(index):
+        tokens = torch.from_numpy(some.segments[one].astype(np.int64))
+        segment_BL[row, : int(n_B[row])] = torch.arange(len(tokens)).repeat_interleave(tokens)
     at = [row * ids_BL.shape[1] + int(position) for row, one in enumerate(index) for position in some.positions[one]]
     at_T = torch.tensor(at, dtype=torch.long) if len(some.positions.values) else torch.arange(len(index))
     label_T = torch.from_numpy(np.concatenate([some.labels[one] for one in index]).astype(np.int64))
     target_BN = None if some.target_EN is None else torch.from_numpy(some.target_EN[index])
-    return LabelBatch(ids_BL, n_B, segment_BL.long(), at_T, label_T, target_BN)
+    return LabelBatch(ids_BL, n_B, segment_BL, at_T, label_T, target_BN)
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -212,7 +215,13 @@ def by_sentence(numbers_T: npt.NDArray[Any], some: EncodedExamples, labels: Sequ
 
 def label_logits(model: Classifier, batch: LabelBatch) -> Tensor:
     """logits_TN at the positions of the labels."""
-    return model(batch.ids_BL, batch.n_B, batch.segment_BL).flatten(0, -2)[batch.at_T]
+    return labels_and_penalty(model, batch)[0]
+
+
+def labels_and_penalty(model: Classifier, batch: LabelBatch) -> tuple[Tensor, Tensor | None]:
+    """logits_TN at the positions of the labels, and what the model adds to the loss of each text."""
+    logits, penalty_B = model.classify(batch.ids_BL, batch.n_B, batch.segment_BL)
+    return logits.flatten(0, -2)[batch.at_T], penalty_B
 
 
 def classification_metrics(confusion_NN: Numbers, labels: Sequence[str]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
 from ..look.gradients import InputGradients, next_token_gradients
-from ..models import Classifier, LanguageModel, Model, TextEncoder
+from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel
 
 
 @dataclass(frozen=True)
@@ -67,41 +67,36 @@ class TextProcessor:
 def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers = None, heads: Indices = None) -> Maps:
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
     body = model.body if isinstance(model, Classifier) else model
-    assert isinstance(body, LanguageModel | TextEncoder)
+    assert isinstance(body, LanguageModel | TextModel)
     ids, segment = _framed(processor, text)
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
     ids_BL, segment_BL = torch.tensor([ids]), torch.tensor([segment])
-
-    def features(body: LanguageModel | TextEncoder) -> Tensor:
-        return body.features(ids_BL) if isinstance(body, LanguageModel) else body.features(ids_BL, segment_BL=segment_BL)
-
     with capture(body, layers, heads, tokens=processor.tokenizer.strings(ids)) as maps:
-        x_BLD = features(body)
-    maps.gradients = _gradients(model, processor, maps.layers, ids_BL, x_BLD, features)
+        if isinstance(body, LanguageModel):
+            x_BLD = body.features(ids_BL)
+        else:
+            body.pool(ids_BL, segment_BL=segment_BL)
+    if isinstance(model, LanguageModel):
+        maps.gradients = next_token_gradients(model, ids_BL, x_BLD, processor.tokenizer.strings, maps.layers)
+    elif isinstance(model, Classifier) and isinstance(body, LanguageModel | TextEncoder):
+        maps.gradients = _label_gradients(model, processor, maps.layers, ids_BL, segment_BL)
     return maps
 
 
-def _gradients(
-    model: Model, processor: TextProcessor, layers: list[str], ids_BL: Tensor, x_BLD: Tensor, features: Callable[[Any], Tensor]
-) -> InputGradients | None:
-    """Of the next tokens of a language model, or of the labels that a classifier gives; an encoder alone has no output."""
-    of_layers = dict.fromkeys(layers, 0)
-    if isinstance(model, Classifier):
-        n_B = torch.tensor([ids_BL.shape[1]])
+def _label_gradients(model: Classifier, processor: TextProcessor, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:
+    """Of the label that a classifier gives to the text, or to each of its tokens."""
+    n_B = torch.tensor([ids_BL.shape[1]])
 
-        def scores(classifier: Classifier) -> Tensor:
-            x_LN = classifier.scores(features(classifier.body), n_B)
-            return x_LN[0] if classifier.each else x_LN
+    def logits(model: Classifier) -> Tensor:
+        logits_LN = model(ids_BL, n_B, segment_BL)
+        return logits_LN[0] if model.each else logits_LN
 
-        labels_L = model.scores(x_BLD, n_B).view(-1, model.output.out_features).argmax(-1)
-        names = [processor.labels[n] if processor.labels else str(n) for n in labels_L.tolist()]
-        return InputGradients(model, (ids_BL,), scores, labels_L, names, of_layers, logits=lambda _, x_N: x_N)
-    if not isinstance(model, LanguageModel):
-        return None
-    return next_token_gradients(model, ids_BL, x_BLD, processor.tokenizer.strings, layers)
+    label_L = logits(model).argmax(-1)
+    names = [processor.labels[n] if processor.labels else str(n) for n in label_L.tolist()]
+    return InputGradients(model, (ids_BL,), logits, label_L, names, dict.fromkeys(layers, 0), logits=lambda _, x_N: x_N)
 
 
 def _framed(processor: TextProcessor, text: str) -> tuple[list[int], list[int]]:

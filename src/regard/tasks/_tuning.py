@@ -28,7 +28,7 @@ from ._labelled import (
     classification_metrics,
     collate,
     counted,
-    label_logits,
+    labels_and_penalty,
     multi_label_metrics,
     summed_loss,
     value_metrics,
@@ -86,7 +86,7 @@ class ClassificationObjective:
         per_token: bool = False,
     ):
         self.train, self.valid, self.labels, self.options, self.seed = train, valid, labels, options, seed
-        self.target, self.per_token = target, per_token
+        self.target, self.per_token, self.unit = target, per_token, "words" if per_token else "examples"
         by_words = "f1_spans" if has_spans(labels) else "f1_tokens"
         name = options.metric or (by_words if per_token else {"class": "accuracy", "labels": "f1_micro", "value": "pearson"}[target])
         self.metric = Metric(name, higher=name != "mse")
@@ -105,9 +105,10 @@ class ClassificationObjective:
 
     def loss(self, model: nn.Module, batch: LabelBatch) -> Loss:
         assert isinstance(model, Classifier)
-        logits_TN = label_logits(model, batch)
+        logits_TN, penalty_B = labels_and_penalty(model, batch)
         extra = {"accuracy": float((logits_TN.argmax(1) == batch.label_T).sum())} if self.target == "class" else {}
-        return Loss(summed_loss(logits_TN, batch, self.target), len(batch.at_T), extra)
+        total = summed_loss(logits_TN, batch, self.target)
+        return Loss(total if penalty_B is None else total + penalty_B.sum(), len(batch.at_T), extra)
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, Classifier)

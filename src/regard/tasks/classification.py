@@ -22,7 +22,7 @@ from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
-from ..models import Classifier, LanguageModel, Model, TextEncoder, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, build
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
@@ -82,7 +82,7 @@ class ClassificationTask(Task[TuningT]):
     per_token: ClassVar[bool]
     read_examples: ClassVar[Callable[..., Examples[Any]]]
     model_kind = Classifier
-    body_kinds = (LanguageModel, TextEncoder)
+    body_kinds: ClassVar[tuple[type[Model], ...]] = (LanguageModel, TextEncoder)  # that have features per token
     length_option = "max_length"
     default_model = "bert"
     target: Target = "class"
@@ -156,6 +156,8 @@ class ClassificationTask(Task[TuningT]):
     def tokenize_texts(self, model: Classifier, processor: TextProcessor, examples: Sequence[Any]) -> EncodedExamples:
         """Examples as token ids, in the form that this model reads."""
         length, last = min(self.options.max_length, model.max_length), isinstance(model.body, LanguageModel)
+        if isinstance(model.body, TextModel):
+            check_texts(model.body, examples)
         return encode_examples(examples, processor.tokenizer, processor.labels, length, last, self.target)
 
     # -- use -----------------------------------------------------------------------------------------------------------
@@ -208,6 +210,7 @@ class Classify(ClassificationTask[ClassifyOptions]):
     """
 
     name = "classify"
+    body_kinds = (LanguageModel, TextModel)
     Options = ClassifyOptions
     PredictOptions = ClassesOptions
     per_token = False
@@ -325,6 +328,14 @@ class Label(ClassificationTask[LabelOptions]):
         options = LabelOptions(data=str(path), tokenizer="word", vocab_size=100, max_length=16, batch_size=8)
         settings = {"width": 16, "heads": 2, "depth": 1, "hidden": 16}
         return Example(options=options, settings=settings, input="item 7 is fine", broken="alone\n")
+
+
+def check_texts(model: TextModel, examples: Sequence[Any]) -> None:
+    """Refuse pairs for a model of single texts, and the other way round."""
+    other = next((len(one.texts) for one in examples if isinstance(one, Labelled) and len(one.texts) not in model.texts), None)
+    if other is not None:
+        reads = " or ".join("one text" if n == 1 else f"{n} texts" for n in model.texts)
+        raise NotSupported(f"{model.facts.name} reads {reads} per example, and the data has {other}; choose the columns with --fields")
 
 
 def one_file(data: Files) -> str:

@@ -1,0 +1,78 @@
+"""Models that read a text, a pair of texts or a document and make one vector of it, which a classifier reads.
+
+All of them take ids_BL, the number of tokens n_B of each row, and segment_BL: which text of a pair, or which sentence of a document, each
+token belongs to.
+
+    BOS the cat sat EOS it moved EOS        ids
+     0   0   0   0   0  1    1    1         segments
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ShapeError
+from ._model import Model, ModelConfig, Size
+
+Segments = Literal["texts", "sentences"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextModelConfig(ModelConfig):
+    vocab_size: Size  # number of tokens in the vocabulary
+    max_length: Size = 512  # longest text, for positional embeddings
+
+
+class Pooled(NamedTuple):
+    """One vector per text, and what is added to the loss of each while training."""
+
+    vector_BP: Tensor
+    penalty_B: Tensor | None = None
+
+
+class TextModel(Model):
+    """Reads texts: one vector per text, pair or document. A model implements `pool` and `pooled_width`."""
+
+    config: TextModelConfig
+    segments: ClassVar[Segments] = "texts"  # what `segment_BL` numbers: the texts of a pair, or the sentences of a document
+    texts: ClassVar[tuple[int, ...]] = (1, 2)  # how many texts an example may have
+
+    @property
+    def pooled_width(self) -> int:
+        """The width P of the vectors that `pool` makes."""
+        raise NotImplementedError
+
+    def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
+        """One vector per row; the first n_B tokens of each are real, the rest is padding."""
+        raise NotImplementedError
+
+    def check(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> None:
+        """Raise an error for inputs whose shapes or types do not fit together."""
+        self._check_ids(ids_BL, segment_BL)
+        if n_B is not None and n_B.shape != ids_BL.shape[:1]:
+            raise ShapeError(
+                f"{type(self).__name__} takes one length per row, got lengths {tuple(n_B.shape)} for ids {tuple(ids_BL.shape)}"
+            )
+
+
+class Rows(NamedTuple):
+    """Texts of a batch, padded: ids_RM, and the number of tokens of each, n_R."""
+
+    ids_RM: Tensor
+    n_R: Tensor
+
+
+def split_segments(ids_BL: Tensor, n_B: Tensor | None, segment_BL: Tensor, count: int) -> tuple[Rows, ...]:
+    """The tokens of segment 0, of segment 1, …, each with a row per row of the batch; a row without tokens of a segment has length 0."""
+    real_BL = segment_BL >= 0 if n_B is None else torch.arange(ids_BL.shape[1], device=ids_BL.device) < n_B[:, None]
+    found = []
+    for segment in range(count):
+        here_BL = real_BL & (segment_BL == segment)
+        n_R = here_BL.sum(1)
+        first_BL = (~here_BL).long().argsort(dim=1, stable=True)[:, : max(int(n_R.max()), 1)]  # its tokens, in order, before all others
+        found.append(Rows(ids_BL.gather(1, first_BL), n_R))
+    return tuple(found)
