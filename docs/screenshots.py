@@ -1,6 +1,6 @@
 """Make the pictures of the README from a real run, with chromium: pictures/explorer.png and pictures/alignment.gif.
 
-    python docs/screenshots.py                      trains a translator of number words first: some two minutes
+    python docs/screenshots.py                      trains a translator of number words first: some minutes
     python docs/screenshots.py --run runs/numbers   takes a run of a translator that kept many checkpoints (--save-every 20 --keep 100)
 
 The GIF shows which source words each target word attends to, at one checkpoint after another: the translation is that of the trained

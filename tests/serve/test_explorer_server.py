@@ -18,7 +18,9 @@ from small_server import KEY
 from tests.look.browser import CHROMIUM, Browser
 
 from regard.look import capture
+from regard.look.interventions import Ablation
 from regard.serve.local import LocalExplorer
+from regard.serve.playground import Playground
 from regard.serve.server import bind, build_server
 from regard.tasks import find_task, load_run, train
 
@@ -287,6 +289,22 @@ def test_files_are_limited_checked_and_leave_nothing_behind(image_run, tmp_path,
             assert send(local.url, "/explorer/files", image.read_bytes())[0] == 200
         assert send(local.url, "/explorer/captures", body, "application/json")[0] == 400  # only the last few are kept
         assert list(tmp_path.iterdir()) == []
+
+
+def test_heads_of_a_classifier_can_be_ablated_and_its_label_has_gradients(tmp_path):
+    task = find_task("classify")
+    example = task.example(tmp_path)
+    train(task, example.options, replace(task.default_train, steps=2), tmp_path / "run", settings=example.settings, progress=False)
+    playground = Playground.of_run(load_run(tmp_path / "run"))
+    (plain,) = playground.record(example.input, [])
+    header = plain.header()
+    layer = header["maps"][0]
+    assert header["labels"][layer["outputs"]] == [header["output"].split("\t")[0]]  # one output, of all queries
+    pieces = [np.frombuffer(plain.piece(f"gradients/0/{i}"), "<f4") for i in (0, layer["rows"] - 1)]
+    assert np.array_equal(*pieces) and np.exp(pieces[0][0]) == pytest.approx(float(header["output"].split("\t")[1].split()[0]), abs=1e-3)
+    (changed,) = playground.record(example.input, [Ablation(layer["name"], 0)])
+    assert changed.facts["baseline"]["output"] == header["output"]
+    assert not np.array_equal(np.frombuffer(changed.piece("gradients/0/0"), "<f4"), pieces[0])
 
 
 def test_a_model_of_texts_takes_no_files(open_served):
