@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.layers import BiGRU, BiLSTM
+from regard.layers import Bidirectional
 
 B, L, D, W = 5, 7, 3, 4
 
@@ -13,7 +13,7 @@ B, L, D, W = 5, 7, 3, 4
 def pair(cell: str) -> tuple[nn.Module, nn.RNNBase]:
     """Ours, and PyTorch's with the same parameters."""
     torch.manual_seed(0)
-    ours = {"lstm": BiLSTM, "gru": BiGRU}[cell](D, W).double()
+    ours = Bidirectional(cell, D, W).double()
     theirs = {"lstm": nn.LSTM, "gru": nn.GRU}[cell](D, W, batch_first=True, bidirectional=True).double()
     order = {"lstm": (0, 1, 3, 2), "gru": (0, 1, 2)}[cell]
     with torch.no_grad():

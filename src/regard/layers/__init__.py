@@ -2,7 +2,7 @@
 
 from .activations import ACTIVATIONS, Gated, geglu, gelu, gelu_quick, gelu_tanh, glu, reglu, relu, silu, swiglu
 from .axial import Axial, CausalAxial
-from .bidirectional import BiGRU, BiLSTM
+from .bidirectional import Bidirectional
 from .block import Block, ParallelBlock, Residual, States
 from .init import init_gpt, init_truncated, init_xavier
 from .latents import CrossBlock, InducedBlock, Latents, Pooling
