@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from ..data.hf_tokenizer import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
-from ..look import Indices, Layers, Maps, capture
+from ..look import Indices, Layers, Map, Maps, capture
+from ..look.token_labels import Labels
 from ..models import Classifier, LanguageModel, Model, TextModel
+from ..models._text import Axes
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,42 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     if not 1 <= len(ids) <= body.max_length:
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
     ids_BL = torch.tensor([ids])
-    with capture(body, layers, heads, tokens=processor.tokenizer.strings(ids)) as maps:
-        if isinstance(body, LanguageModel):
+    tokens = processor.tokenizer.strings(ids)
+    if isinstance(body, LanguageModel):
+        with capture(body, layers, heads, tokens=tokens) as maps:
             body.features(ids_BL)
-        else:
-            body.pool(ids_BL, segment_BL=torch.tensor([segment]))
-    return maps
+        return maps
+    axes = body.axes(segment)
+    with capture(body, layers, heads, tokens=None if axes else tokens) as maps:
+        body.pool(ids_BL, segment_BL=torch.tensor([segment]))
+    return Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
+
+
+def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) -> list[Map]:
+    """The matrices of a map, each with the names of its rows and columns."""
+    if not axes:
+        return [one]
+    if one.layer not in axes:
+        return [one.label(tokens, tokens)]
+
+    def words(names: Sequence[int | str]) -> Labels:
+        return (tuple(name if isinstance(name, str) else tokens[name] for name in names),)
+
+    return [
+        replace(
+            one,
+            layer=f"{one.layer} ({part.name})" if part.name else one.layer,
+            rows=tuple(range(len(part.queries))),
+            columns=tuple(range(len(part.keys))),
+            queries=len(part.queries),
+            weights_BHLM=one.read(0, len(part.queries), part.row)[None, :, :, : len(part.keys)],
+            query_labels=words(part.queries),
+            key_labels=words(part.keys),
+            inputs=None,
+            deferred=False,
+        )
+        for part in axes[one.layer]
+    ]
 
 
 def _framed(processor: TextProcessor, text: str) -> tuple[list[int], list[int]]:
