@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 import torch
 
 from ..data import Tokenizer, Tokenizers
-from ..data.hf_tokenizer import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
-from ..models import Classifier, LanguageModel, Model, TextModel
+from ..look.documents import document_maps
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel
+from ._framing import frame
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
     body = model.body if isinstance(model, Classifier) else model
     assert isinstance(body, LanguageModel | TextModel)
-    ids, segment = _framed(processor, text)
+    if isinstance(body, DocumentModel):
+        return _document_maps(body, processor.tokenizer, text, layers)
+    ids, segments = frame(processor.tokenizer, text.split("\t"), sys.maxsize)
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
@@ -76,13 +80,19 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
         if isinstance(body, LanguageModel):
             body.features(ids_BL)
         else:
-            body.pool(ids_BL, segment_BL=torch.tensor([segment]))
+            body.pool(ids_BL, segment_BL=_segment_numbers(segments))
     return maps
 
 
-def _framed(processor: TextProcessor, text: str) -> tuple[list[int], list[int]]:
-    """begin text end, or begin text end text end; and which of the two texts each token belongs to."""
-    special = SpecialTokens.of(processor.tokenizer)
-    parts = [[*ids, special.end] for ids in processor.tokenizer.encode_all(text.split("\t"))]
-    segment = [0] + [int(number > 0) for number, part in enumerate(parts) for _ in part]
-    return [special.begin, *(i for part in parts for i in part)], segment
+def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers: Layers) -> Maps:
+    """Both levels of attention, over what the model reads of this document."""
+    ids, segments = frame(tokenizer, [text], body.max_length, body)
+    with capture(body) as maps:
+        body.pool(torch.tensor([ids]), segment_BL=_segment_numbers(segments))
+    found = document_maps(maps, tokenizer.strings(ids), segments)
+    return found.choose(layers)
+
+
+def _segment_numbers(segments: list[int]) -> torch.Tensor:
+    """segment_BL of one example."""
+    return torch.arange(len(segments)).repeat_interleave(torch.tensor(segments))[None]

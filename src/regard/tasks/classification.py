@@ -22,7 +22,7 @@ from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
-from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, build, find_model
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
@@ -155,10 +155,18 @@ class ClassificationTask(Task[TuningT]):
 
     def tokenize_texts(self, model: Classifier, processor: TextProcessor, examples: Sequence[Any]) -> EncodedExamples:
         """Examples as token ids, in the form that this model reads."""
-        length, last = min(self.options.max_length, model.max_length), isinstance(model.body, LanguageModel)
         if isinstance(model.body, TextModel):
             check_texts(model.body, examples)
-        return encode_examples(examples, processor.tokenizer, processor.labels, length, last, self.target)
+        length = min(self.longest(type(model.body)), model.max_length)
+        return encode_examples(examples, processor.tokenizer, processor.labels, length, model.body, self.target)
+
+    def longest(self, kind: type[Model]) -> int:
+        """Tokens per example: those of --max-length, or what suits this kind of model."""
+        return self.options.max_length or (kind.usual_length if issubclass(kind, TextModel) else TextModel.usual_length)
+
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        kind = find_model(model)
+        return {**super().model_settings(model, processor), kind.length_setting: self.longest(kind)}
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
