@@ -11,7 +11,7 @@ from ._encoder import TextEncoder, TextEncoderConfig
 from ._image import ImageEncoder, ImageEncoderConfig
 from ._language import LanguageModel, LanguageModelConfig
 from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
-from ._text import TextModel, TextModelConfig
+from ._text import DocumentModel, DocumentModelConfig, TextModel, TextModelConfig
 from ._translator import Translator, TranslatorConfig
 from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig
@@ -27,6 +27,7 @@ from .gpt import GPT, GPTConfig
 from .gpt2 import GPT2, GPT2Config
 from .gpt3 import GPT3, GPT3Config
 from .gpt_neox import GPTNeoX, GPTNeoXConfig
+from .han import HAN, HANConfig
 from .handwriting import Handwriting, HandwritingConfig
 from .image_transformer import ImageTransformer, ImageTransformerConfig
 from .infersent import InferSent, InferSentConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import torch
@@ -36,7 +36,7 @@ class SentenceEncoder(TextModel):
     """Embeddings, a bidirectional LSTM and a pooling. A model writes `_build_pooling`, `_pool` and `vector_width`."""
 
     config: SentenceConfig
-    train_defaults = {"lr": 2e-3, "epochs": 12, "patience": 3}
+    train_defaults: ClassVar[Mapping[str, Any]] = {"lr": 2e-3, "epochs": 12, "patience": 3}
     activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(torch.tanh)  # of the hidden units
 
     def _build(self) -> None:
@@ -97,7 +97,9 @@ def read_texts(model: TextModel, ids_BL: Tensor, n_B: Tensor | None, segment_BL:
     if count == 1:
         return (Rows(ids_BL[:, 1:], (n_B - 1).clamp(min=0)),)
     if segment_BL is None:
-        raise ShapeError(f"{model.facts.name} reads pairs; give segment_BL, 0 for the tokens of the first text and 1 for those of the second")
+        raise ShapeError(
+            f"{model.facts.name} reads pairs; give segment_BL, 0 for the tokens of the first text and 1 for those of the second"
+        )
     return split_segments(ids_BL[:, 1:], n_B - 1, segment_BL[:, 1:], count)
 
 

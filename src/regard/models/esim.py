@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +55,7 @@ class ESIM(TextModel):
     config: ESIMConfig
     sizes: ClassVar[Sizes] = {"esim-paper": PAPER}
     texts = (2,)
-    train_defaults = {"lr": 2e-3, "epochs": 12, "patience": 3}
+    train_defaults: ClassVar[Mapping[str, Any]] = {"lr": 2e-3, "epochs": 12, "patience": 3}
 
     def _build(self) -> None:
         c = self.config

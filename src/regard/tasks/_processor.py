@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import torch
 
 from ..data import Tokenizer, Tokenizers
-from ..data.hf_tokenizer import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Map, Maps, capture
+from ..look.documents import document_maps
 from ..look.token_labels import Labels
-from ..models import Classifier, LanguageModel, Model, TextModel
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel
 from ..models._text import Axes
+from ._framing import frame
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
     body = model.body if isinstance(model, Classifier) else model
     assert isinstance(body, LanguageModel | TextModel)
-    ids, segment = _framed(processor, text)
+    if isinstance(body, DocumentModel):
+        return _document_maps(body, processor.tokenizer, text, layers)
+    ids, segments = frame(processor.tokenizer, text.split("\t"), sys.maxsize)
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
@@ -79,9 +83,10 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
         with capture(body, layers, heads, tokens=tokens) as maps:
             body.features(ids_BL)
         return maps
-    axes = body.axes(segment)
+    segment_BL = _segment_numbers(segments)
+    axes = body.axes(segment_BL[0].tolist())
     with capture(body, layers, heads, tokens=None if axes else tokens) as maps:
-        body.pool(ids_BL, segment_BL=torch.tensor([segment]))
+        body.pool(ids_BL, segment_BL=segment_BL)
     return Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
 
 
@@ -112,9 +117,15 @@ def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) 
     ]
 
 
-def _framed(processor: TextProcessor, text: str) -> tuple[list[int], list[int]]:
-    """begin text end, or begin text end text end; and which of the two texts each token belongs to."""
-    special = SpecialTokens.of(processor.tokenizer)
-    parts = [[*ids, special.end] for ids in processor.tokenizer.encode_all(text.split("\t"))]
-    segment = [0] + [int(number > 0) for number, part in enumerate(parts) for _ in part]
-    return [special.begin, *(i for part in parts for i in part)], segment
+def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers: Layers) -> Maps:
+    """Both levels of attention, over what the model reads of this document."""
+    ids, segments = frame(tokenizer, [text], body.max_length, body)
+    with capture(body) as maps:
+        body.pool(torch.tensor([ids]), segment_BL=_segment_numbers(segments))
+    found = document_maps(maps, tokenizer.strings(ids), segments)
+    return found.choose(layers)
+
+
+def _segment_numbers(segments: list[int]) -> torch.Tensor:
+    """segment_BL of one example."""
+    return torch.arange(len(segments)).repeat_interleave(torch.tensor(segments))[None]

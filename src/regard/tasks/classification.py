@@ -101,11 +101,6 @@ class ClassificationTask(Task[TuningT]):
         kind = find_model(model)
         return cls.default_train.replace(**kind.train_defaults) if issubclass(kind, TextModel) else cls.default_train
 
-    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
-        found = super().model_settings(model, processor)
-        reads_texts = "texts" in find_model(model).Config.__dataclass_fields__
-        return {**found, "texts": self.texts_per_example} if reads_texts else found
-
     def size_settings(self, model: str) -> dict[str, Any]:
         return {"width": 128, "hidden": 512, "depth": 2} if self.small and model == self.default_model else {}
 
@@ -167,10 +162,19 @@ class ClassificationTask(Task[TuningT]):
 
     def tokenize_texts(self, model: Classifier, processor: TextProcessor, examples: Sequence[Any]) -> EncodedExamples:
         """Examples as token ids, in the form that this model reads."""
-        length, last = min(self.options.max_length, model.max_length), isinstance(model.body, LanguageModel)
         if isinstance(model.body, TextModel):
             check_texts(model.body, examples)
-        return encode_examples(examples, processor.tokenizer, processor.labels, length, last, self.target)
+        length = min(self.longest(type(model.body)), model.max_length)
+        return encode_examples(examples, processor.tokenizer, processor.labels, length, model.body, self.target)
+
+    def longest(self, kind: type[Model]) -> int:
+        """Tokens per example: those of --max-length, or what suits this kind of model."""
+        return self.options.max_length or (kind.usual_length if issubclass(kind, TextModel) else TextModel.usual_length)
+
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        kind = find_model(model)
+        found = {**super().model_settings(model, processor), kind.length_setting: self.longest(kind)}
+        return {**found, "texts": self.texts_per_example} if "texts" in kind.Config.__dataclass_fields__ else found
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
