@@ -20,6 +20,7 @@ from ..look.token_labels import Labels
 from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel
 from ..models._text import Axes
 from ._framing import frame
+from ._sentence_transformers import SentencePooling, read_pooling, write_pooling
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class TextProcessor:
     labels: tuple[str, ...] = ()
     origin: str = "this run"
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json of transformers, for export
+    pooling: SentencePooling = field(default_factory=SentencePooling)  # of an imported sentence encoder
 
     @property
     def tokenizers(self) -> Tokenizers:
@@ -51,6 +53,7 @@ class TextProcessor:
             write_json(folder / "generation_config.json", dict(self.generation))
         if self.labels:
             write_json(folder / "labels.json", self.labels, indent=0)
+        write_pooling(self.pooling, folder)
 
     @classmethod
     def load(cls, folder: Path) -> TextProcessor:
@@ -62,7 +65,7 @@ class TextProcessor:
             raise BadFile(f"{labels}: expected a list of names")
         if not isinstance(ids, dict):
             raise BadFile(f"{generation}: expected an object")
-        return cls(pair, tuple(names), str(folder), ids)
+        return cls(pair, tuple(names), str(folder), ids, read_pooling(folder))
 
 
 @torch.no_grad()
