@@ -46,7 +46,6 @@ class SentenceEncoder(TextModel):
         self.read = Bidirectional("lstm", c.embedding, c.width)
         self._build_pooling()
         self.hidden = nn.Linear(self._features, c.hidden) if c.hidden else None
-        nn.init.normal_(self.token.weight, std=0.1)
 
     def _build_pooling(self) -> None:
         """Create the submodules of the pooling, for states of size 2 · width."""

@@ -67,7 +67,6 @@ class ESIM(TextModel):
         self.compare = nn.Linear(8 * c.width, c.width)
         self.compose = Bidirectional("lstm", c.width, c.width)
         self.hidden = nn.Linear(8 * c.width, c.hidden)
-        nn.init.normal_(self.token.weight, std=0.1)
 
     @property
     def pooled_width(self) -> int:
