@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..attention import DotAttention
 from ..patterns import lengths
+from .packing import Packing
 
 
 def real_states(x_BLD: Tensor, n_B: Tensor) -> Tensor:
@@ -56,15 +57,16 @@ class AttentionPooling(nn.Module):
         self.attention = DotAttention()
 
     def forward(self, h_BMD: Tensor, n_B: Tensor) -> Tensor:
-        q_BRHK, k_BMHK = self._queries_and_keys(h_BMD)
+        q_BRHK, k_BMHK = self._queries_and_keys(h_BMD, n_B)
         return self.attention(q_BRHK, k_BMHK, h_BMD.unsqueeze(2), lengths(n_B)).squeeze(2)
 
     def weights(self, h_BMD: Tensor, n_B: Tensor) -> Tensor:
         """weights_BRM of each query."""
-        return self.attention.weights(*self._queries_and_keys(h_BMD), lengths(n_B)).squeeze(1)
+        return self.attention.weights(*self._queries_and_keys(h_BMD, n_B), lengths(n_B)).squeeze(1)
 
-    def _queries_and_keys(self, h_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        k_BMHK = torch.tanh(self.key(h_BMD)).unsqueeze(2)
+    def _queries_and_keys(self, h_BMD: Tensor, n_B: Tensor) -> tuple[Tensor, Tensor]:
+        real = Packing.of(n_B, h_BMD.shape[1])  # sentences of documents are mostly padding
+        k_BMHK = real.pad(torch.tanh(self.key(real.pack(h_BMD)))).unsqueeze(2)
         return self.query_RK[None, :, None].to(k_BMHK.dtype).expand(len(h_BMD), -1, -1, -1), k_BMHK
 
 

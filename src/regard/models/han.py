@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..layers import Dropout
+from ..layers import Dropout, Packing
 from ..layers.bidirectional import Bidirectional
 from ..layers.pooling import AttentionPooling, max_pool, mean_pool
 from ._model import ModelFacts, Probability, Size
@@ -60,7 +60,8 @@ class HAN(DocumentModel):
     def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
         self.check(ids_BL, n_B, segment_BL)
         (ids_RM, n_R), *_, count_B = found = Sentences.of(ids_BL, n_B, torch.zeros_like(ids_BL) if segment_BL is None else segment_BL)
-        s_RP = self.words(self.dropout(self.token(ids_RM)), n_R)
+        real = Packing.of(n_R, ids_RM.shape[1])
+        s_RP = self.words(real.pad(self.dropout(self.token(real.packed(ids_RM)))), n_R)
         return Pooled(self.sentences(self.dropout(found.by_document(s_RP)), count_B))
 
 
