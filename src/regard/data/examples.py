@@ -88,7 +88,9 @@ def read_labelled(
 def _classes(folder: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
     """All documents below a folder, those of its parts one after another."""
     if fields:
-        raise NotSupported(f"fields {tuple(fields)}: {folder} is a folder, whose files are the texts and whose folders the labels; omit --fields")
+        raise NotSupported(
+            f"fields {tuple(fields)}: {folder} is a folder, whose files are the texts and whose folders the labels; omit --fields"
+        )
     for one in part_folders(folder).values():
         for found in read_classes(one, longest):
             yield found if isinstance(found, Fault) else Labelled((found[0],), found[1])

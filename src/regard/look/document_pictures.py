@@ -36,7 +36,16 @@ def draw_document(m: Map, batch: int = 0) -> Figure:
                 axis.add_patch(Rectangle((p.column - 0.3, y + 0.04), wide + 0.6, 0.92, color=colour.to_rgba(shade * 0.85), linewidth=0))
                 (text,), style = drawable([p.text])
                 style["fontfamily"] = ["DejaVu Sans Mono", *style["fontfamily"]]
-                axis.text(p.column + wide / 2, y + 0.5, text, ha="center", va="center", fontsize=8, color="white" if shade > 0.7 else "0.1", **style)
+                axis.text(
+                    p.column + wide / 2,
+                    y + 0.5,
+                    text,
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if shade > 0.7 else "0.1",
+                    **style,
+                )
             y += 1
         y += 0.5
     y = _gap(axis, y, drawn.left_out)

@@ -163,7 +163,9 @@ def document_text(m: Map, batch: int = 0, columns: int | None = None) -> str:
             lines += [" " * margin + below] if below else []
             head = ""
     lines += [_gap(drawn.left_out, margin)] if drawn.left_out else []
-    lines.append(f"{SHADES[-1]} = {drawn.largest_word:.2g}: √(weight of the sentence) × weight of the word; numbers and bars: weights of sentences")
+    lines.append(
+        f"{SHADES[-1]} = {drawn.largest_word:.2g}: √(weight of the sentence) × weight of the word; numbers and bars: weights of sentences"
+    )
     return "\n".join([*lines, CAPTION])
 
 

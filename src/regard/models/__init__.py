@@ -20,6 +20,7 @@ from .classifier import Classifier
 from .clip import CLIP, CLIPConfig
 from .dalle import DALLE, DALLEConfig
 from .draw import Draw, DrawConfig, Drawing
+from .esim import ESIM, ESIMConfig
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
 from .gpt import GPT, GPTConfig
@@ -29,6 +30,7 @@ from .gpt_neox import GPTNeoX, GPTNeoXConfig
 from .han import HAN, HANConfig
 from .handwriting import Handwriting, HandwritingConfig
 from .image_transformer import ImageTransformer, ImageTransformerConfig
+from .infersent import InferSent, InferSentConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
@@ -39,6 +41,7 @@ from .opt import OPT, OPTConfig
 from .reformer import Reformer, ReformerConfig
 from .rnn_lm import RNNLM, RNNLMConfig
 from .rnnsearch import RNNsearch, RNNsearchConfig
+from .self_attentive import SelfAttentive, SelfAttentiveConfig
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from .t5 import T5, T5Config

@@ -9,10 +9,12 @@ token belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ShapeError
@@ -34,12 +36,22 @@ class Pooled(NamedTuple):
     penalty_B: Tensor | None = None
 
 
+class Axes(NamedTuple):
+    """What one matrix of attention weights is about: its rows and columns are names, or positions of tokens in the input."""
+
+    queries: Sequence[int | str]
+    keys: Sequence[int | str]
+    row: int = 0  # of the batch in which it was computed
+    name: str = ""  # of that row, where there are several: which text, which sentence
+
+
 class TextModel(Model):
     """Reads texts: one vector per text, pair or document. A model implements `pool` and `pooled_width`."""
 
     config: TextModelConfig
     segments: ClassVar[Segments] = "texts"  # what `segment_BL` numbers: the texts of a pair, or the sentences of a document
-    texts: ClassVar[tuple[int, ...]] = (1, 2)  # how many texts an example may have
+    texts: tuple[int, ...] = (1, 2)  # how many texts an example may have
+    train_defaults: ClassVar[Mapping[str, Any]] = {}  # training options that suit it, where they differ from those of the task
     usual_length: ClassVar[int] = 128  # tokens per example that a new model is built for, unless told otherwise
 
     @property
@@ -50,6 +62,17 @@ class TextModel(Model):
     def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
         """One vector per row; the first n_B tokens of each are real, the rest is padding."""
         raise NotImplementedError
+
+    def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
+        """One unit vector per text, y_BP, to be compared by dot products: what `pool` makes of it."""
+        return F.normalize(self.pool(ids_BL, n_B, segment_BL).vector_BP, dim=-1)
+
+    def axes(self, segment_L: Sequence[int]) -> Mapping[str, Sequence[Axes]]:
+        """By the path of a mechanism, what its weights are about when one example with these segments is read.
+
+        A mechanism that is not here is self-attention over all tokens.
+        """
+        return {}
 
     def check(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> None:
         """Raise an error for inputs whose shapes or types do not fit together."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from ..data import Tokenizer, Tokenizers
 from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
-from ..look import Indices, Layers, Maps, capture
+from ..look import Indices, Layers, Map, Maps, capture
 from ..look.documents import document_maps
+from ..look.token_labels import Labels
 from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel
+from ..models._text import Axes
 from ._framing import frame
+from ._sentence_transformers import SentencePooling, read_pooling, write_pooling
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class TextProcessor:
     labels: tuple[str, ...] = ()
     origin: str = "this run"
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json of transformers, for export
+    pooling: SentencePooling = field(default_factory=SentencePooling)  # of an imported sentence encoder
 
     @property
     def tokenizers(self) -> Tokenizers:
@@ -49,6 +53,7 @@ class TextProcessor:
             write_json(folder / "generation_config.json", dict(self.generation))
         if self.labels:
             write_json(folder / "labels.json", self.labels, indent=0)
+        write_pooling(self.pooling, folder)
 
     @classmethod
     def load(cls, folder: Path) -> TextProcessor:
@@ -60,7 +65,7 @@ class TextProcessor:
             raise BadFile(f"{labels}: expected a list of names")
         if not isinstance(ids, dict):
             raise BadFile(f"{generation}: expected an object")
-        return cls(pair, tuple(names), str(folder), ids)
+        return cls(pair, tuple(names), str(folder), ids, read_pooling(folder))
 
 
 @torch.no_grad()
@@ -76,12 +81,43 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     if not 1 <= len(ids) <= body.max_length:
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
     ids_BL = torch.tensor([ids])
-    with capture(body, layers, heads, tokens=processor.tokenizer.strings(ids)) as maps:
-        if isinstance(body, LanguageModel):
+    tokens = processor.tokenizer.strings(ids)
+    if isinstance(body, LanguageModel):
+        with capture(body, layers, heads, tokens=tokens) as maps:
             body.features(ids_BL)
-        else:
-            body.pool(ids_BL, segment_BL=_segment_numbers(segments))
-    return maps
+        return maps
+    segment_BL = _segment_numbers(segments)
+    axes = body.axes(segment_BL[0].tolist())
+    with capture(body, layers, heads, tokens=None if axes else tokens) as maps:
+        body.pool(ids_BL, segment_BL=segment_BL)
+    return Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
+
+
+def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) -> list[Map]:
+    """The matrices of a map, each with the names of its rows and columns."""
+    if not axes:
+        return [one]
+    if one.layer not in axes:
+        return [one.label(tokens, tokens)]
+
+    def words(names: Sequence[int | str]) -> Labels:
+        return (tuple(name if isinstance(name, str) else tokens[name] for name in names),)
+
+    return [
+        replace(
+            one,
+            layer=f"{one.layer} ({part.name})" if part.name else one.layer,
+            rows=tuple(range(len(part.queries))),
+            columns=tuple(range(len(part.keys))),
+            queries=len(part.queries),
+            weights_BHLM=one.read(0, len(part.queries), part.row)[None, :, :, : len(part.keys)],
+            query_labels=words(part.queries),
+            key_labels=words(part.keys),
+            inputs=None,
+            deferred=False,
+        )
+        for part in axes[one.layer]
+    ]
 
 
 def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers: Layers) -> Maps:

@@ -150,6 +150,17 @@ def with_pooler(body: Model) -> Model:
     return richer
 
 
+def with_texts(body: Model, texts: int) -> Model:
+    """The same encoder for as many texts per example as the data has; layers over the features of a pair are new then."""
+    name, settings = config_of(body)
+    if settings.get("texts", texts) == texts:
+        return body
+    other = build(name, {**settings, "texts": texts})
+    own, learned = parameters_of(other), parameters_of(body)
+    load_parameters(other, {name: learned[name] if learned[name].shape == x.shape else x for name, x in own.items()})
+    return other
+
+
 def require_lora(model: nn.Module, rank: int) -> None:
     """Refuse adapters where there is no pretrained model."""
     if rank and not any(isinstance(part, LoRALinear) for part in model.modules()):
