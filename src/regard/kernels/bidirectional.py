@@ -53,7 +53,7 @@ class Steps:
     def pad(self, h_2TW: Tensor, batch: int, length: int) -> Tensor:
         """States [h→ ; h←] in the layout of the batch; zeros where there is no token."""
         h_BLD = h_2TW.new_zeros(batch * length * 2, h_2TW.shape[-1])
-        return h_BLD.index_copy_(0, self._halves(), h_2TW.flatten(0, 1)).view(batch, length, -1)
+        return h_BLD.index_copy_(0, self._halves(), h_2TW.flatten(0, 1)).view(batch, length, 2 * h_2TW.shape[-1])
 
     def _halves(self) -> Tensor:
         direction_21 = torch.arange(2, device=self.index_2T.device)[:, None]
