@@ -31,6 +31,7 @@ def test_each_row_by_itself(pool, plain, h_BLD):
     found = pool(h_BLD, n_B)
     for y, h in zip(found, rows(h_BLD), strict=True):
         torch.testing.assert_close(y, plain(h) if len(h) else torch.zeros(D, dtype=torch.float64))
+    torch.testing.assert_close(pool(torch.cat(rows(h_BLD)), n_B), found)  # packed
     padded = h_BLD.clone()
     for row, n in zip(padded, n_B.tolist(), strict=True):
         row[n:] = torch.inf  # what padding holds does not matter
@@ -47,6 +48,7 @@ def test_attention_pooling_is_the_formula(h_BLD):
         torch.testing.assert_close(a[:, : len(h)], expected)
         assert not a[:, len(h) :].any()
         torch.testing.assert_close(y, expected @ h)
+    torch.testing.assert_close(pooling(torch.cat(rows(h_BLD)), n_B), found)
 
 
 def test_attention_pooling_against_keras_formula_with_one_query(h_BLD):

@@ -61,7 +61,7 @@ class Steps:
         """States [h→ ; h←] in the layout of an input of this shape; zeros where there is no token."""
         tokens = shape[:-1].numel()
         h = h_2TW.new_zeros(tokens * 2, h_2TW.shape[-1])
-        return h.index_copy_(0, self._halves(), h_2TW.flatten(0, 1)).view(*shape[:-1], -1)
+        return h.index_copy_(0, self._halves(), h_2TW.flatten(0, 1)).view(*shape[:-1], 2 * h_2TW.shape[-1])
 
     def _halves(self) -> Tensor:
         direction_21 = torch.arange(2, device=self.index_2T.device)[:, None]

@@ -69,7 +69,9 @@ class PairsVariant:
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         data, valid, test = (write_pairs(out / f"{part}.tsv", rows, part) for part, rows in self.rows.items())
         options = ClassifyOptions(data=data, valid=valid, test=test, tokenizer="word", batch_size=64, layer_lr_decay=1.0)
-        run, training = train_run(Classify, options, self.train.replace(seed=seed), out, model=self.model, settings=SIZE | dict(self.settings))
+        run, training = train_run(
+            Classify, options, self.train.replace(seed=seed), out, model=self.model, settings=SIZE | dict(self.settings)
+        )
         report = tasks.evaluate(run)
         return {"accuracy": report.metrics["accuracy"], "loss": report.metrics["loss"], **training}
 
