@@ -31,7 +31,7 @@ OBJECTS = (
 )  # fmt: skip
 PREMISE, HYPOTHESIS = 10, 3  # coloured objects in each
 ROWS = {"train": 20_000, "valid": 300, "test": 1_500}
-TRAIN = short_training(600, 3e-3, "adamw", evaluations=4)
+TRAIN = short_training(600, 5e-3, "adamw", evaluations=4)
 SIZE: dict[str, Any] = {"embedding": 48, "width": 48, "hidden": 48, "dropout": 0.0}
 CROSS, MEAN, VECTORS = "cross-attention", "mean in place of attention", "sentence vectors"
 
