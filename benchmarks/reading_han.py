@@ -127,7 +127,9 @@ def main(quick: bool = False) -> None:
         tokens, fill = int(inputs[1].sum()), int(inputs[1].sum()) / padded.numel()
         mine, other = found["ours"][-1], found["theirs"][-1]
         progress(f"HAN, batch {number + 1} of {len(batches)}: {other / mine:.2f}×, {fill:.0%} of the padded batch is tokens")
-        rows.append(f"| {len(batch)} × {tokens // len(batch)} | {fill:.0%} | {tokens / other:,.0f} | {tokens / mine:,.0f} | {other / mine:.2f}× |")
+        rows.append(
+            f"| {len(batch)} × {tokens // len(batch)} | {fill:.0%} | {tokens / other:,.0f} | {tokens / mine:,.0f} | {other / mine:.2f}× |"
+        )
     total = sum(sum(sum(one) for one in batch) for batch in batches)
     mine, other = sum(found["ours"]), sum(found["theirs"])
     rows.append(f"| all | | {total / other:,.0f} | {total / mine:,.0f} | **{other / mine:.2f}×** |")

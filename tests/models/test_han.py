@@ -117,7 +117,9 @@ def test_sentences_of_a_batch_against_a_loop():
     for r, (b, s, tokens) in enumerate(wanted):
         assert (int(document_R[r]), int(at_R[r]), rows.ids_RM[r, : int(rows.n_R[r])].tolist()) == (b, s, tokens)
     x_BSP = found.by_document(torch.arange(len(wanted))[:, None] + 1.0)
-    assert [[int(x) for x in row if x] for row in x_BSP[..., 0]] == [[r + 1 for r, one in enumerate(wanted) if one[0] == b] for b in range(5)]
+    assert [[int(x) for x in row if x] for row in x_BSP[..., 0]] == [
+        [r + 1 for r, one in enumerate(wanted) if one[0] == b] for b in range(5)
+    ]
 
 
 def test_a_long_document():

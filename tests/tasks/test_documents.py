@@ -107,7 +107,9 @@ def test_long_and_empty_documents_are_answered(trained):
 def test_a_label_of_the_test_part_alone(tmp_path):
     folder = make_folder(tmp_path / "docs", test=("pos", "neg", "so-so"))
     options = ClassifyOptions(data=str(folder), tokenizer="word", batch_size=8)
-    with pytest.raises(BadFile, match=r"label that does not occur among the training examples .'so-so'; they have 'neg', 'pos'.*--on-error skip"):
+    with pytest.raises(
+        BadFile, match=r"label that does not occur among the training examples .'so-so'; they have 'neg', 'pos'.*--on-error skip"
+    ):
         train(Classify, options, TRAIN, tmp_path / "run", model="han", settings=SETTINGS, progress=False)
     assert not (tmp_path / "run").exists()
     skipping = ClassifyOptions(data=str(folder), tokenizer="word", batch_size=8, on_error="skip")
@@ -120,7 +122,21 @@ def test_on_the_command_line(tmp_path, capsys):
     folder = make_folder(tmp_path / "docs")
     (folder / "train" / "neg" / "empty.txt").touch()
     given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    command = ["train", "classify", "--model", "han", "--data", str(folder), "--tokenizer", "word", "--steps", "2", "--seeds", "--quiet", *given]
+    command = [
+        "train",
+        "classify",
+        "--model",
+        "han",
+        "--data",
+        str(folder),
+        "--tokenizer",
+        "word",
+        "--steps",
+        "2",
+        "--seeds",
+        "--quiet",
+        *given,
+    ]
     assert main([*command, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
     assert "empty.txt: empty document; remove it" in error and error.count("\n") == 1

@@ -120,7 +120,9 @@ recipe = Recipe(
             ("HAN", "accuracy, 40 sentences"),
             0.2,
         ),
-        below("the mean in place of attention: at least 20 points lower on documents as long as those of training", "HAN, mean", "HAN", 0.2),
+        below(
+            "the mean in place of attention: at least 20 points lower on documents as long as those of training", "HAN, mean", "HAN", 0.2
+        ),
     ),
     pictures=(validation_curves("loss"), draw_documents),
 )
