@@ -16,8 +16,7 @@ from __future__ import annotations
 import re
 
 ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof rev hon st sr jr gen col capt lt sgt sen rep gov mt ft fig figs eq eqs sec vol ch pp ed eds no nos vs cf al ca approx "
-    "dept univ inc ltd co corp bros e.g i.e u.s u.k u.n a.m p.m ph.d b.a m.a d.c l.a".split()
+    ["mr", "mrs", "ms", "dr", "prof", "rev", "hon", "st", "sr", "jr", "gen", "col", "capt", "lt", "sgt", "sen", "rep", "gov", "mt", "ft", "fig", "figs", "eq", "eqs", "sec", "vol", "ch", "pp", "ed", "eds", "no", "nos", "vs", "cf", "al", "ca", "approx", "dept", "univ", "inc", "ltd", "co", "corp", "bros", "e.g", "i.e", "u.s", "u.k", "u.n", "a.m", "p.m", "ph.d", "b.a", "m.a", "d.c", "l.a"]
 )  # lower-case, without the last full stop
 _BREAK = re.compile(r"<br\s*/?>|[\n\r\v\f\x85\u2028\u2029]+", re.IGNORECASE)
 _CLOSING = "\"'”’»)\\]}"

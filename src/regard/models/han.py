@@ -74,6 +74,8 @@ class Level(nn.Module):
         super().__init__()
         self.read = Bidirectional(config.cell, inputs, config.width)
         self.attention = AttentionPooling(2 * config.width, config.hidden) if config.pooling == "attention" else None
+        if self.attention is not None:
+            nn.init.normal_(self.attention.query_RK)  # with small queries attention stays uniform for epochs: LOG, 2026-11-18
         self.pooling = {"mean": mean_pool, "max": max_pool}.get(config.pooling)
 
     def forward(self, x_RMD: Tensor, n_R: Tensor) -> Tensor:

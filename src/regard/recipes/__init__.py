@@ -30,6 +30,7 @@ from . import (
     vivit2021,
     xl2019,
     xu2015,
+    yang2016,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run
 
