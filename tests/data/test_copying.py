@@ -1,6 +1,7 @@
 """Words outside a vocabulary get ids of their own; generated texts to copy from; docstrings and their first lines."""
 
 import random
+import re
 
 import pytest
 
@@ -66,6 +67,15 @@ def test_selected_words():
     for wrong in ("select:30", "select:3-4", "select:x-1"):
         with pytest.raises(NotSupported):
             read_pairs(wrong)
+
+
+def test_facts_in_any_order():
+    moved = 0
+    for text, summary in read_pairs("facts:5,count=20").train:
+        facts = re.findall(r"[A-Z]\w+ (?:met|saw|heard) [A-Z]\w+ \.", text)
+        assert len(facts) == 5 and sorted(facts) == sorted(re.findall(r"\w+ \w+ \w+ \.", summary))
+        moved += " ".join(facts) != summary
+    assert moved
 
 
 SOURCE = '''

@@ -2,7 +2,7 @@
 
     names:20,count=5000        lo first Ambo mu ti second Reda …  →  Ambo Reda …: the names behind three markers, in the order of the markers
     select:60-25,count=5000    lo Reda mu Ambo ti Ambo …  →  Reda Ambo Ambo …: all names of a text, of which it has few, so that they repeat
-    facts:8,count=5000         … Reda met Ambo . lo Timo saw Kasu . …  →  all eight facts in order: after each full stop, which is next?
+    facts:8,count=5000         … Reda met Ambo . lo Timo saw Kasu . …  →  all eight facts in any order: after each, which is still missing?
 
 A name belongs to training, validation or test by its hash, and a text has names of one part only: those of a test are never seen in training.
 """
@@ -64,14 +64,14 @@ def select(length: int, marked: int, count: int, seed: int) -> list[Row]:
 
 
 def facts(number: int, count: int, seed: int) -> list[Row]:
-    """Texts with this many facts, such as "Reda met Ambo .", each behind some noise; the summary has the facts only."""
+    """Texts with this many facts, such as "Reda met Ambo .", each behind some noise; the summary has the facts only, in any order.
+
+    A summary that starts a fact over has lost track of what it has said: the order tells nothing.
+    """
     generator, rows = random.Random(seed), []
     pool = pool_of(2000, generator)
     for _ in range(count):
-        text, summary = list[str](), list[str]()
-        for _ in range(number):
-            fact = [generator.choice(pool), generator.choice(VERBS), generator.choice(pool), "."]
-            text += [*generator.choices(NOISE, k=generator.randrange(1, 4)), *fact]
-            summary += fact
-        rows.append((" ".join(text), " ".join(text), " ".join(summary)))
+        said = [[generator.choice(pool), generator.choice(VERBS), generator.choice(pool), "."] for _ in range(number)]
+        text = " ".join(word for fact in said for word in (*generator.choices(NOISE, k=generator.randrange(1, 4)), *fact))
+        rows.append((text, text, " ".join(word for fact in generator.sample(said, number) for word in fact)))
     return rows

@@ -12,7 +12,7 @@
     docstrings:installed                   the body of a docstring → its first line (`docstring_pairs`)
     names:20,count=5000                    names after markers among noise → the names in the order of the markers
     select:60-25,count=5000                a text in which names repeat → its names in order
-    facts:8,count=5000                     a text with eight facts among noise → the facts in order
+    facts:8,count=5000                     a text with eight facts among noise → the facts in any order
 
 A source is a function of what follows the colon and of `part`, which tells the split that a key falls in; it returns rows (key, source,
 target), and rows of one key fall in the same split.

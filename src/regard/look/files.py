@@ -11,7 +11,7 @@ The JSON, format_version 1 (inside an .npz it is the array `json`, its UTF-8 byt
 mean of heads. Labels are one list for all batch rows, one list per batch row, or none. `query_values` and `key_values`, if there are any, are a name
 and a number per label, as in ["p_gen", [0.1, 0.9, 0.8]]. Layouts besides sequence:
 
-    {"kind": "grid", "rows": 14, "columns": 14, "prefix_tokens": 1}    {"kind": "tree", "spans": [[0, 3], [3, 7]]}
+    {"kind": "grid", "rows": 14, "columns": 14, "prefix_tokens": 1, "frames": 1}    {"kind": "tree", "spans": [[0, 3], [3, 7]]}
     {"kind": "graph", "edges": [[1, 0], [5, 6]]}
 """
 

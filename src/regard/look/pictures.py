@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import CaptureNotSupported, UnknownName
 from ._axes import DPI, SEQUENTIAL, add_colorbar, centre_heading, colours, drawable, is_thin, new_figure, paint, set_ticks, set_title
+from .document_pictures import draw_document
 from .layouts import Graph, Grid, Tree
 from .map import MEAN, Map
 from .overview import draw_overview
@@ -35,6 +36,8 @@ def figure_of(maps: list[Map], batch: int = 0, query: int | None = None, image: 
     """The picture that fits: one matrix, grid or graph; over an image if there is one; else an overview, layers × heads."""
     from .overlays import draw_maps  # which draws with this package's axes
 
+    if query is None and maps and isinstance(maps[-1].layout, Tree) and len(maps[-1].rows) == 1:
+        return draw_document(maps[-1].head(), batch)
     if image is not None and maps and all(isinstance(m.layout, Grid) for m in maps):
         return draw_maps(image, maps, batch, query)
     if len(maps) == 1 and (len(maps[0].heads) == 1 or query is not None or isinstance(maps[0].layout, Graph)):
@@ -48,6 +51,8 @@ def draw(m: Map, batch: int = 0, query: int | None = None, scale: ScaleName = "r
     """One map: by its layout, or as a matrix; several heads as an overview."""
     if isinstance(m.layout, Graph):
         return draw_graph(m.head(), batch, scale)
+    if isinstance(m.layout, Tree) and len(m.rows) == 1 and query is None:
+        return draw_document(m.head(), batch)
     if isinstance(m.layout, Grid) and (query is not None or len(m.rows) == 1):
         return draw_grid(m.head(), batch, m.rows[0] if query is None else query, scale)
     if query is not None:
@@ -107,17 +112,18 @@ def draw_grid(m: Map, batch: int = 0, query: int = 0, scale: ScaleName = "row") 
     row, layout = head_matrix(m, batch)[_row(m, query)], m.layout
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row
-    grid = every[layout.prefix_tokens :].view(layout.rows, layout.columns)
+    grid = layout.side_by_side(every)
     # not of the row: a class token with most of the weight would leave the grid pale. The grid is a single row, so "row" is "global"
     fitted = Scale.fit("global" if scale == "row" else scale, [grid])
     shades = fitted.shades(grid)
     names, _ = m.labels(batch)
-    figure = new_figure(5.4, min(max(4.4 * layout.rows / layout.columns, 1.6), 10.0) + 0.9)
+    figure = new_figure(5.4, min(max(4.4 * grid.shape[0] / grid.shape[1], 1.6), 10.0) + 0.9)
     axis = figure.subplots()
     paint(axis, shades, m, m.signed)
     position = query - layout.prefix_tokens if m.queries == m.keys else -1
-    if 0 <= position < layout.rows * layout.columns:  # the query is itself on the grid
-        _ring(axis, position % layout.columns, position // layout.columns, 9, "tab:orange", 2)
+    if 0 <= position < grid.numel():  # the query is itself on the grid
+        frame, inside = divmod(position, layout.rows * layout.columns)
+        _ring(axis, frame * layout.columns + inside % layout.columns, inside // layout.columns, 9, "tab:orange", 2)
     axis.set_xticks([])
     axis.set_yticks([])
     set_title(figure, m, f"query {readable(names[_row(m, query)], 24)}")

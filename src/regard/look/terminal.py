@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ShapeError
-from .layouts import Grid
+from .layouts import Grid, Tree
 from .map import MEAN, Map
 from .scales import Scale, ScaleName, pool, shaded
 
@@ -27,16 +27,20 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     """
     if isinstance(m.layout, Grid) and (m.queries == m.keys or len(m.rows) == 1):
         return _grid_text(m, batch, scale)
+    if isinstance(m.layout, Tree) and len(m.rows) == 1:
+        from .documents import document_text  # which draws with what is here
+
+        return document_text(m, batch, columns)
     matrix = head_matrix(m, batch)
     names, keys = m.labels(batch)
     width = columns or shutil.get_terminal_size((100, 30)).columns
     maxima = 7 if scale == "row" else 0  # room for the largest weight of each row
     down = -(-matrix.shape[0] // MAX_LINES)
     beside = _beside(m, matrix, keys) if down <= 1 else []
-    maxima += max(map(_display_width, beside), default=0)
+    maxima += max(map(display_width, beside), default=0)
     names = [readable(name, 14) for name in (names if down <= 1 else map(str, m.rows[::down]))]
     below = m.key_values.name if m.key_values else ""
-    margin = max((_display_width(name) for name in (*names, below)), default=0)
+    margin = max((display_width(name) for name in (*names, below)), default=0)
     across = -(-matrix.shape[1] // max((width - margin - 2 - maxima) // 2, 8))
     keys = [readable(key, 14) for key in (keys if across <= 1 else map(str, m.columns[::across]))]
     fitted, (shades,) = shaded([matrix], [(down, across)], scale)
@@ -52,7 +56,7 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
         numbers = pool(torch.tensor([m.key_values.numbers]), 1, max(across, 1))[0]
         top = max(float(numbers.max()), 1e-9)
         lines.append(f"{_pad(below, margin)}  {''.join(map(_cell, (numbers / top).tolist()))} {top:.2g}")
-    if max(map(_display_width, keys), default=0) <= 2:
+    if max(map(display_width, keys), default=0) <= 2:
         lines.append(" " * (margin + 2) + "".join(_pad(key, 2, left=False) for key in keys))
     else:  # vertically: labels are longer than a column is wide
         tall = max(map(len, keys))
@@ -75,12 +79,12 @@ def _grid_text(m: Map, batch: int, scale: ScaleName) -> str:
     row_M = over_grid(m, batch)
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row_M
-    grid = every[m.layout.prefix_tokens :].view(m.layout.rows, m.layout.columns)
+    grid = m.layout.side_by_side(every)
     fitted = Scale.fit("global" if scale == "row" else scale, [grid])
     who = "the class token" if m.layout.prefix_tokens else "the mean patch"
     if len(m.rows) == 1 and m.queries != m.keys and m.query_labels:
         who = m.labels(batch)[0][0]
-    lines = [title(m) + f" · of {who} over {m.layout.rows} × {m.layout.columns} patches"]
+    lines = [title(m) + f" · of {who} over {grid.shape[0]} × {grid.shape[1]} patches"]
     lines += [f"│{''.join(map(_cell, row))}│" for row in fitted.shades(grid).tolist()]
     return "\n".join([*lines, f"{SHADES[-1]} = {fitted.darkest}", CAPTION])
 
@@ -131,10 +135,11 @@ def readable(label: str, longest: int) -> str:
     return label if len(label) <= longest else label[: longest - 1] + "…"
 
 
-def _display_width(label: str) -> int:
+def display_width(label: str) -> int:
+    """Columns of a terminal that it takes."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 
 def _pad(label: str, width: int, left: bool = True) -> str:
-    space = " " * (width - _display_width(label))
+    space = " " * (width - display_width(label))
     return space + label if left else label + space

@@ -20,16 +20,16 @@ from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import apply_linear, fast_linear
 from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, Packing, init_truncated
 from ..patterns import full, lengths
-from ._model import Count, Model, ModelConfig, Positive, Probability, Size
+from ._model import Count, Positive, Probability, Size
+from ._text import Pooled, TextModel, TextModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextEncoderConfig(ModelConfig):
-    vocab_size: Size  # number of tokens in the vocabulary
-    max_length: Size = 512  # longest text, for positional embeddings
+class TextEncoderConfig(TextModelConfig):
+    """Vocabulary and longest text."""
 
 
-class TextEncoder(Model):
+class TextEncoder(TextModel):
     """Reads a text in both directions: features of each token, logits of masked tokens, and one vector per text.
 
     A model implements `features`, `mlm_features`, `head` and `pooled`; the rest is here.
@@ -52,6 +52,13 @@ class TextEncoder(Model):
         """One vector per text, y_BD, from its features: what a classifier reads."""
         raise NotImplementedError
 
+    @property
+    def pooled_width(self) -> int:
+        return self.head()[0].shape[1]
+
+    def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
+        return Pooled(self.pooled(self.features(ids_BL, n_B, segment_BL)))
+
     def forward(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
         """logits_BLN of the token at every position."""
         return self.logits(self.features(ids_BL, n_B, segment_BL))
@@ -69,14 +76,6 @@ class TextEncoder(Model):
             return F.normalize(x_BLD.mean(1), dim=-1)
         real_BL1 = (torch.arange(x_BLD.shape[1], device=x_BLD.device) < n_B[:, None])[..., None]
         return F.normalize((x_BLD * real_BL1).sum(1) / n_B[:, None].clamp(min=1), dim=-1)
-
-    def check(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> None:
-        """Raise an error for inputs whose shapes or types do not fit together."""
-        self._check_ids(ids_BL, segment_BL)
-        if n_B is not None and n_B.shape != ids_BL.shape[:1]:
-            raise ShapeError(
-                f"{type(self).__name__} takes one length per row, got lengths {tuple(n_B.shape)} for ids {tuple(ids_BL.shape)}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """A classification head over a language model or an encoder, for texts or for single tokens.
 
-an encoder        W · pooled(x) + b       the pooled vector of the text       W · x_t + b   each token
-a language model  W · x_n + b             its last token, which has read all others
+a model of texts  W · pool(text) + b      the vector of the text, of the pair or of the document
+an encoder        the same                                                                   W · x_t + b   each token
+a language model  W · x_n + b             its last token, which has read all others          W · x_t + b   each token
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from ..patterns import Pattern
 from ._encoder import TextEncoder
 from ._language import LanguageModel
 from ._model import AttentionChoice, Model
+from ._text import Pooled, TextModel
 
 
 class Classifier(Model):
-    """A language model or encoder with a classification head. Its config is that of its body."""
+    """A model that reads texts, with a classification head. Its config is that of its body."""
 
     def __init__(self, body: Model, labels: int, *, each: bool = False, dropout: float = 0.1):
         super().__init__()
-        if not isinstance(body, LanguageModel | TextEncoder):
+        if not isinstance(body, LanguageModel | TextModel):
             raise NotSupported(f"{type(body).__name__} does not read a single text; expected a language model or an encoder")
+        if each and not isinstance(body, LanguageModel | TextEncoder):
+            raise NotSupported(f"{type(body).__name__} makes one vector of a text; labels of words need a language model or an encoder")
         self.body, self.each, self.config = body, each, body.config
         self.dropout = Dropout(dropout)
-        self.output = nn.Linear(body.head()[0].shape[1], labels)
+        self.output = nn.Linear(body.pooled_width if isinstance(body, TextModel) else body.head()[0].shape[1], labels)
         nn.init.normal_(self.output.weight, std=0.02)
         nn.init.zeros_(self.output.bias)
 
@@ -47,16 +51,22 @@ class Classifier(Model):
         model.config = model.body.config
         return model
 
-    def features(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Tensor:
-        """x_BLD of the body; a language model ignores segments."""
-        return self.body.features(ids_BL) if isinstance(self.body, LanguageModel) else self.body.features(ids_BL, n_B, segment_BL)
+    def pool(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Pooled:
+        """What the head reads of each text; a language model ignores segments."""
+        if isinstance(self.body, TextModel):
+            return self.body.pool(ids_BL, n_B, segment_BL)
+        x_BLD = self.body.features(ids_BL)
+        return Pooled(x_BLD[torch.arange(len(n_B), device=x_BLD.device), n_B - 1])
 
-    def scores(self, x_BLD: Tensor, n_B: Tensor) -> Tensor:
-        """logits_BN per text, or logits_BLN per token, from the features of the body."""
+    def classify(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Pooled:
+        """logits_BN per text, or logits_BLN per token, with the penalty of the pooling."""
         if not self.each:
-            x_BLD = x_BLD[torch.arange(len(n_B)), n_B - 1] if isinstance(self.body, LanguageModel) else self.body.pooled(x_BLD)
-        return self.output(self.dropout(x_BLD))
+            vector_BP, penalty_B = self.pool(ids_BL, n_B, segment_BL)
+            return Pooled(self.output(self.dropout(vector_BP)), penalty_B)
+        assert isinstance(self.body, LanguageModel | TextEncoder)
+        x_BLD = self.body.features(ids_BL) if isinstance(self.body, LanguageModel) else self.body.features(ids_BL, n_B, segment_BL)
+        return Pooled(self.output(self.dropout(x_BLD)))
 
     def forward(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Tensor:
         """logits_BN, or logits_BLN."""
-        return self.scores(self.features(ids_BL, n_B, segment_BL), n_B)
+        return self.classify(ids_BL, n_B, segment_BL)[0]

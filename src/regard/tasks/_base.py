@@ -106,6 +106,7 @@ class Task(ABC, Generic[OptionsT]):
     model_kind: ClassVar[type[Model]]
     body_kinds: ClassVar[tuple[type[Model], ...]] = ()  # models that it can be built from, where `model_kind` wraps another one
     default_model: ClassVar[str]
+    live_options: ClassVar[Any] = None  # LookOptions of the explorer's page, where they are not the defaults
     inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
     default_train: ClassVar[TrainOptions] = TrainOptions()
     most_warmup: ClassVar[int] = WARMUP  # steps, if no number is given
@@ -136,6 +137,11 @@ class Task(ABC, Generic[OptionsT]):
     def size_settings(self, model: str) -> dict[str, Any]:
         """Sizes of a new model that suit the size of the data, where the user gives none."""
         return {}
+
+    @classmethod
+    def train_defaults(cls, model: str) -> TrainOptions:
+        """The training options for a new model of this name, where the user gives none."""
+        return cls.default_train
 
     def settle(self, dataset: Dataset[Any]) -> Self:
         """The same task with those options decided that depend on the data."""
@@ -405,6 +411,7 @@ KINDS = {
     "Translator": "translator",
     "CopyModel": "summarizer",
     "LanguageModel": "causal language model",
+    "TextModel": "model of texts",
     "TextEncoder": "text encoder",
     "Classifier": "classifier",
     "ImageTransformer": "model of pixels",

@@ -1,8 +1,8 @@
 """Labelled examples as token ids, and metrics of how they are classified.
 
-BOS text EOS                 a label of the text
-BOS text EOS text EOS        of the pair; an encoder gets segment numbers
 BOS word word word EOS       a label per word: at its first token if the model reads both sides, else at its last
+
+Texts, pairs and documents with one label are framed by `_framing`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from ..data.batches import Numbers
 from ..data.examples import Labelled, Tagged
 from ..data.hf_tokenizer import SpecialTokens
 from ..errors import NotSupported
-from ..models import Classifier
+from ..models import Classifier, LanguageModel, Model
+from ._framing import frame
 
 MetricName = Literal["accuracy", "f1", "f1_micro", "matthews", "f1_tokens", "f1_spans", "pearson", "spearman", "mse"]
 METRICS: tuple[str, ...] = get_args(MetricName)
 Target = Literal["class", "labels", "value"]  # one label of several; any number of labels; a number
 _SEPARATOR = re.compile(r"\s*[|,]\s*")  # between several labels of a text
 OUTSIDE = "O"  # the label of words that are nothing in particular
-_Row = tuple[list[int], int, list[int], list[int]]  # ids, tokens of the first text, positions, labels
+_Row = tuple[list[int], list[int], list[int], list[int]]  # ids, tokens of each segment, positions, labels
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class EncodedExamples:
     """Examples as token ids, with the positions of their labels (none: of the whole) and the numbers of these labels."""
 
     ids: Ragged
-    first_E: Numbers  # tokens of the first text, its BOS and EOS included
+    segments: Ragged  # tokens of each segment in order, BOS and EOS included: of the texts of a pair, of the sentences of a document
     positions: Ragged
     labels: Ragged
     example_E: Numbers  # the number of the example that a row is of: long sentences have several
@@ -67,13 +68,15 @@ def encode_examples(
     tokenizer: Tokenizer,
     labels: Sequence[str],
     length: int,
-    last: bool,
+    body: Model | None = None,
     target: Target = "class",
 ) -> EncodedExamples:
-    """Examples in at most `length` tokens. Long texts lose their end, of a pair the longer one first; long sentences are cut between words.
+    """Examples in at most `length` tokens, as `body` reads them. Long texts lose their end, of a pair the longer one first; sentences with
+    labels of words are cut between words.
 
-    Word labels are predicted at the `last` token of a word, or at its first. An unknown label is an error.
+    Word labels are predicted at the last token of a word by a language model, else at its first. An unknown label is an error.
     """
+    last = isinstance(body, LanguageModel)
     number, special = {label: n for n, label in enumerate(labels)}, SpecialTokens.of(tokenizer)
     rows: list[_Row] = []
     counts: list[int] = []  # rows per example
@@ -91,11 +94,9 @@ def encode_examples(
         if isinstance(one, Tagged):
             rows += _by_words(*tokenizer.encode_words(one.words), [number_of(label) for label in one.labels], length, last, special)
         else:
-            texts = _truncated(tokenizer.encode_all(list(one.texts)), length - len(one.texts) - 1)
-            numbers = [number_of(one.label)] if target == "class" else []
-            rows.append(([special.begin, *(i for text in texts for i in (*text, special.end))], len(texts[0]) + 2, [], numbers))
+            rows.append((*frame(tokenizer, one.texts, length, body), [], [number_of(one.label)] if target == "class" else []))
         counts.append(len(rows) - before)
-    ids, first, positions, wanted = zip(*rows, strict=True) if rows else ((), (), (), ())
+    ids, segments_of, positions, wanted = zip(*rows, strict=True) if rows else ((), (), (), ())
     target_EN = None
     if target == "value":
         target_EN = np.array([[value_of(one.label)] for one in examples if isinstance(one, Labelled)], dtype=np.float32)
@@ -103,7 +104,7 @@ def encode_examples(
         chosen = [{number_of(name) for name in names_of(one.label)} for one in examples if isinstance(one, Labelled)]
         target_EN = np.array([[n in some for n in range(len(labels))] for some in chosen], dtype=np.float32)
     whose = np.repeat(np.arange(len(counts)), counts)
-    return EncodedExamples(Ragged.of(ids), np.array(first, dtype=np.int64), Ragged.of(positions), Ragged.of(wanted), whose, target_EN)
+    return EncodedExamples(Ragged.of(ids), Ragged.of(segments_of), Ragged.of(positions), Ragged.of(wanted), whose, target_EN)
 
 
 def names_of(label: str) -> list[str]:
@@ -122,15 +123,6 @@ def value_of(label: str) -> float:
     return value
 
 
-def _truncated(texts: list[list[int]], at_most: int) -> list[list[int]]:
-    """At most this many tokens in all: the longest text loses its end."""
-    while (over := sum(map(len, texts)) - at_most) > 0:
-        longest = max(texts, key=len)
-        other = max((len(text) for text in texts if text is not longest), default=0)
-        del longest[max(len(longest) - over, min(other, len(longest) - 1)) :]
-    return texts
-
-
 def _by_words(ids: list[int], words: list[int], labels: list[int], length: int, last: bool, special: SpecialTokens) -> list[_Row]:
     """The sentence in rows of whole words, each with the positions of its labels. A word longer than a row loses its end."""
     rows: list[_Row] = []
@@ -145,20 +137,22 @@ def _by_words(ids: list[int], words: list[int], labels: list[int], length: int, 
             if words[position] > done and (last or words[position] not in positions):
                 positions[words[position]] = position - begin + 1
         row = [special.begin, *ids[begin:end], special.end]
-        rows.append((row, end - begin + 2, list(positions.values()), [labels[word] for word in positions]))
+        rows.append((row, [len(row)], list(positions.values()), [labels[word] for word in positions]))
         begin, done = end, max(done, *positions, -1)
     return rows
 
 
 def collate(some: EncodedExamples, index: Numbers) -> LabelBatch:
     ids_BL, n_B = some.ids.padded(index)
-    position_L = torch.arange(ids_BL.shape[1])
-    segment_BL = (position_L >= torch.from_numpy(some.first_E[index])[:, None]) & (position_L < n_B[:, None])
+    segment_BL = torch.zeros_like(ids_BL)
+    for row, one in enumerate(index):
+        tokens = torch.from_numpy(some.segments[one].astype(np.int64))
+        segment_BL[row, : int(n_B[row])] = torch.arange(len(tokens)).repeat_interleave(tokens)
     at = [row * ids_BL.shape[1] + int(position) for row, one in enumerate(index) for position in some.positions[one]]
     at_T = torch.tensor(at, dtype=torch.long) if len(some.positions.values) else torch.arange(len(index))
     label_T = torch.from_numpy(np.concatenate([some.labels[one] for one in index]).astype(np.int64))
     target_BN = None if some.target_EN is None else torch.from_numpy(some.target_EN[index])
-    return LabelBatch(ids_BL, n_B, segment_BL.long(), at_T, label_T, target_BN)
+    return LabelBatch(ids_BL, n_B, segment_BL, at_T, label_T, target_BN)
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -212,7 +206,13 @@ def by_sentence(numbers_T: npt.NDArray[Any], some: EncodedExamples, labels: Sequ
 
 def label_logits(model: Classifier, batch: LabelBatch) -> Tensor:
     """logits_TN at the positions of the labels."""
-    return model(batch.ids_BL, batch.n_B, batch.segment_BL).flatten(0, -2)[batch.at_T]
+    return labels_and_penalty(model, batch)[0]
+
+
+def labels_and_penalty(model: Classifier, batch: LabelBatch) -> tuple[Tensor, Tensor | None]:
+    """logits_TN at the positions of the labels, and what the model adds to the loss of each text."""
+    logits, penalty_B = model.classify(batch.ids_BL, batch.n_B, batch.segment_BL)
+    return logits.flatten(0, -2)[batch.at_T], penalty_B
 
 
 def classification_metrics(confusion_NN: Numbers, labels: Sequence[str]) -> dict[str, float]:

@@ -202,7 +202,12 @@ class Summarization(Task[SummarizationOptions]):
         queries, keys = tokenizer.strings(written, unknown), tokenizer.strings(source, unknown)
         drawn = _map(model, outputs.log_weights_BLM.exp(), outputs.gate_BL.sigmoid()).label(queries, keys)
         given = tokenizer.strings(target_BL[0].tolist(), unknown)
-        return summary, Maps([*(label_layer(model, one, keys, given, queries) for one in maps.all), drawn], maps.idle)
+        return summary, Maps(
+            [*(label_layer(model, one, keys, given, queries) for one in maps.all), drawn],
+            maps.idle,
+            answer=summary,
+            score=found[0][1].score,
+        )
 
     def _summaries(self, run: Run[CopyModel], articles: Sequence[str], options: Beam) -> list[tuple[str, list[tuple[str, Hypothesis]]]]:
         return summaries(run.model, run.processor.tokenizer, articles, options, self.options.max_source_length)

@@ -36,7 +36,7 @@ from .log import Curves, Log, Progress, check_installed, describe, last_event, p
 from .memory import memory_errors, needed, tokens_of, warning
 from .parameters import load_parameters, parameters_of
 from .state import State, Window, seed_all
-from .task import AfterStep, BeforeStep, Objective, Rated, to_device
+from .task import AfterStep, BeforeStep, Counted, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 
@@ -89,6 +89,7 @@ def fit(
             loop.begin(ready or dict)
             return loop.run()
         finally:
+            distributed.release(loop.objective)
             if loop.log:
                 loop.log.close()
 
@@ -380,10 +381,11 @@ class _Loop:
     def _write_window(self) -> None:
         position, window = self.state.position, self.state.position.window
         if window.steps and self.log:
-            values = position.averages(self.config.schedule.at(position.step))
+            unit = self.task.unit if isinstance(self.task, Counted) else "tokens"
+            values = position.averages(self.config.schedule.at(position.step), unit)
             self.log.write("train", values)
             share = self._used()
-            self.shown.update(describe(values, position.seconds * (1 - share) / share if share else None), share)
+            self.shown.update(describe(values, unit, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
 
     def _used(self) -> float:
