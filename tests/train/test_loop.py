@@ -65,6 +65,20 @@ def test_what_a_task_does_after_a_step_is_seen_by_averages_and_left_out_when_ski
     assert model.read.weight.abs().max() < 0.126 < Net().read.weight.abs().max()
 
 
+def test_a_task_is_told_the_used_share_of_the_budget_before_each_step(tmp_path):
+    class Told(Tiny):
+        def __init__(self):
+            super().__init__()
+            self.told = []
+
+        def before_step(self, used):
+            self.told.append(used)
+
+    task = Told()
+    done = fit(Net(), task, config(budget=Budget(steps=4)), tmp_path, progress=False)
+    assert done.steps == 4 and task.told == [0, 0.25, 0.5, 0.75]
+
+
 def test_clipping_bounds_the_gradient(tmp_path):
     seen = []
 

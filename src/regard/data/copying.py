@@ -1,7 +1,6 @@
 """Generated texts whose summary is made of their own words: what a model that copies can do, and one that only generates cannot.
 
     names:20,count=5000        lo first Ambo mu ti second Reda …  →  Ambo Reda …: the names behind three markers, in the order of the markers
-    select:60-25,count=5000    lo Reda mu Ambo ti Ambo …  →  Reda Ambo Ambo …: all names of a text, of which it has few, so that they repeat
     facts:8,count=5000         … Reda met Ambo . lo Timo saw Kasu . …  →  all eight facts in any order: after each, which is still missing?
 
 A name belongs to training, validation or test by its hash, and a text has names of one part only: those of a test are never seen in training.
@@ -20,7 +19,6 @@ MARKERS = ("first", "second", "third")
 NOISE = ("lo", "mu", "ti", "ra", "se", "no", "vi", "ka", "pu", "de")
 VERBS = ("met", "saw", "heard")
 SYLLABLES = tuple(a + b for a, b in product("bdfgklmnprstvz", "aeiou"))
-CHOSEN = 12  # names of a text to select from: in 25 of them most occur twice
 
 
 def pool_of(size: int, generator: random.Random) -> list[str]:
@@ -47,19 +45,6 @@ def names(length: int, count: int, pool: int, seed: int, part: Callable[[str], s
         for place, pair in zip(at, marked, strict=True):
             text[place] = list(pair)
         rows.append((first, " ".join(word for some in text for word in some), " ".join(chosen)))
-    return rows
-
-
-def select(length: int, marked: int, count: int, seed: int) -> list[Row]:
-    """Texts of `length` words, of which `marked` are names and to be selected, in order."""
-    if not 1 <= marked <= length:
-        raise NotSupported(f"select:{length}-{marked}: expected at least one word to select, and no more than the text has")
-    generator, rows = random.Random(seed), []
-    pool = pool_of(2000, generator)
-    for _ in range(count):
-        at, words = set(generator.sample(range(length), marked)), generator.sample(pool, CHOSEN)
-        text = [generator.choice(words if n in at else NOISE) for n in range(length)]
-        rows.append((" ".join(text), " ".join(text), " ".join(text[n] for n in sorted(at))))
     return rows
 
 

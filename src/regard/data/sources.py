@@ -11,7 +11,6 @@
     reverse:10-16,count=5000               3 1 4 → 4 1 3
     docstrings:installed                   the body of a docstring → its first line (`docstring_pairs`)
     names:20,count=5000                    names after markers among noise → the names in the order of the markers
-    select:60-25,count=5000                a text in which names repeat → its names in order
     facts:8,count=5000                     a text with eight facts among noise → the facts in any order
 
 A source is a function of what follows the colon and of `part`, which tells the split that a key falls in; it returns rows (key, source,
@@ -163,14 +162,6 @@ def names(text: str, part: Callable[[str], str]) -> list[Row]:
     return copying.names(_number(head, "names:20"), count, pool, chosen["seed"], part)
 
 
-def select(text: str, part: Callable[[str], str]) -> list[Row]:
-    """Words to select from texts: see `copying`."""
-    head, chosen = source_options(text, {"count": 5000, "seed": 0})
-    length, _, marked = head.partition("-")
-    count = between_option("count", chosen["count"], 1, 10_000_000)
-    return copying.select(_number(length, "select:60-25"), _number(marked, "select:60-25"), count, chosen["seed"])
-
-
 def facts(text: str, part: Callable[[str], str]) -> list[Row]:
     """Facts to copy from texts: see `copying`."""
     head, chosen = source_options(text, {"count": 5000, "seed": 0})
@@ -297,7 +288,6 @@ SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "gettext": gettext,
     "docstrings": docstrings,
     "names": names,
-    "select": select,
     "facts": facts,
     "copy": digits,
     "reverse": partial(digits, step=-1),
