@@ -108,7 +108,7 @@ class DrawnDocument:
 
     @classmethod
     def of(cls, m: Map, batch: int, columns: int) -> DrawnDocument:
-        """The sentences with the largest weights, each in lines of so many columns."""
+        """The sentences with the largest weights, each in lines of at most `columns` columns."""
         assert isinstance(m.layout, Tree)
         weights_T, labels, spans = head_matrix(m, batch)[0].abs(), m.labels(batch)[1], m.layout.spans
         weights_S = torch.stack([weights_T[first:end].sum() for first, end in spans])
@@ -140,7 +140,7 @@ def pieces(labels: Seq[str]) -> list[tuple[bool, str]]:
 
 
 def wrap(labels: Seq[str], first: int, columns: int) -> list[list[Placed]]:
-    """The tokens from number `first` on, in lines of at most so many columns."""
+    """The tokens from number `first` on, in lines of at most `columns` columns."""
     lines: list[list[Placed]] = [[]]
     column = 0
     for n, (space, text) in enumerate(pieces(labels)):

@@ -3,10 +3,6 @@ r"""Hierarchical Attention Network: words make sentences, sentences make the doc
 $$h_{it} = \mathrm{BiGRU}_t(E w_{i1}, …, E w_{iT}) \qquad α_{it} = \mathrm{softmax}_t\big(u_w^\top \tanh(W_w h_{it} + b_w)\big) \qquad
   s_i = \sum_t α_{it}\, h_{it}$$
 $$h_i = \mathrm{BiGRU}_i(s_1, …, s_L) \qquad α_i = \mathrm{softmax}_i\big(u_s^\top \tanh(W_s h_i + b_s)\big) \qquad v = \sum_i α_i\, h_i$$
-
-Paper: Yang et al. 2016, "Hierarchical attention networks for document classification", NAACL, equations 1 to 10.
-We differ: dropout, and any number of classes or values on top of v (`Classifier`). The sentences of all documents of a batch are read together,
-real tokens only: a document of two sentences costs two sentences, whatever the others of its batch have.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from ..layers import AttentionPooling, Bidirectional, Dropout, max_pool, mean_pool
-from ._model import ModelFacts, Probability, Size
+from ._model import ModelFacts, Probability, Size, Sizes
 from ._text import DocumentModel, DocumentModelConfig, Pooled, Sentences
 
 CELLS, POOLINGS = ("gru", "lstm"), ("attention", "mean", "max")
@@ -39,12 +35,24 @@ class HANConfig(DocumentModelConfig):
         self._one_of("pooling", POOLINGS)
 
 
+PAPER = HANConfig(vocab_size=30_000, embedding=200, dropout=0.0)
+
+
 class HAN(DocumentModel):
-    """Two recurrent layers, over words and over sentences, each followed by attention that pools its states."""
+    """Two recurrent layers, over words and over sentences, each followed by attention that pools its states.
+
+    Cost:    time O(n·W²) per document of n tokens; sequential over the longest sentence of a batch and then over the most sentences, not over n.
+    Use it:  for documents of many sentences, and where it must be seen which of them decided.
+    Avoid it: for single sentences: InferSent is the same network with one level. Where pretrained weights exist, an encoder knows more.
+    Paper:   Yang et al. 2016, "Hierarchical attention networks for document classification", NAACL, equations 1 to 10.
+    We differ: dropout, and embeddings that are learned from the documents instead of word2vec's. The sentences of all documents of a batch are
+             read together, real tokens only: a document of two sentences costs two sentences, whatever the others of its batch have.
+    """
 
     facts = ModelFacts(name="han", year=2016, title="Hierarchical attention networks for document classification", paper="NAACL 2016")
     Config = HANConfig
     config: HANConfig
+    sizes: ClassVar[Sizes] = {"han-paper": PAPER}
     train_defaults: ClassVar[Mapping[str, Any]] = {"lr": 2e-3, "epochs": 6, "patience": 2}
 
     def _build(self) -> None:
