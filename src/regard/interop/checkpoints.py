@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
 from ..files import make_readable
-from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, body_of, build
 from ..models._model import Spec
 from ..patterns import Full
 from ..runs import Run, read_json, save
@@ -82,7 +82,7 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
 
     `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
     """
-    out, body = Path(out), model.body if isinstance(model, Classifier) else model
+    out, body = Path(out), body_of(model)
     family = _exported_as(model)
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
@@ -109,7 +109,7 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
 
 def _exported_as(model: Model) -> Family:
     """The family that one of our models is written as."""
-    body = model.body if isinstance(model, Classifier) else model
+    body = body_of(model)
     families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
     if not families:
         known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))

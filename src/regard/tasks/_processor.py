@@ -15,7 +15,7 @@ from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
-from ..models import Classifier, LanguageModel, Model, TextModel
+from ..models import LanguageModel, Model, TextModel, body_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TextProcessor:
 @torch.no_grad()
 def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers = None, heads: Indices = None) -> Maps:
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
-    body = model.body if isinstance(model, Classifier) else model
+    body = body_of(model)
     assert isinstance(body, LanguageModel | TextModel)
     ids, segment = _framed(processor, text)
     if body is model and isinstance(body, LanguageModel):

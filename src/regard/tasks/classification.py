@@ -22,7 +22,7 @@ from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
-from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, body_of, build
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
@@ -130,7 +130,7 @@ class ClassificationTask(Task[TuningT]):
 
     def adapt(self, body: Model, processor: TextProcessor) -> Classifier:
         """With a pooler, also over an encoder that was trained without: transformers has no classifier of texts without one."""
-        body = body.body if isinstance(body, Classifier) else body
+        body = body_of(body)
         return self._classifier(body if self.per_token else with_pooler(body), processor)
 
     def build(self, model: str, settings: Mapping[str, Any], processor: TextProcessor) -> Classifier:
