@@ -1,6 +1,6 @@
 """Generated passages of facts about people, and questions about them.
 
-    facts:                                  2,000 passages: 3 people, 2 facts about each, 2 questions
+    facts:                                  2,000 passages: 2 people, 3 facts about each, 2 questions
     facts:count=500,people=4,relations=3
     facts:unanswerable=30                   of 100 questions about 30 the passage does not say
     facts:sentences=40                      with sentences that say nothing, up to this many in all: long passages
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from .sources import between_option, source_options
 
 FACTS = "facts"
-DEFAULTS: dict[str, Any] = {"count": 2000, "people": 3, "relations": 2, "questions": 2, "unanswerable": 0, "sentences": 0, "seed": 0}
+DEFAULTS: dict[str, Any] = {"count": 2000, "people": 2, "relations": 3, "questions": 2, "unanswerable": 0, "sentences": 0, "seed": 0}
 
 
 class Fact(NamedTuple):
@@ -83,8 +83,8 @@ RELATIONS = (
     Relation(("{p} collects {o}", "{p} owns {o}"), ("What does {p} have in the cupboard?", "Which treasure belongs to {p}?"), THINGS),
     Relation(("{p} has lost {o}", "{p} cannot find {o}"), ("What is {p} looking for?", "Which thing does {p} miss?"), THINGS),
 )
-OPENINGS = ("", "", "", "In winter, ", "According to the letters, ", "It is said that ", "These days ", "By all accounts, ")
-ENDINGS = ("", "", "", ", as everyone knows", ", which surprises nobody", " since the flood", ", or so the neighbours claim")
+OPENINGS = (*6 * ("",), "In winter, ", "According to the letters, ", "It is said that ", "These days ", "By all accounts, ")
+ENDINGS = (*6 * ("",), ", as everyone knows", ", which surprises nobody", " since the flood", ", or so the neighbours claim")
 FILLERS = (
     "Nothing else happened that year.", "The rain did not stop for a week.", "The bridge was closed again.", "Nobody remembers the reason.",
     "The council met twice.", "A long summer followed.",
