@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from ..errors import UnknownName
+from ..kernels import bidirectional_gru, bidirectional_lstm
+
+GATES = {"lstm": 4, "gru": 3}
 
 
 class Bidirectional(nn.Module):
     """An LSTM or a GRU in both directions: x_BLD becomes h_BLD, the states [h→ ; h←] of each token, each of size `width`.
 
     Padding, which is what comes after the first n_B tokens of a row, is not read, and its states are zeros. A row may be empty.
+    These are PyTorch's cells; it orders the gates of an LSTM (i, f, g, o), and here they are (i, f, o, g). Recurrent matrices are initialised
+    orthogonal, the others as in PyTorch, and the forget gates of an LSTM open.
     """
 
     def __init__(self, cell: str, inputs: int, width: int):
         super().__init__()
-        self.width = width
-        self.layer = {"lstm": nn.LSTM, "gru": nn.GRU}[cell](inputs, width, batch_first=True, bidirectional=True)
+        if cell not in GATES:
+            raise UnknownName("recurrent cell", cell, GATES)
+        gates, bound = GATES[cell], width**-0.5
+        self.cell = cell
+        self.weight_2DG = nn.Parameter(torch.empty(2, inputs, gates * width).uniform_(-bound, bound))
+        self.bias_2G = nn.Parameter(torch.zeros(2, gates * width))
+        self.recurrent_2WG = nn.Parameter(torch.empty(2, width, gates * width))
+        self.recurrent_bias_2G = nn.Parameter(torch.zeros(2, gates * width)) if cell == "gru" else None
+        with torch.no_grad():
+            for direction in self.recurrent_2WG:
+                for gate_WW in direction.chunk(gates, -1):
+                    nn.init.orthogonal_(gate_WW)
+            if cell == "lstm":
+                self.bias_2G[:, width : 2 * width] = 1
 
     def forward(self, x_BLD: Tensor, n_B: Tensor) -> Tensor:
-        packed = pack_padded_sequence(x_BLD, n_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        h_BLD = pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=x_BLD.shape[1])[0]
-        return h_BLD * (torch.arange(x_BLD.shape[1], device=n_B.device) < n_B[:, None])[..., None]
+        if self.recurrent_bias_2G is None:
+            return bidirectional_lstm(x_BLD, n_B, self.weight_2DG, self.bias_2G, self.recurrent_2WG)
+        return bidirectional_gru(x_BLD, n_B, self.weight_2DG, self.bias_2G, self.recurrent_2WG, self.recurrent_bias_2G)

@@ -22,7 +22,7 @@ from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
-from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, body_of, build
+from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, body_of, build, find_model
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
@@ -41,7 +41,7 @@ from ._labelled import (
 )
 from ._options import Files, show_files
 from ._processor import TextProcessor
-from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler
+from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler, with_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +87,19 @@ class ClassificationTask(Task[TuningT]):
     default_model = "bert"
     target: Target = "class"
     small = False  # little data, as `settle` finds
+    texts_per_example = 1
     default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
 
     def settle(self, dataset: Dataset[list[Any]]) -> Self:
         decided = type(self)(self.options)
         decided.small = len(dataset.train) < SMALL
+        decided.texts_per_example = max((len(self.texts_of(one)) for one in dataset.train), default=1)
         return decided
+
+    @classmethod
+    def train_defaults(cls, model: str) -> TrainOptions:
+        kind = find_model(model)
+        return cls.default_train.replace(**kind.train_defaults) if issubclass(kind, TextModel) else cls.default_train
 
     def size_settings(self, model: str) -> dict[str, Any]:
         return {"width": 128, "hidden": 512, "depth": 2} if self.small and model == self.default_model else {}
@@ -131,7 +138,7 @@ class ClassificationTask(Task[TuningT]):
     def adapt(self, body: Model, processor: TextProcessor) -> Classifier:
         """With a pooler, also over an encoder that was trained without: transformers has no classifier of texts without one."""
         body = body_of(body)
-        return self._classifier(body if self.per_token else with_pooler(body), processor)
+        return self._classifier(body if self.per_token else with_texts(with_pooler(body), self.texts_per_example), processor)
 
     def build(self, model: str, settings: Mapping[str, Any], processor: TextProcessor) -> Classifier:
         return self._classifier(build(model, settings), processor)
@@ -155,10 +162,19 @@ class ClassificationTask(Task[TuningT]):
 
     def tokenize_texts(self, model: Classifier, processor: TextProcessor, examples: Sequence[Any]) -> EncodedExamples:
         """Examples as token ids, in the form that this model reads."""
-        length, last = min(self.options.max_length, model.max_length), isinstance(model.body, LanguageModel)
         if isinstance(model.body, TextModel):
             check_texts(model.body, examples)
-        return encode_examples(examples, processor.tokenizer, processor.labels, length, last, self.target)
+        length = min(self.longest(type(model.body)), model.max_length)
+        return encode_examples(examples, processor.tokenizer, processor.labels, length, model.body, self.target)
+
+    def longest(self, kind: type[Model]) -> int:
+        """Tokens per example: those of --max-length, or what suits this kind of model."""
+        return self.options.max_length or (kind.usual_length if issubclass(kind, TextModel) else TextModel.usual_length)
+
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        kind = find_model(model)
+        found = {**super().model_settings(model, processor), kind.length_setting: self.longest(kind)}
+        return {**found, "texts": self.texts_per_example} if "texts" in kind.Config.__dataclass_fields__ else found
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
