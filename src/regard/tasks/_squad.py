@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from math import log
 
 import numpy as np
@@ -85,13 +85,14 @@ def best_threshold(margin_E: Sequence[float], spans: Sequence[str], questions: S
     return float(edges_E[np.where(apart_E, total_E, -np.inf).argmax()])
 
 
-def sliding_window(question: str, context: str) -> str:
+def sliding_window(question: str, context: str, answers: Container[str] | None = None) -> str:
     r"""A span by words in common alone, the baseline of the SQuAD paper (after Richardson et al. 2013).
 
     $$\mathrm{score}(\mathrm{span}) = \sum_{w \in \mathrm{question}} \log(1 + 1/c_w) \big/ d(w, \mathrm{span})$$
 
     over the words w of the question that are in the sentence; c_w is their number in the passage, d the distance in words. A span has no
-    word of the question and no punctuation in it, and is as long as that allows.
+    word of the question and no punctuation in it, and is as long as that allows; with `answers`, such as those of the training data in
+    lower case, it is one of them.
     """
     asked = {word.lower() for word in _WORDS.findall(question) if word[0].isalnum()}
     counts = Counter(word.lower() for word in _WORDS.findall(context))
@@ -100,16 +101,29 @@ def sliding_window(question: str, context: str) -> str:
         words = [(match[0].lower(), match.start(), match.end()) for match in _WORDS.finditer(sentence)]
         hits = [(n, log(1 + 1 / counts[word])) for n, (word, _, _) in enumerate(words) if word in asked]
         free = [word not in asked and word[0].isalnum() for word, _, _ in words]
-        first = 0
-        while first < len(words):
-            if not free[first]:
-                first += 1
-                continue
-            last = first
-            while last + 1 < len(words) and free[last + 1] and last - first + 1 < _LONGEST:
-                last += 1
-            score = sum(gain / (first - n if n < first else n - last) for n, gain in hits)
-            if score > best:
-                best, answer = score, sentence[words[first][1] : words[last][2]]
-            first = last + 1
+        for first, last in _runs(free) if answers is None else _within(len(words)):
+            text = sentence[words[first][1] : words[last][2]]
+            if answers is None or text.lower() in answers:
+                score = sum(gain / (first - n if n < first else max(n - last, 1)) for n, gain in hits)
+                if score > best:
+                    best, answer = score, text
     return answer
+
+
+def _runs(free: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of free words, at most `_LONGEST`."""
+    first = 0
+    while first < len(free):
+        last = first
+        while free[first] and last + 1 < len(free) and free[last + 1] and last - first + 1 < _LONGEST:
+            last += 1
+        if free[first]:
+            yield first, last
+        first = last + 1
+
+
+def _within(size: int) -> Iterator[tuple[int, int]]:
+    """First and last of all spans of at most `_LONGEST` words, the longer first."""
+    for first in range(size):
+        for last in range(min(first + _LONGEST, size) - 1, first - 1, -1):
+            yield first, last
