@@ -1,5 +1,7 @@
 """Windows of long passages, targets by characters, and the search for the best span."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -76,7 +78,9 @@ def test_offsets_of_wordpiece():
 
     from regard.data import HFTokenizer
 
-    vocabulary = {piece: n for n, piece in enumerate(["[UNK]", "[CLS]", "[SEP]", "zoe", "sang", "an", "et", "##ude", ".", "in", "2", "##0"])}
+    vocabulary = {
+        piece: n for n, piece in enumerate(["[UNK]", "[CLS]", "[SEP]", "zoe", "sang", "an", "et", "##ude", ".", "in", "2", "##0"])
+    }
     native = Native(models.WordPiece(vocabulary, unk_token="[UNK]"))
     native.normalizer, native.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     text = "Zoë sang an\te\u0301tude in 20."
@@ -101,7 +105,7 @@ def test_windows_cover_everything(tokens, stride):
     room = 5
     starts = window_starts(tokens, room, stride)
     assert set(range(tokens)) <= {at for first in starts for at in range(first, first + room)}
-    assert starts[0] == 0 and all(b - a == min(stride, room) for a, b in zip(starts, starts[1:], strict=False))
+    assert starts[0] == 0 and all(b - a == min(stride, room) for a, b in itertools.pairwise(starts))
     assert len(starts) == 1 or starts[-2] + room < tokens  # none more than needed
 
 

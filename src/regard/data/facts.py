@@ -69,7 +69,9 @@ RELATIONS = (
         ("Where is the home of {p}?", "Which town would a visitor of {p} travel to?"),
         PLACES,
     ),
-    Relation(("{p} was born in {o}", "{p} spent the first years in {o}"), ("What is the native town of {p}?", "Where did {p} grow up?"), PLACES),
+    Relation(
+        ("{p} was born in {o}", "{p} spent the first years in {o}"), ("What is the native town of {p}?", "Where did {p} grow up?"), PLACES
+    ),
     Relation(("{p} earns a living as {o}", "{p} works as {o}"), ("What is the job of {p}?", "By which trade is {p} paid?"), JOBS),
     Relation(
         ("{p} would rather be {o}", "{p} always wanted to become {o}"), ("What does {p} dream of?", "Which career did {p} miss?"), JOBS

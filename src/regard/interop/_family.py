@@ -62,7 +62,9 @@ class Family:
     constants: Constants = ()  # tensors in some files that are not parameters
     extra_tensors: Callable[[Settings], dict[str, Tensor]] = lambda settings: {}  # written, but not read
     fits: Callable[[Any], bool] = lambda model: True  # of the families that our model belongs to, the first that fits is written
-    classifiers: Mapping[str, ClassifierHead] = field(default_factory=dict)  # of a "text", of each "token", or of the "span" that answers a question
+    classifiers: Mapping[str, ClassifierHead] = field(
+        default_factory=dict
+    )  # of a "text", of each "token", or of the "span" that answers a question
     own_heads: tuple[str, ...] = ()  # architectures whose classification head is a part of our model
     files: ProcessorFiles = TEXT  # what is read and written besides the model
 

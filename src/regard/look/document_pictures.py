@@ -5,10 +5,9 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ._axes import add_colorbar, colours, drawable, new_figure, set_title
+from ._axes import colours, drawable, new_figure, set_title
 from .documents import DrawnDocument
 from .map import Map
-from .scales import Scale
 from .terminal import display_width
 
 COLUMNS = 92  # characters per line

@@ -73,7 +73,8 @@ class SAN(Reader):
         E, W, D = c.embedding, c.width, 2 * c.width
         inputs = E + E * c.aligned + c.exact_match
         self.token, self.dropout = nn.Embedding(c.vocab_size, E), Dropout(c.dropout)
-        self.align, self.alignment = nn.Linear(E, W, bias=False), SoftmaxAttention()
+        if c.aligned:
+            self.align, self.alignment = nn.Linear(E, W, bias=False), SoftmaxAttention()
         self.passage_input, self.question_input = (
             nn.Sequential(nn.Linear(size, W), nn.ReLU(), nn.Linear(W, W)) for size in (inputs, E)
         )  # two position-wise layers, because the inputs of the two have different widths
@@ -84,10 +85,14 @@ class SAN(Reader):
         self.within, self.to_passage = nn.Linear(2 * D, D, bias=False), SoftmaxAttention()
         self.memory = Bidirectional("lstm", 4 * D, W)
         self.summary_D, self.summary = nn.Parameter(torch.empty(D).uniform_(-(D**-0.5), D**-0.5)), DotAttention()
-        self.query, self.read_memory = nn.Linear(D, D, bias=False), SoftmaxAttention()
-        self.recur = nn.GRUCell(D, D)
+        if c.steps > 1:
+            self.query, self.read_memory, self.recur = nn.Linear(D, D, bias=False), SoftmaxAttention(), nn.GRUCell(D, D)
         self.start, self.end = nn.Linear(D, D, bias=False), nn.Linear(2 * D, D, bias=False)
         self._add_threshold()
+        with torch.no_grad():
+            for part in self.modules():
+                if isinstance(part, Bidirectional):
+                    part.bias_2G.zero_()  # forget gates half open: after 60 steps EM is 0.51, and 0.04 with open ones
 
     def forward(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor) -> Reading:
         start_TBL, end_TBL = self.steps(ids_BL, n_B, segment_BL)

@@ -40,7 +40,7 @@ class SpanReader(Headed, Reader):
         return self.output(self.body.features(ids_BL, n_B, segment_BL))
 
     def steps(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor) -> Reading:
-        possible_BL1 = answer_positions(n_B, segment_BL).unsqueeze(-1)
-        log_p_BL2 = self.scores(ids_BL, n_B, segment_BL).float().masked_fill(~possible_BL1, -torch.inf).log_softmax(1)
+        scores_BL2 = self.scores(ids_BL, n_B, segment_BL).float()
+        log_p_BL2 = scores_BL2.masked_fill(~answer_positions(n_B, segment_BL)[..., None], -torch.inf).log_softmax(1)
         start_BL, end_BL = log_p_BL2.unbind(-1)
         return Reading(start_BL[None], end_BL[None])

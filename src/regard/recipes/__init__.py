@@ -21,6 +21,7 @@ from . import (
     performer2021,
     recall2021,
     reformer2020,
+    san2018,
     sinkhorn2020,
     span2019,
     transformer2017,

@@ -20,7 +20,7 @@ from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.batches import Numbers
 from ..data.examples import Examples
 from ..data.questions import Question, read_questions
-from ..errors import BadConfig, NotSupported
+from ..errors import BadConfig
 from ..files import read
 from ..look import Indices, Layers, Maps
 from ..models import Model, Reader, SpanReader, TextEncoder, body_of, build
@@ -146,7 +146,9 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     default_model = "san"
     small = False  # little data, as `settle` finds
     default_train = TrainOptions(epochs=10, lr=2e-3, schedule="linear", warmup_steps=None, average=0)
-    next_commands = 'regard evaluate {out}        regard predict {out} --context passage.txt "…"        regard look {out} --context passage.txt "…"'
+    next_commands = (
+        'regard evaluate {out}        regard predict {out} --context passage.txt "…"        regard look {out} --context passage.txt "…"'
+    )
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -219,7 +221,9 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         baseline = score_answers([sliding_window(one.text, one.context) for one in questions], questions)
         limit = score_answers(expressible(questions, windows), questions)
         named = {"this run": metrics, "sliding window, no model": baseline, "best spans of whole tokens": limit}
-        count = f"{self.test_name(data)}: {len(questions):,} questions, {len(windows):,} windows of at most {self.options.max_length} tokens"
+        count = (
+            f"{self.test_name(data)}: {len(questions):,} questions, {len(windows):,} windows of at most {self.options.max_length} tokens"
+        )
         rule = "every question is answered" if threshold >= NEVER else f"no answer above a threshold of {threshold:.3g}"
         return Report(
             metrics=metrics,
@@ -235,9 +239,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         found, _, _ = self.answers(run, options.questions(inputs), options.nbest)
         return [_prediction(one, options.of(run.model), options.nbest) for one in found]
 
-    def attention_maps(
-        self, run: Run[Reader], text: str, layers: Layers, heads: Indices, options: PassageOptions
-    ) -> tuple[str, Maps]:
+    def attention_maps(self, run: Run[Reader], text: str, layers: Layers, heads: Indices, options: PassageOptions) -> tuple[str, Maps]:
         """Attention between question and passage in the window that holds the answer, and where each step says it starts and ends."""
         (question,) = options.questions([text])
         (found,), _, windows = self.answers(run, [question])
@@ -256,9 +258,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
             context = f"the box is {('red', 'blue')[n % 2]} and the cup is {n}"
             answer, asked = (str(n), "cup") if n % 3 else (("red", "blue")[n % 2], "box")
             start = context.rindex(answer) if n % 3 else context.index(answer)
-            rows.append(
-                {"id": n, "context": context, "question": f"the {asked}?", "answers": {"text": [answer], "answer_start": [start]}}
-            )
+            rows.append({"id": n, "context": context, "question": f"the {asked}?", "answers": {"text": [answer], "answer_start": [start]}})
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         broken = '{"id": 99, "context": "here", "question": "where?", "answers": {"text": ["there"], "answer_start": [0]}}\n'
         options = QuestionAnsweringOptions(data=str(path), tokenizer="word", vocab_size=100, max_length=16, stride=4, batch_size=8)
