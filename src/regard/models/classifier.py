@@ -38,6 +38,7 @@ class Classifier(Headed):
         """What the head reads of each text; a language model ignores segments."""
         if isinstance(self.body, TextModel):
             return self.body.pool(ids_BL, n_B, segment_BL)
+        assert isinstance(self.body, LanguageModel)
         x_BLD = self.body.features(ids_BL)
         return Pooled(x_BLD[torch.arange(len(n_B), device=x_BLD.device), n_B - 1])
 

@@ -35,7 +35,7 @@ class SANConfig(ModelConfig):
     steps: Size = 5  # T of the answer module
     aligned: bool = True  # the passage sees an average of the question's embeddings at each token
     exact_match: bool = True  # and whether the token occurs in the question
-    dropout: Probability = 0.2  # dropout rate
+    dropout: Probability = 0.1  # dropout rate
     prediction_dropout: Probability = 0.4  # probability that a step is left out of the average, in training
 
 
@@ -96,7 +96,7 @@ class SAN(Reader):
 
     def forward(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor) -> Reading:
         start_TBL, end_TBL = self.steps(ids_BL, n_B, segment_BL)
-        keep_TB = self._kept(*start_TBL.shape[:2], start_TBL.device)
+        keep_TB = self._kept(start_TBL.shape[0], start_TBL.shape[1], start_TBL.device)
         return Reading(log_mean(start_TBL, keep_TB), log_mean(end_TBL, keep_TB))
 
     def _kept(self, T: int, B: int, device: torch.device) -> Tensor | None:

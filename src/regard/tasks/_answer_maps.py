@@ -30,13 +30,14 @@ def answer_maps(model: Reader, tokenizer: Tokenizer, windows: Windows, best: Ans
     labels = tokenizer.strings(row)
     passage = [NO_ANSWER, *(label for label, there in zip(labels[1:], possible_L[1:].tolist(), strict=True) if there)]
     body = model.body if isinstance(model, Headed) else model
-    wanted = layers if layers is not None or isinstance(model, Headed) else "to_question"
+    wanted = None if layers == PROBABILITIES else "to_question" if layers is None and not isinstance(model, Headed) else layers
     with eval_mode(model), capture(body, wanted, heads) as maps:
         reading = model.steps(batch.ids_BL, batch.n_B, batch.segment_BL)
     question = labels[1 : int(windows.asked_W[0]) - 1]
     by_length = {len(row): labels, len(question): question, len(passage): passage}  # the row of an encoder, the texts of SAN
     drawn = [_labelled(m, by_length) for m in maps.all]
-    return Maps([*drawn, _probabilities(reading, possible_L, passage, drawn[-1])])
+    answer = _probabilities(reading, possible_L, passage, drawn[-1])
+    return Maps([answer] if layers == PROBABILITIES else [*drawn, answer])
 
 
 def _window_of(windows: Windows, best: Answer | None) -> int:

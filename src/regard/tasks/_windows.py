@@ -53,9 +53,6 @@ class WindowBatch(NamedTuple):
     start_B: Tensor
     end_B: Tensor
 
-    def __len__(self) -> int:  # type: ignore[override]
-        return len(self.ids_BL)
-
 
 def encode_questions(questions: Sequence[Question], tokenizer: Tokenizer, length: int, stride: int) -> Windows:
     """All windows of all questions; a passage that has several questions is tokenized once."""
@@ -81,8 +78,8 @@ def encode_questions(questions: Sequence[Question], tokenizer: Tokenizer, length
             start, end = (at - first + len(head) for at in wanted) if inside and wanted is not None else (0, 0)
             rows.append([*head, *part, special.end])
             facts.append((len(head), start, end, number, first))
-    columns = np.array(facts, dtype=np.int64).reshape(-1, 5).T
-    return Windows(Ragged.of(rows), *columns, offsets)
+    asked_W, start_W, end_W, question_W, first_W = np.array(facts, dtype=np.int64).reshape(-1, 5).T
+    return Windows(Ragged.of(rows), asked_W, start_W, end_W, question_W, first_W, offsets)
 
 
 def window_starts(tokens: int, room: int, stride: int) -> list[int]:

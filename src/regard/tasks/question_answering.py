@@ -23,7 +23,7 @@ from ..data.questions import Question, read_questions
 from ..errors import BadConfig
 from ..files import read
 from ..look import Indices, Layers, Maps
-from ..models import Model, Reader, SpanReader, TextEncoder, body_of, build
+from ..models import Model, Reader, SpanReader, TextEncoder, body_of, build, find_model
 from ..models._reader import NEVER
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
@@ -145,12 +145,19 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     length_option = "max_length"
     default_model = "san"
     small = False  # little data, as `settle` finds
-    default_train = TrainOptions(epochs=10, lr=2e-3, schedule="linear", warmup_steps=None, average=0)
+    default_train = TrainOptions(epochs=3, optimizer="muon", lr=0.01, schedule="cosine", warmup_steps=None, average=0)
     next_commands = (
         'regard evaluate {out}        regard predict {out} --context passage.txt "…"        regard look {out} --context passage.txt "…"'
     )
 
     # -- training ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def train_defaults(cls, model: str) -> TrainOptions:
+        """SAN learns from scratch; an encoder is fine-tuned."""
+        if issubclass(find_model(model), Reader):
+            return cls.default_train
+        return TrainOptions(epochs=3, lr=3e-4, schedule="linear", warmup_steps=None, average=0)
 
     def read(self) -> MixedExamples:
         o = self.options
@@ -174,7 +181,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     def encode(self, raw: MixedExamples, processor: TextProcessor, cache: Path) -> MixedDataset:
         parts = (raw.train, raw.valid, raw.test, *raw.also)
         skipped = str(raw.skipped) if len(raw.skipped) else ""
-        return MixedDataset(*parts[:3], digest(repr(tuple(one)) for part in parts for one in part), skipped, "questions", raw.also)
+        fingerprint = digest(repr(tuple(one)) for part in parts for one in part)
+        return MixedDataset(raw.train, raw.valid, raw.test, fingerprint, skipped, "questions", raw.also)
 
     def settle(self, dataset: Dataset[Any]) -> Self:
         decided = type(self)(self.options)
@@ -334,7 +342,7 @@ class ReadingObjective:
     def loss(self, model: nn.Module, batch: WindowBatch) -> Loss:
         reading = model(batch.ids_BL, batch.n_B, batch.segment_BL)
         right_B = (reading.start_BL.argmax(1) == batch.start_B) & (reading.end_BL.argmax(1) == batch.end_B)
-        return Loss(span_loss(*reading, batch), len(batch.ids_BL), {"spans_right": float(right_B.sum())})
+        return Loss(span_loss(reading.start_BL, reading.end_BL, batch), len(batch.ids_BL), {"spans_right": float(right_B.sum())})
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         """On validation; the threshold that is best there becomes the model's."""
