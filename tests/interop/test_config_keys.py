@@ -79,6 +79,13 @@ def variants(family, config):
     for key, value in config.items():
         if key not in ignored and key not in LENGTHS:
             yield from ({key: other} for other in (MISSING, *in_turn(family, key, others(value))))
+    for tower in ("text_config", "vision_config"):
+        for key, value in config.get(tower, {}).items():
+            if key not in ignored:
+                without = {name: each for name, each in config[tower].items() if name != key}
+                yield from ({tower: without | other} for other in ({}, *({key: other} for other in others(value)), {"unheard_of": 3}))
+                yield {f"{tower}_dict": without}
+                yield {f"{tower}_dict": config[tower], tower: without}
     for alias, key in config_class(family).attribute_map.items():
         yield {alias: config[key]}  # both names
         yield {alias: config[key], key: MISSING}

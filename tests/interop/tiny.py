@@ -36,6 +36,12 @@ FAMILIES = {
         "image_size": 12, "patch_size": 4, "num_channels": 3, "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H,
         "intermediate_size": F, "num_labels": 5,
     }),
+    "clip": ("CLIP", "Model", {
+        "text_config": {**ENCODER, "hidden_size": 20, "projection_dim": 14, "eos_token_id": N - 1}, "projection_dim": 14, "vision_config": {
+            "projection_dim": 14, "image_size": 12, "patch_size": 4, "num_channels": 3, "hidden_size": D, "num_hidden_layers": 3, "num_attention_heads": H,
+            "intermediate_size": F,
+        },
+    }),
     "openai-gpt": ("OpenAIGPT", "LMHeadModel", GPT),
     "gpt2": ("GPT2", "LMHeadModel", GPT),
     "llama": ("Llama", "ForCausalLM", LLAMA),
@@ -68,7 +74,8 @@ FAMILIES = {
 DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma2", "gemma3_text"]
 TRANSLATORS = ["marian", "bart", "t5"]
 IMAGES = ["vit"]
-ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS + IMAGES]
+IMAGES_AND_TEXTS = ["clip"]
+ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS + IMAGES + IMAGES_AND_TEXTS]
 NO_PADDING = ("fnet", "nystromformer")  # they mix padding into everything
 
 
@@ -97,6 +104,12 @@ def both(family, theirs, mine):
         height, width = (size, size) if isinstance(size, int) else size
         pixels = torch.randn(2, channels, height, width, generator=torch.Generator().manual_seed(3))
         return theirs(pixels).logits, mine(pixels)
+    if family in IMAGES_AND_TEXTS:
+        c = theirs.config.vision_config
+        pixels = torch.randn(2, c.num_channels, c.image_size, c.image_size, generator=torch.Generator().manual_seed(3))
+        texts = ids(3, 12)
+        texts[0, 7], texts[1, 11], texts[2, 4:] = N - 1, N - 1, N - 1  # where they end
+        return theirs(input_ids=texts, pixel_values=pixels).logits_per_image, mine(pixels, texts)
     x, n = ids(), torch.tensor([32, 19])
     real = torch.arange(32) < n[:, None]
     if family in DECODERS:

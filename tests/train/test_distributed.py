@@ -82,6 +82,23 @@ def test_alone_everything_is_trivial():
     distributed.barrier()
 
 
+def test_the_group_is_left_when_no_reducer_holds_it(tmp_path, monkeypatch):
+    """Its destructor would join a thread that waits for the interpreter lock, which it holds."""
+    from torch import distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(distributed, "world", lambda: 2)
+            wrapped = distributed.parallel(torch.nn.Linear(2, 2), accumulate=2)
+        assert wrapped.reducer is not None
+        distributed.release(wrapped)
+        distributed.release(torch.nn.Linear(2, 2))  # of one process there is nothing to release
+        assert not any("Reducer" in type(part).__name__ or "Logger" in type(part).__name__ for part in vars(wrapped).values())
+    finally:
+        dist.destroy_process_group()
+
+
 def test_too_few_batches_to_share(monkeypatch):
     monkeypatch.setattr(distributed, "world", lambda: 4)
     with pytest.raises(BadConfig, match="set accumulate to 4"):

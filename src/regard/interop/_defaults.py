@@ -40,6 +40,7 @@ NO_EFFECT = frozenset(
         "use_tpu_fourier_optimizations",
         "tpu_short_seq_length",
         "encoder_stride",
+        "logit_scale_init_value",
     ]
 )
 
@@ -210,6 +211,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu_fast",
         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-6, "image_size": 224, "num_frames": 32,
         "tubelet_size": [2, 16, 16], "num_channels": 3, "qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh",
+    },
+    "clip": {"text_config": None, "vision_config": None, "projection_dim": 512},
+    "clip_text_model": {
+        "vocab_size": 49408, "hidden_size": 512, "intermediate_size": 2048, "projection_dim": 512, "num_hidden_layers": 12,
+        "num_attention_heads": 8, "max_position_embeddings": 77, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,
+        "attention_dropout": 0.0, "pad_token_id": 1, "bos_token_id": 49406, "eos_token_id": 49407,
+    },
+    "clip_vision_model": {
+        "hidden_size": 768, "intermediate_size": 3072, "projection_dim": 512, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "num_channels": 3, "image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0,
     },
 }
 # fmt: on

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._bart import BART
 from ._bert import BERT
 from ._big_bird import BIG_BIRD
+from ._clip import CLIP
 from ._distilbert import DISTILBERT
 from ._electra import ELECTRA
 from ._family import Family
@@ -32,6 +33,9 @@ UNSUPPORTED = frozenset(
         "aria",
         "bark",
         "beit",
+        "blip",
+        "clap",
+        "clvp",
         "colmodernvbert",
         "colqwen2",
         "eurobert",
@@ -72,10 +76,11 @@ UNSUPPORTED = frozenset(
         "t5gemma2_text",
         "vilt",
         "vits",
+        "xclip",
         "xlm-roberta",
     ]
 )
 
 FAMILIES: tuple[Family, ...] = (
-    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER, VIT, VIVIT,
+    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER, VIT, VIVIT, CLIP,
 )  # fmt: skip

@@ -140,6 +140,7 @@ def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], f
         raise BadFile(f"{folder} describes sizes above {LARGEST}, which no model has")
     layers, depth = settings.get("layers", ()), settings.get("depth", 0)  # kinds of layers, or their number per stack
     counts = [len(layers) if isinstance(layers, list | tuple) else 0, *(depth if isinstance(depth, list | tuple) else [depth])]
+    counts.append(settings.get("image_depth", 0))
     for count in counts:
         if isinstance(count, int) and count > len(tensors):
             raise Misfit(f"{folder} describes {count} layers, and has {len(tensors)} tensors: {len(tensors)} layers at most")

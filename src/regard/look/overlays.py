@@ -28,10 +28,10 @@ MAX_PANELS = 64
 Panel = tuple[str, Tensor | None]  # title, and weights (rows, columns) of the patches; None: the image alone
 
 
-def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title: str = "") -> Figure:
+def draw_panels(image: Any, panels: Iterable[Panel | None], *, columns: int = 8, title: str = "") -> Figure:
     """The image once per panel, darkened where the weights are small; each panel is scaled by its own largest weight.
 
-    A list of images has one for each panel.
+    A list of images has one for each panel. None leaves a place empty.
     """
     shown = list(panels)[:MAX_PANELS]
     arrays = [check_image(one) for one in image] if isinstance(image, list) else [check_image(image)] * len(shown)
@@ -44,7 +44,10 @@ def draw_panels(image: Any, panels: Iterable[Panel], *, columns: int = 8, title:
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, (name, weights), array in zip(axes.flat, shown, arrays, strict=False):
+    for axis, panel, array in zip(axes.flat, shown, arrays, strict=False):
+        if panel is None:
+            continue
+        name, weights = panel
         rows_, columns_ = array.shape[:2] if weights is None else weights.shape
         extent = (-0.5, columns_ - 0.5, rows_ - 0.5, -0.5)
         aspect = (array.shape[0] / rows_) / (array.shape[1] / columns_)  # of a patch: circles stay circles
@@ -72,7 +75,7 @@ def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None
     """
     first = maps[0]
     if first.queries != first.keys and query is None:  # words that attend to patches
-        panels: list[Panel] = [("", None)]
+        panels: list[Panel | None] = [("", None)]
         for m in maps:
             rows = zip(m.labels(batch)[0], head_matrix(m.head(), batch), strict=True)
             panels += [(name, on_grid(m, row)) for name, row in rows]
@@ -81,9 +84,14 @@ def draw_maps(image: Any, maps: Sequence[Map], batch: int = 0, query: int | None
     if len(maps) > 1 and all(m.square and m.queries == first.queries for m in maps):
         rollout = Maps(maps).with_rollout().all[-1]
         panels.append(("rollout", on_grid(rollout, over_grid(rollout, batch, query))))
+    columns = max(4, min(8, len(first.heads)))
+    if len(first.heads) > 1:
+        panels += [None] * (-len(panels) % columns)  # a row per layer
     for m in maps:
         panels += [(panel_name(m, head), on_grid(m, over_grid(m.head(head), batch, query))) for head in m.heads]
-    return draw_panels(image, panels, columns=max(4, min(8, len(first.heads))))
+        if len(first.heads) > 1:
+            panels += [None] * (-len(panels) % columns)
+    return draw_panels(image, panels, columns=columns)
 
 
 def panel_name(m: Map, head: int) -> str:

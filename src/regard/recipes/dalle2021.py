@@ -4,7 +4,7 @@ Paper: Ramesh et al. 2021, "Zero-shot text-to-image generation", arXiv:2102.1209
        generated scenes).
 Run:   regard run dalle2021        Takes: about six minutes on one CPU core; three seeds of three small models.
 
-Scenes of one shape, 24 × 24 pixels, four colours and three shapes, 6 × 6 codes; texts such as "a small red circle" and "a red circle at the top left". Whether a drawing shows
+Scenes of one shape, 16 × 16 pixels, four colours and three shapes, 8 × 8 codes; texts such as "a small red circle" and "a red circle at the top left". Whether a drawing shows
 the colour and the shape that were asked for is read from its pixels (`data.scenes.recognise`, which reads all real scenes right). In the
 ablation texts are dealt out to the images at random. CLIP, trained on the same scenes, ranks eight drawings per text.
 """
@@ -31,10 +31,10 @@ from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_mo
 from ._engine.variants import short_training, train_run
 from .clip2021 import SIZE as CLIP_SIZE
 
-DATA = "scenes:count=2000,size=24,objects=1,colours=4,shapes=3"
-TRAIN = TrainOptions(steps=600, lr=3e-3, schedule="wsd", warmup_steps=20, average=0, log_every=50, evaluate_every=300, save_every=600)
+DATA = "scenes:count=2000,size=16,objects=1,colours=4,shapes=3"
+TRAIN = TrainOptions(steps=1350, lr=5e-3, schedule="wsd", warmup_steps=20, average=0, log_every=150, evaluate_every=450, save_every=1350)
 TRAIN_CLIP = short_training(100, 0.01, evaluations=1)
-SIZE: dict[str, Any] = {"codes": 32, "features": 32, "width": 64, "heads": 4, "depth": 4}
+SIZE: dict[str, Any] = {"stride": 2, "codes": 64, "features": 32, "width": 64, "heads": 4, "depth": 4}
 CLASSES = [f"{colour} {shape}" for colour in list(COLOURS)[:4] for shape in SHAPES[:3]]
 REPEATS = 6  # prompts per class
 
@@ -58,7 +58,7 @@ class DalleVariant:
     ranked: bool = False
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        options = DalleOptions(data=DATA, image_size=24, max_length=10, vae_epochs=8)
+        options = DalleOptions(data=DATA, image_size=16, max_length=10, vae_epochs=32, kl=0.1)
         run, training = train_run(self.task, options, TRAIN.replace(seed=seed), out, settings={**SIZE, **self.settings})
         names = CLASSES * REPEATS
         prompts = [f"a {'large' if n % 2 else 'small'} {name}" for n, name in enumerate(names)]
@@ -68,7 +68,7 @@ class DalleVariant:
         found["agreement"] = agreement(draw(run.model, run.processor, prompts, seed=seed), names)
         if self.ranked:
             judge, _ = train_run(
-                Clip, ClipOptions(data=DATA, image_size=24, max_length=10), TRAIN_CLIP.replace(seed=seed), out / "clip", settings=CLIP_SIZE
+                Clip, ClipOptions(data=DATA, image_size=16, max_length=10), TRAIN_CLIP.replace(seed=seed), out / "clip", settings=CLIP_SIZE
             )
             found["agreement, best of 8"] = agreement([best_of(run, judge, prompt, 8, seed)[0] for prompt in prompts], names)
         return found

@@ -24,7 +24,7 @@ from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, val
 from ._engine.variants import train_run
 
 OPTIONS = tasks.ImagesOptions(data="digits", shares=(0.1, 0.2), crop=0, label_smoothing=0.0)
-TRAIN = TrainOptions(epochs=25, lr=2e-3, schedule="cosine", weight_decay=0.05, average=0, log_every=50)
+TRAIN = TrainOptions(epochs=25, lr=2e-3, schedule="cosine", weight_decay=0.05, average=0, ema=0.99, evaluate_every=105, log_every=50)
 SIZE: dict[str, Any] = {"width": 64, "depth": 4, "hidden": 256}
 VIT, MEAN, BAG, MIXER = "ViT", "ViT, mean of patches", "ViT without positions", "MLP-Mixer"
 

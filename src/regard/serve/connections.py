@@ -33,6 +33,9 @@ class Timeouts:
     shutdown: int = 60  # for running completions to end
 
 
+GRACE = 0.5  # seconds in which a good client sends its request, even to a busy machine
+
+
 class Connection(Protocol):
     """What the limits need to know about a connection."""
 
@@ -63,7 +66,7 @@ class Connections:
         if len(same) >= self.share:
             if not self._close_one(same):
                 return False
-        elif self._count >= self.total and not self._close_one(max(self._of.values(), key=_count_waiting)):
+        elif self._count >= self.total and not self._close_one(max(self._of.values(), key=_slowness)):
             return False
         self._of.setdefault(new.address, set()).add(new)
         self._count += 1
@@ -88,8 +91,11 @@ class Connections:
         return True
 
 
-def _count_waiting(connections: Iterable[Connection]) -> int:
-    return sum(one.waiting_since is not None for one in connections)
+def _slowness(connections: Iterable[Connection]) -> tuple[int, int]:
+    """How many owe a request for longer than a good client needs to send one, and how many owe one at all."""
+    waiting = [since for one in connections if (since := one.waiting_since) is not None]
+    long_ago = time.monotonic() - GRACE
+    return sum(since < long_ago for since in waiting), len(waiting)
 
 
 class Listener(socket.socket):

@@ -20,6 +20,7 @@ from ..data.hf_tokenizer import SpecialTokens
 from ..data.images import Pixels, read_image
 from ..data.scenes import scenes
 from ..errors import NotSupported
+from ..models import Model
 from ._base import Dataset, Task, require_parts
 from ._image_processor import ImageProcessor
 from ._options import Files, TokenizerKind, TokenizerOptions
@@ -114,6 +115,10 @@ class ImageTextTask(Task[ImageTextOptionsT]):
             pair = Tokenizers(Tokenizer.train(texts, o.tokenizer, o.choose_vocab_size(sum(map(len, texts))), least, o.lowercase))
         require_parts(o.data, len(raw.train), len(raw.valid), "images")
         return ImageTextProcessor(ImageProcessor.of_pixels([one.pixels for one in raw.train]), TextProcessor(pair))
+
+    def options_for(self, model: Model) -> ImageTextOptionsT:
+        """The options with captions no longer than this model reads: one that was trained before may read fewer tokens."""
+        return replace(self.options, max_length=min(self.options.max_length, model.max_length))
 
     def load_processor(self, folder: Path) -> ImageTextProcessor:
         return ImageTextProcessor.load(folder)

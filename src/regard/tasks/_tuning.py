@@ -86,7 +86,7 @@ class ClassificationObjective:
         per_token: bool = False,
     ):
         self.train, self.valid, self.labels, self.options, self.seed = train, valid, labels, options, seed
-        self.target, self.per_token = target, per_token
+        self.target, self.per_token, self.unit = target, per_token, "words" if per_token else "examples"
         by_words = "f1_spans" if has_spans(labels) else "f1_tokens"
         name = options.metric or (by_words if per_token else {"class": "accuracy", "labels": "f1_micro", "value": "pearson"}[target])
         self.metric = Metric(name, higher=name != "mse")

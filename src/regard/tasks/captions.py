@@ -104,13 +104,13 @@ class Captioning(ImageTextTask[CaptionsOptions]):
         return {**super().model_settings(model, processor), "image_size": height, "channels": channels}
 
     def objective(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, model: Model, seed: int) -> CaptionsObjective:
-        return CaptionsObjective(dataset, processor, self.options, seed)
+        return CaptionsObjective(dataset, processor, self.options_for(model), seed)
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
     def evaluate(self, run: Run[ShowAttendTell], data: Files | None, options: BeamOptions) -> Report:
         images, o = self.test_data(run, data), self.options
-        batches = CaptionBatches(images, run.processor, o.max_length, o.batch_size)
+        batches = CaptionBatches(images, run.processor, self.options_for(run.model).max_length, o.batch_size)
         found = score(run.model, batches, len(batches.pairs), len(images), options.search())
         by = f"beam {options.beam}" if options.beam > 1 else "greedy"
         return Report(

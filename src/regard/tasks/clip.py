@@ -104,13 +104,13 @@ class Clip(ImageTextTask[ClipOptions]):
         return {**super().model_settings(model, processor), **sizes, "end": SpecialTokens.of(processor.tokenizer).end}
 
     def objective(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, model: Model, seed: int) -> ClipObjective:
-        return ClipObjective(dataset, processor, self.options, seed)
+        return ClipObjective(dataset, processor, self.options_for(model), seed)
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
     def evaluate(self, run: Run[CLIP], data: Files | None, options: ZeroShotOptions) -> Report:
         images, o = self.test_data(run, data), self.options
-        batches = CaptionBatches(images, run.processor, o.max_length, o.batch_size)
+        batches = CaptionBatches(images, run.processor, self.options_for(run.model).max_length, o.batch_size)
         metrics = {**retrieval(run.model, batches), **zero_shot(run.model, run.processor, images, options)}
         notes = f"{self.test_name(data)}: {len(images):,} images, {len(batches.pairs):,} captions"
         return Report(metrics=metrics, notes=(notes,), details={"data": self.test_name(data), "images": len(images)})
@@ -153,6 +153,7 @@ class Clip(ImageTextTask[ClipOptions]):
 class ClipObjective:
     """What the training loop asks."""
 
+    unit = "images"
     metric = Metric("loss", higher=False)
 
     def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: ClipOptions, seed: int = 0):

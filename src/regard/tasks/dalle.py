@@ -112,13 +112,13 @@ class Dalle(ImageTextTask[DalleOptions]):
     def objective(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, model: Model, seed: int) -> DalleObjective:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise NotSupported("dalle trains on one process: each of its stages leaves half of the parameters without gradients")
-        return DalleObjective(dataset, processor, self.options, seed)
+        return DalleObjective(dataset, processor, self.options_for(model), seed)
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
     def evaluate(self, run: Run[DALLE], data: Files | None, options: NoOptions) -> Report:
         images, o = self.test_data(run, data), self.options
-        batches = CaptionBatches(images, run.processor, o.max_length, o.batch_size)
+        batches = CaptionBatches(images, run.processor, self.options_for(run.model).max_length, o.batch_size)
         notes = f"{self.test_name(data)}: {len(images):,} images, {len(batches.pairs):,} captions"
         return Report(
             metrics=bound(run.model, batches, len(batches.pairs)),
@@ -182,6 +182,7 @@ class ImageBatch(NamedTuple):
 class DalleObjective:
     """What the training loop asks."""
 
+    unit = "images"
     metric = Metric("loss", higher=False)
 
     def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: DalleOptions, seed: int = 0):

@@ -78,7 +78,7 @@ class DrawTask(Task[DrawOptions]):
     PredictOptions = RedrawOptions
     model_kind = Draw
     default_model = "draw"
-    default_train = TrainOptions(steps=3000, lr=2e-3, schedule="cosine", average=0, clip=5.0)
+    default_train = TrainOptions(steps=3000, lr=4e-3, schedule="cosine", average=0, clip=5.0)
     next_commands = "regard predict {out} image.png        regard look {out} image.png        regard evaluate {out}"
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -182,6 +182,7 @@ class DrawTask(Task[DrawOptions]):
 class DrawObjective:
     """What the training loop asks: the bound on −log p of each image."""
 
+    unit = "images"
     metric = Metric("loss", higher=False)
 
     def __init__(self, train_ECHW: Tensor, valid_ECHW: Tensor, batch_size: int, seed: int):

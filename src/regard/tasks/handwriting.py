@@ -219,6 +219,7 @@ class PenBatch(NamedTuple):
 class HandwritingObjective:
     """What the training loop asks: log-likelihood of each point after those before it."""
 
+    unit = "points"
     metric = Metric("loss", higher=False)
 
     def __init__(self, train: list[Writing], valid: list[Writing], processor: StrokeProcessor, batch_size: int, seed: int):

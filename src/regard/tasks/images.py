@@ -254,6 +254,7 @@ def _break(folder: Path) -> None:
 class ImagesObjective:
     """What the training loop asks."""
 
+    unit = "images"
     metric = Metric("accuracy", higher=True)
 
     def __init__(self, train: ImageData, valid: ImageData, processor: ImageProcessor, options: ImagesOptions, seed: int):

@@ -243,6 +243,7 @@ def _load(part: Part, processor: PixelProcessor, on_error: str) -> tuple[Pixels,
 class PixelObjective:
     """What the training loop asks; the loss is in nats per dimension, that is per channel of a pixel."""
 
+    unit = "dimensions"
     metric = Metric("bits_per_dim", higher=False)
 
     def __init__(self, dataset: Dataset[Pixels], processor: PixelProcessor, batch_size: int, seed: int):

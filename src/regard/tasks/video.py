@@ -291,6 +291,7 @@ def shuffled(pixels: Pixels) -> Pixels:
 class VideoObjective:
     """What the training loop asks."""
 
+    unit = "clips"
     metric = Metric("accuracy", higher=True)
 
     def __init__(self, train: ClipData, valid: ClipData, processor: ImageProcessor, options: VideoOptions, seed: int):

@@ -36,7 +36,7 @@ from .log import Curves, Log, Progress, check_installed, describe, last_event, p
 from .memory import memory_errors, needed, tokens_of, warning
 from .parameters import load_parameters, parameters_of
 from .state import State, Window, seed_all
-from .task import AfterStep, Objective, Rated, to_device
+from .task import AfterStep, Counted, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 
@@ -89,6 +89,7 @@ def fit(
             loop.begin(ready or dict)
             return loop.run()
         finally:
+            distributed.release(loop.objective)
             if loop.log:
                 loop.log.close()
 
@@ -378,11 +379,12 @@ class _Loop:
     def _write_window(self) -> None:
         position, window = self.state.position, self.state.position.window
         if window.steps and self.log:
-            values = position.averages(self.config.schedule.at(position.step))
+            unit = self.task.unit if isinstance(self.task, Counted) else "tokens"
+            values = position.averages(self.config.schedule.at(position.step), unit)
             self.log.write("train", values)
             epochs = position.epoch + position.index / self.batches
             share = self.config.budget.used(position.step, epochs, position.seconds / 60)
-            self.shown.update(describe(values, position.seconds * (1 - share) / share if share else None), share)
+            self.shown.update(describe(values, unit, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
 
     def save(self) -> None:

@@ -92,6 +92,14 @@ class Rated(Protocol):
 
 
 @runtime_checkable
+class Counted(Protocol):
+    """A task whose losses count something else than tokens: examples, images, pixels."""
+
+    @property
+    def unit(self) -> str: ...
+
+
+@runtime_checkable
 class Merging(Protocol):
     """A task whose finished model has other parameters than the trained one: adapters are merged into what they adapt."""
 
