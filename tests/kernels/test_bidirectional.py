@@ -71,3 +71,17 @@ def test_a_batch_of_empty_rows(cell):
     out.sum().backward()
     assert not out.any()
     assert not x_BLD.grad.any()
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_packed_rows_are_padded_rows(cell):
+    ours, _ = pair(cell)
+    x_BLD, n_B = torch.randn(4, L, D, dtype=torch.float64, requires_grad=True), torch.tensor([2, 0, 7, 5])
+    real_BL = torch.arange(L) < n_B[:, None]
+    padded, packed = ours(x_BLD, n_B)[real_BL], ours(x_BLD[real_BL], n_B)
+    assert torch.equal(padded, packed)
+    cotangent = torch.randn_like(packed)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(*(torch.autograd.grad(out, [x_BLD, *ours.parameters()], cotangent) for out in (padded, packed)), strict=True)
+    )

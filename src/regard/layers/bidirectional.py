@@ -14,7 +14,8 @@ GATES = {"lstm": 4, "gru": 3}
 class Bidirectional(nn.Module):
     """An LSTM or a GRU in both directions: x_BLD becomes h_BLD, the states [h→ ; h←] of each token, each of size `width`.
 
-    Padding, which is what comes after the first n_B tokens of a row, is not read, and its states are zeros. A row may be empty.
+    Padding, which is what comes after the first n_B tokens of a row, is not read, and its states are zeros. A row may be empty. Packed tokens,
+    x_TD, all of the first row before those of the second, become h_TD.
     These are PyTorch's cells; it orders the gates of an LSTM (i, f, g, o), and here they are (i, f, o, g). Recurrent matrices are initialised
     orthogonal, the others as in PyTorch, and the forget gates of an LSTM open.
     """
@@ -36,7 +37,7 @@ class Bidirectional(nn.Module):
             if cell == "lstm":
                 self.bias_2G[:, width : 2 * width] = 1
 
-    def forward(self, x_BLD: Tensor, n_B: Tensor) -> Tensor:
+    def forward(self, x: Tensor, n_B: Tensor) -> Tensor:
         if self.recurrent_bias_2G is None:
-            return bidirectional_lstm(x_BLD, n_B, self.weight_2DG, self.bias_2G, self.recurrent_2WG)
-        return bidirectional_gru(x_BLD, n_B, self.weight_2DG, self.bias_2G, self.recurrent_2WG, self.recurrent_bias_2G)
+            return bidirectional_lstm(x, n_B, self.weight_2DG, self.bias_2G, self.recurrent_2WG)
+        return bidirectional_gru(x, n_B, self.weight_2DG, self.bias_2G, self.recurrent_2WG, self.recurrent_bias_2G)

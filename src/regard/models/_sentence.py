@@ -46,7 +46,7 @@ class SentenceEncoder(TextModel):
         self.read = Bidirectional("lstm", c.embedding, c.width)
         self._build_pooling()
         self.hidden = nn.Linear(self._features, c.hidden) if c.hidden else None
-        nn.init.normal_(self.token.weight, std=0.1)
+        nn.init.normal_(self.token.weight, std=0.3)
 
     def _build_pooling(self) -> None:
         """Create the submodules of the pooling, for states of size 2 · width."""
@@ -56,8 +56,8 @@ class SentenceEncoder(TextModel):
         """The width of the vector of one text."""
         raise NotImplementedError
 
-    def _pool(self, h_RMD: Tensor, n_R: Tensor) -> Pooled:
-        """One vector per text, from its states."""
+    def _pool(self, h_TD: Tensor, n_R: Tensor) -> Pooled:
+        """One vector per text, from the packed states of all texts."""
         raise NotImplementedError
 
     @property
@@ -70,7 +70,7 @@ class SentenceEncoder(TextModel):
 
     def encode(self, rows: Rows) -> Pooled:
         """One vector per text, before any comparison."""
-        return self._pool(self.read(self.dropout(self.token(rows.ids_RM)), rows.n_R), rows.n_R)
+        return self._pool(self.read(self.dropout(self.token(pack_ids(rows))), rows.n_R), rows.n_R)
 
     def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
         self.check(ids_BL, n_B, segment_BL)
@@ -110,6 +110,11 @@ def join_rows(texts: Sequence[Rows]) -> Rows:
     longest = max(rows.ids_RM.shape[1] for rows in texts)
     ids = [F.pad(rows.ids_RM, (0, longest - rows.ids_RM.shape[1])) for rows in texts]
     return Rows(torch.cat(ids), torch.cat([rows.n_R for rows in texts]))
+
+
+def pack_ids(rows: Rows) -> Tensor:
+    """ids_T: the tokens of the first row, of the second, and so on, without padding."""
+    return rows.ids_RM[torch.arange(rows.ids_RM.shape[1], device=rows.ids_RM.device) < rows.n_R[:, None]]
 
 
 def text_positions(segment_L: Sequence[int], count: int) -> list[list[int]]:

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers import Bidirectional, Dropout, max_pool, mean_pool
+from ..layers import Bidirectional, Dropout, Packing, max_pool, mean_pool
 from ..layers.spec import Spec
 from ..patterns import lengths
 from ._model import ModelFacts, Probability, Size, Sizes
-from ._sentence import join_rows, read_texts, text_positions
+from ._sentence import join_rows, pack_ids, read_texts, text_positions
 from ._text import Axes, Pooled, TextModel, TextModelConfig
 
 
@@ -67,7 +67,6 @@ class ESIM(TextModel):
         self.compare = nn.Linear(8 * c.width, c.width)
         self.compose = Bidirectional("lstm", c.width, c.width)
         self.hidden = nn.Linear(8 * c.width, c.hidden)
-        nn.init.normal_(self.token.weight, std=0.1)
 
     @property
     def pooled_width(self) -> int:
@@ -75,20 +74,22 @@ class ESIM(TextModel):
 
     def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
         self.check(ids_BL, n_B, segment_BL)
-        both = join_rows(texts := read_texts(self, ids_BL, n_B, segment_BL, 2))
-        h_RMD = self.read(self.dropout(self.token(both.ids_RM)), both.n_R)
-        m_RMW = torch.relu(self._compare(h_RMD, self._align(h_RMD, *(rows.ids_RM.shape[1] for rows in texts), both.n_R)))
-        v_RMD = self.compose(self.dropout(m_RMW), both.n_R)
-        x_RP = torch.cat([mean_pool(v_RMD, both.n_R), max_pool(v_RMD, both.n_R)], -1)
+        both = join_rows(read_texts(self, ids_BL, n_B, segment_BL, 2))
+        h_TD = self.read(self.dropout(self.token(pack_ids(both))), both.n_R)
+        m_TW = torch.relu(self._compare(h_TD, self._align(h_TD, both.n_R)))
+        v_TD = self.compose(self.dropout(m_TW), both.n_R)
+        x_RP = torch.cat([mean_pool(v_TD, both.n_R), max_pool(v_TD, both.n_R)], -1)
         return Pooled(torch.tanh(self.hidden(self.dropout(torch.cat(x_RP.chunk(2), -1)))))
 
-    def _align(self, h_RMD: Tensor, first: int, second: int, n_R: Tensor) -> Tensor:
-        """ã and b̃ in the layout of ā and b̄: for each state of a text, the average of those of the other that are like it."""
-        a_BLHD, b_BMHD = (h_BMD[:, :size].unsqueeze(2) for h_BMD, size in zip(h_RMD.chunk(2), (first, second), strict=True))
+    def _align(self, h_TD: Tensor, n_R: Tensor) -> Tensor:
+        """ã and b̃, packed like ā and b̄: for each state of a text, the average of those of the other that are like it."""
         n_a, n_b = n_R.chunk(2)
+        a_TD, b_TD = h_TD.split([int(n_a.sum()), int(n_b.sum())])
+        first, second = (Packing.of(n, max(int(n.max()), 1)) for n in (n_a, n_b))
+        a_BLHD, b_BMHD = first.pad(a_TD[None]).unsqueeze(2), second.pad(b_TD[None]).unsqueeze(2)
         soft_a = self.first_to_second(a_BLHD, b_BMHD, b_BMHD, self.within & lengths(n_b)).squeeze(2)
         soft_b = self.second_to_first(b_BMHD, a_BLHD, a_BLHD, self.within & lengths(n_a)).squeeze(2)
-        return torch.cat([F.pad(x, (0, 0, 0, h_RMD.shape[1] - x.shape[1])) for x in (soft_a, soft_b)])
+        return torch.cat([first.pack(soft_a), second.pack(soft_b)], 1).squeeze(0)
 
     def _compare(self, h: Tensor, soft: Tensor) -> Tensor:
         """W [h; s; h − s; h ⊙ s] as a matmul of three parts: W₁h + W₂s + W₃(h − s) = (W₁ + W₃)h + (W₂ − W₃)s."""

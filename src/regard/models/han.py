@@ -11,14 +11,14 @@ real tokens only: a document of two sentences costs two sentences, whatever the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..layers import Dropout
-from ..layers.bidirectional import Bidirectional
-from ..layers.pooling import AttentionPooling, max_pool, mean_pool
+from ..layers import AttentionPooling, Bidirectional, Dropout, Packing, max_pool, mean_pool
 from ._model import ModelFacts, Probability, Size
 from ._text import DocumentModel, DocumentModelConfig, Pooled, Sentences
 
@@ -32,7 +32,7 @@ class HANConfig(DocumentModelConfig):
     hidden: Size = 100  # size of the keys and of the queries u
     cell: str = "gru"  # gru or lstm
     pooling: str = "attention"  # attention, mean or max, on both levels
-    dropout: Probability = 0.3  # of embeddings and of sentence vectors
+    dropout: Probability = 0.5  # of embeddings and of sentence vectors
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,12 +46,14 @@ class HAN(DocumentModel):
     facts = ModelFacts(name="han", year=2016, title="Hierarchical attention networks for document classification", paper="NAACL 2016")
     Config = HANConfig
     config: HANConfig
+    train_defaults: ClassVar[Mapping[str, Any]] = {"lr": 2e-3, "epochs": 6, "patience": 2}
 
     def _build(self) -> None:
         c = self.config
         self.token, self.dropout = nn.Embedding(c.vocab_size, c.embedding), Dropout(c.dropout)
         self.words = Level(c.embedding, c)
         self.sentences = Level(2 * c.width, c)
+        nn.init.normal_(self.token.weight, std=0.1)
 
     @property
     def pooled_width(self) -> int:
@@ -60,7 +62,8 @@ class HAN(DocumentModel):
     def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
         self.check(ids_BL, n_B, segment_BL)
         (ids_RM, n_R), *_, count_B = found = Sentences.of(ids_BL, n_B, torch.zeros_like(ids_BL) if segment_BL is None else segment_BL)
-        s_RP = self.words(self.dropout(self.token(ids_RM)), n_R)
+        real = Packing.of(n_R, ids_RM.shape[1])
+        s_RP = self.words(real.pad(self.dropout(self.token(real.packed(ids_RM)))), n_R)
         return Pooled(self.sentences(self.dropout(found.by_document(s_RP)), count_B))
 
 
@@ -71,6 +74,8 @@ class Level(nn.Module):
         super().__init__()
         self.read = Bidirectional(config.cell, inputs, config.width)
         self.attention = AttentionPooling(2 * config.width, config.hidden) if config.pooling == "attention" else None
+        if self.attention is not None:
+            nn.init.normal_(self.attention.query_RK)  # with small queries attention stays uniform for epochs: LOG, 2026-11-18
         self.pooling = {"mean": mean_pool, "max": max_pool}.get(config.pooling)
 
     def forward(self, x_RMD: Tensor, n_R: Tensor) -> Tensor:

@@ -64,10 +64,10 @@ class InferSent(SentenceEncoder):
     def vector_width(self) -> int:
         return 2 * self.config.width * (self.config.views if self.config.pooling == "inner" else 1)
 
-    def _pool(self, h_RMD: Tensor, n_R: Tensor) -> Pooled:
+    def _pool(self, h_TD: Tensor, n_R: Tensor) -> Pooled:
         if self.attention is not None:
-            return Pooled(self.attention(h_RMD, n_R).flatten(1))
-        return Pooled(POOLINGS[self.config.pooling](h_RMD, n_R))
+            return Pooled(self.attention(h_TD, n_R).flatten(1))
+        return Pooled(POOLINGS[self.config.pooling](h_TD, n_R))
 
     def axes(self, segment_L: Sequence[int]) -> Mapping[str, Sequence[Axes]]:
         c = self.config

@@ -54,11 +54,11 @@ class SelfAttentive(SentenceEncoder):
     def vector_width(self) -> int:
         return 2 * self.config.width * self.config.queries
 
-    def _pool(self, h_RMD: Tensor, n_R: Tensor) -> Pooled:
-        matrix_RQD, c = self.attention(h_RMD, n_R), self.config
+    def _pool(self, h_TD: Tensor, n_R: Tensor) -> Pooled:
+        matrix_RQD, c = self.attention(h_TD, n_R), self.config
         if not (self.training and c.penalty):
             return Pooled(matrix_RQD.flatten(1))
-        weights_RQM = self.attention.weights(h_RMD, n_R)  # a second time, 1 % of the recurrent layer: so the mechanism can be observed
+        weights_RQM = self.attention.weights(h_TD, n_R)  # a second time, 1 % of the recurrent layer: so the mechanism can be observed
         return Pooled(matrix_RQD.flatten(1), c.penalty * redundancy(weights_RQM))
 
     def axes(self, segment_L: Sequence[int]) -> Mapping[str, Sequence[Axes]]:

@@ -125,8 +125,7 @@ def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers:
     ids, segments = frame(tokenizer, [text], body.max_length, body)
     with capture(body) as maps:
         body.pool(torch.tensor([ids]), segment_BL=_segment_numbers(segments))
-    found = document_maps(maps, tokenizer.strings(ids), segments)
-    return found.choose(layers)
+    return document_maps(maps, tokenizer.strings(ids), segments).choose(layers)
 
 
 def _segment_numbers(segments: list[int]) -> torch.Tensor:
