@@ -67,10 +67,20 @@ def test_maps_have_the_words_of_each_text(runs):
 
 def test_an_encoder_of_pairs_goes_on_with_single_texts(runs, data, tmp_path):
     options = ClassifyOptions(data=str(data / "texts.tsv"), max_length=16, batch_size=8)
-    train("classify", options, Classify.default_train.replace(**TRAIN, lr=1e-9, weight_decay=0.0), tmp_path / "on", init_from=runs["pairs"], progress=False)
+    train(
+        "classify",
+        options,
+        Classify.default_train.replace(**TRAIN, lr=1e-9, weight_decay=0.0),
+        tmp_path / "on",
+        init_from=runs["pairs"],
+        progress=False,
+    )
     other, before = load_run(tmp_path / "on").model.body, runs["pairs"].model.body
     assert other.config.texts == 1 and other.hidden.weight.shape != before.hidden.weight.shape
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in ((other.read.weight_2DG, before.read.weight_2DG), (other.token.weight, before.token.weight)))
+    assert all(
+        torch.allclose(a, b, atol=1e-6)
+        for a, b in ((other.read.weight_2DG, before.read.weight_2DG), (other.token.weight, before.token.weight))
+    )
 
 
 @pytest.mark.parametrize(("name", "file", "says"), [("esim", "texts.tsv", "esim reads 2 texts"), ("texts", "pairs.tsv", "reads one text")])
