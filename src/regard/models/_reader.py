@@ -9,7 +9,7 @@ All of them take ids_BL, the number of tokens n_B of each row, and segment_BL: 0
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class Reader(Model):
     """
 
     threshold: Tensor
+    between: ClassVar[tuple[str, ...]] = ()  # paths of the mechanisms in which the passage attends to the question, where there are such
 
     def steps(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor) -> Reading:
         """start_TBL and end_TBL of each step of reasoning; T is 1 for a model that has none."""

@@ -67,6 +67,7 @@ class SAN(Reader):
     )
     Config = SANConfig
     config: SANConfig
+    between = ("alignment", "to_question")
 
     def _build(self) -> None:
         c = self.config

@@ -99,7 +99,7 @@ class Steps:
         task = QuestionAnswering(OPTIONS)
         one = task.test_data(run, None)[0]
         said, maps = task.attention_maps(run, f"{one.text}\t{one.context}", None, None, PassageOptions())
-        figure = draw(maps["to_question"][0], maps["answer"][0], f"{one.text}  →  {said.splitlines()[0]}")
+        figure = draw(maps["alignment"][0], maps["answer"][0], f"{one.text}  →  {said.splitlines()[0]}")
         figure.savefig(out / "steps.png", dpi=150)
         return out / "steps.png"
 

@@ -30,7 +30,8 @@ def answer_maps(model: Reader, tokenizer: Tokenizer, windows: Windows, best: Ans
     labels = tokenizer.strings(row)
     passage = [NO_ANSWER, *(label for label, there in zip(labels[1:], possible_L[1:].tolist(), strict=True) if there)]
     body = model.body if isinstance(model, Headed) else model
-    wanted = None if layers == PROBABILITIES else "to_question" if layers is None and not isinstance(model, Headed) else layers
+    between = [path for path in model.between if path in dict(model.named_modules())]
+    wanted = None if layers == PROBABILITIES else between or None if layers is None else layers
     with eval_mode(model), capture(body, wanted, heads) as maps:
         reading = model.steps(batch.ids_BL, batch.n_B, batch.segment_BL)
     question = labels[1 : int(windows.asked_W[0]) - 1]
