@@ -93,7 +93,7 @@ class SAN(Reader):
         with torch.no_grad():
             for part in self.modules():
                 if isinstance(part, Bidirectional):
-                    part.bias_2G.zero_()  # forget gates half open: after 60 steps EM is 0.51, and 0.04 with open ones
+                    part.bias_2G.zero_()  # forget gates half open: EM is 0.51 after 60 steps, and with open ones 0.13 after 100
 
     def forward(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor) -> Reading:
         start_TBL, end_TBL = self.steps(ids_BL, n_B, segment_BL)
