@@ -8,7 +8,9 @@ from benchmarks import _common, mechanisms
 from regard.compare.measure import Timing, time_side_by_side
 
 
-@pytest.mark.parametrize("name", ["decoding", "exact", "language", "mechanisms", "multi30k", "serving", "tinyshakespeare", "translation"])
+@pytest.mark.parametrize(
+    "name", ["decoding", "exact", "language", "mechanisms", "multi30k", "reading", "serving", "tinyshakespeare", "translation"]
+)
 def test_it_imports(name):
     assert callable(importlib.import_module(f"benchmarks.{name}").main)
 

@@ -16,6 +16,7 @@ from regard.serve.app import Service
 from regard.serve.connections import Timeouts
 from regard.serve.server import bind, build_server
 from regard.serve.service import ModelService
+from regard.tasks import Embedder
 
 KEY = "a-key-for-tests"
 NAME = "tiny"
@@ -71,7 +72,7 @@ class Served:
             encoder = PromptEncoder(self.tokenizer, model.config.vocab_size)
             self.service = Service(build_engine(self.model, encoder, EngineOptions(**{"max_batch": 8, **options})), encoder, NAME, timeouts)
         else:
-            self.service = ModelService(model, self.tokenizer, NAME, timeouts=timeouts)
+            self.service = ModelService(Embedder(model, self.tokenizer), NAME, timeouts=timeouts)
         self.key = key
         self.server = build_server(self.service, key, cors=cors, access_log=access_log, capacity=capacity)
         self.connections = self.server.config.http.keywords["open_connections"]

@@ -35,18 +35,18 @@ def tokenizer():
 
 def test_texts_and_pairs_in_their_frame(tokenizer):
     encode = tokenizer.encode
-    some = encode_examples([Labelled(("cat",), "b"), Labelled(("a dog", "ran"), "a")], tokenizer, ("a", "b"), 32, False)
+    some = encode_examples([Labelled(("cat",), "b"), Labelled(("a dog", "ran"), "a")], tokenizer, ("a", "b"), 32)
     assert some.ids[0].tolist() == [BOS, *encode("cat"), EOS]
     assert some.ids[1].tolist() == [BOS, *encode("a dog"), EOS, *encode("ran"), EOS]
     batch = collate(some, np.array([0, 1]))
     assert batch.segment_BL.tolist() == [[0] * 11, [0] * 7 + [1] * 4] and batch.label_T.tolist() == [1, 0] and batch.at_T.tolist() == [0, 1]
     with pytest.raises(NotSupported, match="'c' does not occur"):
-        encode_examples([Labelled(("cat",), "c")], tokenizer, ("a", "b"), 32, False)
+        encode_examples([Labelled(("cat",), "c")], tokenizer, ("a", "b"), 32)
 
 
 @pytest.mark.parametrize(("a", "b", "kept"), [(20, 3, (9, 3)), (3, 20, (3, 9)), (20, 20, (6, 6)), (4, 4, (4, 4)), (7, 9, (6, 6))])
 def test_long_pairs_lose_the_end_of_the_longer(tokenizer, a, b, kept):
-    some = encode_examples([Labelled(("a" * a, "d" * b), "x")], tokenizer, ("x",), 15, False)
+    some = encode_examples([Labelled(("a" * a, "d" * b), "x")], tokenizer, ("x",), 15)
     assert some.ids[0].tolist() == [BOS, *tokenizer.encode("a" * kept[0]), EOS, *tokenizer.encode("d" * kept[1]), EOS]
 
 
@@ -56,7 +56,7 @@ def test_words_are_asked_at_their_first_or_last_token(kind, last):
     words = ("the", "cat's", "hat", "fell", "far", "away")
     labels = ("A", "B", "C", "D", "E", "F")
     tokenizer = Tokenizer.train([" ".join(words)] * 2, kind, 300, min_count=1)
-    some = encode_examples([Tagged(words, labels)], tokenizer, labels, 12, last)
+    some = encode_examples([Tagged(words, labels)], tokenizer, labels, 12, model("gpt2" if last else "bert", 11).body)
     asked = []
     for n in range(len(some)):
         ids, places = some.ids[n], some.positions[n]
@@ -116,9 +116,9 @@ def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"]
     (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")
     borrowed = HFTokenizer.from_directory(tmp_path)
-    some = encode_examples([Labelled(("the cats", "sat"), "x")], borrowed, ("x",), 16, False)
+    some = encode_examples([Labelled(("the cats", "sat"), "x")], borrowed, ("x",), 16)
     assert [names[i] for i in some.ids[0]] == ["[CLS]", "the", "cat", "##s", "[SEP]", "sat", "[SEP]"]
-    words = encode_examples([Tagged(("the", "cats", "sat"), ("O", "N", "O"))], borrowed, ("N", "O"), 16, True)
+    words = encode_examples([Tagged(("the", "cats", "sat"), ("O", "N", "O"))], borrowed, ("N", "O"), 16, model("gpt2", 11).body)
     assert words.positions[0].tolist() == [1, 3, 4]
     frame = SpecialTokens.of(borrowed)
     assert (frame.begin, frame.end, frame.mask, frame.words().tolist()) == (2, 3, 4, [5, 6, 7, 8, 9])
@@ -155,7 +155,7 @@ def test_the_lower_half_is_frozen(name):
 
 
 def test_confusion_counts_all(tokenizer):
-    some = encode_examples([Labelled(("cat",), "a")] * 5 + [Labelled(("dog ran",), "b")] * 2, tokenizer, ("a", "b"), 32, False)
+    some = encode_examples([Labelled(("cat",), "a")] * 5 + [Labelled(("dog ran",), "b")] * 2, tokenizer, ("a", "b"), 32)
     counts, loss = confusion(model("bert", len(tokenizer), 2), some, 2, batch_size=3)
     assert counts.sum(1).tolist() == [5, 2] and loss > 0
 

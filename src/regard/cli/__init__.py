@@ -35,7 +35,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "env": "show:Env",
     },
     "Train": {"train": "train:Train", "runs": "runs:Runs", "evaluate": "runs:Evaluate"},
-    "Use": {"predict": "runs:Predict", "complete": "generate:Complete", "look": "runs:Look", "serve": "generate:Serve"},
+    "Use": {
+        "predict": "runs:Predict",
+        "complete": "generate:Complete",
+        "look": "runs:Look",
+        "embed": "embed:Embed",
+        "serve": "generate:Serve",
+    },
     "Exchange": {"swap": "exchange:Swap", "import": "exchange:Import", "export": "exchange:Export"},
     "Shell": {"completion": "completion:Completion"},
 }

@@ -19,8 +19,9 @@ from ..decode import EngineOptions, GenerationOptions, generate, quantize, strea
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
 from ..files import check_name
-from ..models import LanguageModel, TextEncoder
+from ..models import LanguageModel
 from ..runs import Run
+from ..tasks.embedding import Embedder, embedder_of
 from ._command import Command, print_note
 
 
@@ -121,13 +122,8 @@ class Serve(Command):
         from .. import load_run
         from ..serve import serve
 
-        def load() -> tuple[LanguageModel | TextEncoder, Any]:
-            run: Run[Any] = load_run(self.folder)
-            if not isinstance(run.model, LanguageModel | TextEncoder):
-                raise NotSupported(
-                    f"{self.folder}: a run of the task {run.task}; expected a language model or an encoder (`regard train masked`)"
-                )
-            return run.model, run.processor.tokenizer
+        def load() -> Embedder:
+            return embedder_of(load_run(self.folder))
 
         key = os.environ.get("REGARD_KEY") if self.key is None else self.key
         check_name(self.folder)

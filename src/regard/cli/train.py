@@ -65,6 +65,7 @@ class Train(Command, Generic[TaskOptions]):
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         early.add_argument("--config", type=Path)
         early.add_argument("--out", type=Path)
+        early.add_argument("--model", default="")
         early.add_argument("--resume", action="store_true")
         known, _ = early.parse_known_args(list(arguments))
         named = bool(arguments) and not arguments[0].startswith("-")
@@ -81,7 +82,7 @@ class Train(Command, Generic[TaskOptions]):
             arguments[1:] if named else arguments,
             f"regard train {task.name}",
             description=inspect.getdoc(task),
-            default=train_defaults(cls, task, given),
+            default=train_defaults(cls, task, given, known.model),
         )
         command.run()
 
@@ -147,10 +148,12 @@ class Train(Command, Generic[TaskOptions]):
         print(f"Next:  {task.next_commands.format(out=self.out)}")
 
 
-def train_defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None) -> Train[Any]:
-    """What options are where the command line says nothing: the task's own, those of a file, or those of the run to resume."""
+def train_defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None, model: str = "") -> Train[Any]:
+    """What options are where the command line says nothing: those that suit the task and the model, those of a file, or those of the run to
+    resume."""
+    suitable = task.train_defaults(model or (given.model if given is not None else "") or task.default_model)
     if given is None:
-        return kind(task_name=task.name, model=task.default_model, task=task.Options(), train=task.default_train)
+        return kind(task_name=task.name, model=task.default_model, task=task.Options(), train=suitable)
     where = f"the task {task.name}"
     return kind(
         task_name=task.name,
@@ -159,5 +162,5 @@ def train_defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConf
         init_from=None if given.init_from is None else Path(given.init_from),
         from_scratch=given.from_scratch,
         task=parse_options(task.Options, to_plain(task.Options()) | given.options, where),
-        train=parse_options(TrainOptions, to_plain(task.default_train) | given.train, "training"),
+        train=parse_options(TrainOptions, to_plain(suitable) | given.train, "training"),
     )

@@ -24,9 +24,9 @@ from .. import files
 from ..errors import BadFile, MissingFile, NotSupported
 from .arrays import read_array
 from .images import MAX_BYTES, SUFFIXES, Channels, Pixels, decode_image, read_frames
-from .labelled_images import MAX_MEMORY, PARTS, read_digits, to_pixels, with_channels
+from .labelled_images import MAX_MEMORY, read_digits, to_pixels, with_channels
 from .pace import Pace
-from .splits import choose_parts
+from .splits import PART_NAMES, choose_parts
 
 MOTION = "motion"
 ANIMATIONS = (".gif", ".webp", ".png", ".tif", ".tiff")  # files that may hold several frames; a still image is a clip of one
@@ -86,7 +86,7 @@ def _parts(folder: Path) -> dict[str, list[Clip]]:
     if not folder.is_dir():
         raise BadFile(f"{folder}: a file; expected a folder with a folder of clips per class")
     inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    found = {part: _classes(path) for part, names in PARTS.items() for path in inside if path.name.lower() in names}
+    found = {part: _classes(path) for part, names in PART_NAMES.items() for path in inside if path.name.lower() in names}
     return found if "train" in found else {"train": _classes(folder)}
 
 

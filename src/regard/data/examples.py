@@ -4,6 +4,7 @@
     read_labelled("reviews.tsv", fields=("3", "1"))         the third column is the text, the first the label
     read_labelled("nli.jsonl", fields=("premise", "hypothesis", "gold_label"))
     read_labelled("TREC.train.all")                         lines without a tab: the label, a space, the text
+    read_labelled("aclImdb")                                a folder of texts per class, perhaps below train and test (`documents`)
     read_tagged("ner.tsv")                                  a word, a tab or space, its label; a blank line ends a sentence (CoNLL)
     read_tagged("ner.jsonl", fields=("tokens", "tags"))     an object per sentence, two lists of the same length
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from ..errors import BadFile, NotSupported
 from .arrow import is_dataset
+from .documents import part_folders, read_classes
 from .lines import CSV, LONGEST, OBJECTS, Fault, Policy, Skipped, cells, every_line, no_text, objects, plain_suffix, reach, unwritable
 from .splits import PARTS, SHARES, choose_parts, place
 
@@ -72,9 +74,26 @@ def read_labelled(
         raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in --fields text label")
 
     def found(one: str | Path) -> Iterator[Labelled | Fault]:
+        if not is_dataset(one) and Path(one).is_dir():
+            return _classes(Path(one), fields, longest)
         return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled)
 
+    whole = shares == (0.0, 0.0) and not valid and not test  # nothing is held out
+    if not is_dataset(path) and Path(path).is_dir() and not whole:
+        parts = part_folders(Path(path))
+        path, valid, test = parts["train"], valid or parts.get("valid"), test or parts.get("test")
     return three_parts(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts))
+
+
+def _classes(folder: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
+    """All documents below a folder, those of its parts one after another."""
+    if fields:
+        raise NotSupported(
+            f"fields {tuple(fields)}: {folder} is a folder, whose files are the texts and whose folders the labels; omit --fields"
+        )
+    for one in part_folders(folder).values():
+        for found in read_classes(one, longest):
+            yield found if isinstance(found, Fault) else Labelled((found[0],), found[1])
 
 
 def read_tagged(

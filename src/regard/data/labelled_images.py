@@ -30,11 +30,10 @@ from ..errors import BadFile, MissingFile, NotSupported
 from .arrays import read_array, read_arrays
 from .images import MAX_BYTES, SUFFIXES, Channels, Pixels, decode_image, image_shape
 from .pace import Pace
-from .splits import choose_parts
+from .splits import PART_NAMES, choose_parts
 
 DIGITS = "digits"
 IMAGE_NAMES, LABEL_NAMES = ("x", "X", "images", "image", "data"), ("y", "Y", "labels", "label", "targets", "target")
-PARTS = {"train": ("train", "training"), "valid": ("valid", "val", "validation"), "test": ("test", "t10k")}
 Numbers = npt.NDArray[np.int64]
 
 
@@ -252,7 +251,7 @@ class _Reader:
     def _folder(self, folder: Path) -> dict[str, Part]:
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         found: dict[str, Part] = {}
-        for part, names in PARTS.items():
+        for part, names in PART_NAMES.items():
             folders = [path for path in inside if path.is_dir() and path.name.lower() in names]
             archives = [path for path in inside if path.is_file() and path.suffix == ".npz" and path.stem.lower() in names]
             idx = [path for path in inside if path.is_file() and path.name.startswith(tuple(f"{name}-images" for name in names))]

@@ -116,7 +116,7 @@ def every_line(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, 
                         ended = more.endswith(b"\n")
                     yield where, Fault(where, "line too long", f"more than {longest:,} bytes", "cut it, or raise longest"), ended
                 else:
-                    yield where, _text(body.removeprefix(b"\xef\xbb\xbf") if first else body, where), ended
+                    yield where, as_text(body.removeprefix(b"\xef\xbb\xbf") if first else body, where), ended
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as wrong:
         raise BadFile(f"{path}, after line {number:,}: the {path.suffix} archive is damaged or cut short ({wrong}); refetch it") from wrong
     except OSError as wrong:
@@ -241,7 +241,8 @@ def _opened(path: Path) -> gzip.GzipFile | lzma.LZMAFile | BufferedReader:
     return lzma.LZMAFile(path) if path.suffix == ".xz" else path.open("rb")
 
 
-def _text(body: bytes, where: str) -> str | Fault:
+def as_text(body: bytes, where: str) -> str | Fault:
+    """UTF-8 as text."""
     if b"\0" in body:
         return Fault(where, "NUL byte", f"byte {body.index(0) + 1}", "save the file as UTF-8 text (UTF-16 looks like this)")
     try:

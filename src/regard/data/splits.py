@@ -19,6 +19,7 @@ Pair = tuple[str, str]
 Row = tuple[str, str, str]  # key, source, target
 Part = Literal["train", "valid", "test"]
 PARTS: tuple[Part, ...] = ("train", "valid", "test")
+PART_NAMES = {"train": ("train", "training"), "valid": ("valid", "val", "validation"), "test": ("test", "t10k")}  # of folders and files
 SHARES = (0.05, 0.05)
 
 

@@ -13,6 +13,7 @@ from ..models import Classifier, Model, TextEncoder, Translator
 from ..models._encoder import Encoder
 from ..runs import Run
 from ..tasks import TextProcessor
+from ..tasks._sentence_transformers import read_pooling, write_pooling
 from ._generation import generation_of, read_generation, with_generation
 from ._hf_config import labels_of
 
@@ -27,7 +28,7 @@ class TextFiles:
         borrowed, generation = HFTokenizer.from_directory(folder), read_generation(folder, described)
         pair = None if borrowed is None else Tokenizers(with_generation(borrowed, generation))
         labels = labels_of(described) if isinstance(model, Classifier) else ()
-        return TextProcessor(pair, labels, str(folder), generation)
+        return TextProcessor(pair, labels, str(folder), generation, read_pooling(folder))
 
     def facts(self, run: Run[Any]) -> dict[str, Any]:
         pair, generation = run.processor.pair, dict(run.processor.generation)
@@ -42,6 +43,7 @@ class TextFiles:
                 path = out / "config.json"
                 described = json.loads(path.read_text(encoding="utf-8")) | {"problem_type": problem}
                 path.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_pooling(run.processor.pooling, out)
         if pair is None:
             return
         frame: Frame = "both" if isinstance(body, TextEncoder) else "eos" if isinstance(body, Translator) else "bos"

@@ -13,6 +13,7 @@
 | `dropout` | dropout with cheap random numbers |
 | `scan` | sums of outer products of keys and values along a sequence, with decay, in chunks |
 | `delta_scan` | the delta rule along a sequence: values overwritten, not added, with decay, in chunks |
+| `bidirectional_lstm`, `bidirectional_gru` | recurrent layers over rows of unequal length, both directions at once |
 | `favor`, `causal_favor` | attention by exponential features, a few rows at a time |
 | `smoothed_cross_entropy` | label-smoothed cross-entropy of an output projection, without the logits of all rows |
 
@@ -22,6 +23,7 @@ Each is written in plain PyTorch first. Faster forms stand behind the same call:
 (or `"dense"`, `"tiles"`) makes exact attention take one path within a block.
 """
 
+from .bidirectional import bidirectional_gru, bidirectional_lstm
 from .cross_entropy import smoothed_cross_entropy
 from .delta_rule import delta_scan, delta_scan_definition
 from .exact import forms

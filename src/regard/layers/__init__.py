@@ -2,6 +2,7 @@
 
 from .activations import ACTIVATIONS, Gated, geglu, gelu, gelu_quick, gelu_tanh, glu, reglu, relu, silu, swiglu
 from .axial import Axial, CausalAxial
+from .bidirectional import Bidirectional
 from .block import Block, ParallelBlock, Residual, States
 from .init import init_gpt, init_truncated, init_xavier
 from .latents import CrossBlock, InducedBlock, Latents, Pooling
@@ -13,6 +14,7 @@ from .multihead import CrossCache, MultiHead
 from .normed_heads import DifferentialHeads, GatedHeads
 from .packing import Packing
 from .patches import PatchEmbedding, patches
+from .pooling import AttentionPooling, last_states, max_pool, mean_pool, redundancy
 from .positions import ALiBi, Buckets, GridLearned, GridRotary, GridSinusoidal, Learned, Position, RelativeXL, Rotary, Sinusoidal
 from .positionwise import Dropout, Embedding, FeedForward, LayerNorm, NoNorm, RMSNorm
 from .reversible import Chunked, Reversible, ReversibleBlock

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
+from ._select import Layers, layer_filter
 from .gradients import InputGradients
 from .layouts import Layout
 from .map import MEAN, Map
@@ -152,6 +153,11 @@ class Maps(Mapping[str, list[Map]]):
         if layer is not None:
             self._check_layer(layer)
         return self._each(lambda m: m.label(queries, keys, layout) if layer in (None, m.layer) else m)
+
+    def choose(self, layers: Layers) -> Maps:
+        """Those of some layers, chosen as in `capture`."""
+        wanted = layer_filter(layers, self.layers)
+        return Maps([m for m in self.all if wanted(m.layer, self.layers.index(m.layer))], self.idle, self.image)
 
     def merge_words(self, words: Seq[int], keys: Seq[int] | None = None) -> Maps:
         """Every map with sub-word tokens merged into words; see `Map.merge_words`."""

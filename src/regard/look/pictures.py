@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import CaptureNotSupported, UnknownName
 from ._axes import DPI, SEQUENTIAL, add_colorbar, centre_heading, colours, drawable, is_thin, new_figure, paint, set_ticks, set_title
+from .document_pictures import draw_document
 from .layouts import Graph, Grid, Tree
 from .map import MEAN, Map
 from .overview import draw_overview
@@ -35,6 +36,8 @@ def figure_of(maps: list[Map], batch: int = 0, query: int | None = None, image: 
     """The picture that fits: one matrix, grid or graph; over an image if there is one; else an overview, layers × heads."""
     from .overlays import draw_maps  # which draws with this package's axes
 
+    if query is None and maps and isinstance(maps[-1].layout, Tree) and len(maps[-1].rows) == 1:
+        return draw_document(maps[-1].head(), batch)
     if image is not None and maps and all(isinstance(m.layout, Grid) for m in maps):
         return draw_maps(image, maps, batch, query)
     if len(maps) == 1 and (len(maps[0].heads) == 1 or query is not None or isinstance(maps[0].layout, Graph)):
@@ -48,6 +51,8 @@ def draw(m: Map, batch: int = 0, query: int | None = None, scale: ScaleName = "r
     """One map: by its layout, or as a matrix; several heads as an overview."""
     if isinstance(m.layout, Graph):
         return draw_graph(m.head(), batch, scale)
+    if isinstance(m.layout, Tree) and len(m.rows) == 1 and query is None:
+        return draw_document(m.head(), batch)
     if isinstance(m.layout, Grid) and (query is not None or len(m.rows) == 1):
         return draw_grid(m.head(), batch, m.rows[0] if query is None else query, scale)
     if query is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ShapeError
-from .layouts import Grid
+from .layouts import Grid, Tree
 from .map import MEAN, Map
 from .scales import Scale, ScaleName, pool, shaded
 
@@ -27,13 +27,17 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     """
     if isinstance(m.layout, Grid) and (m.queries == m.keys or len(m.rows) == 1):
         return _grid_text(m, batch, scale)
+    if isinstance(m.layout, Tree) and len(m.rows) == 1:
+        from .documents import document_text  # which draws with what is here
+
+        return document_text(m, batch, columns)
     matrix = head_matrix(m, batch)
     names, keys = m.labels(batch)
     width = columns or shutil.get_terminal_size((100, 30)).columns
     maxima = 7 if scale == "row" else 0  # room for the largest weight of each row
     down = -(-matrix.shape[0] // MAX_LINES)
     names = [readable(name, 14) for name in (names if down <= 1 else map(str, m.rows[::down]))]
-    margin = max((_display_width(name) for name in names), default=0)
+    margin = max((display_width(name) for name in names), default=0)
     across = -(-matrix.shape[1] // max((width - margin - 2 - maxima) // 2, 8))
     keys = [readable(key, 14) for key in (keys if across <= 1 else map(str, m.columns[::across]))]
     fitted, (shades,) = shaded([matrix], [(down, across)], scale)
@@ -43,7 +47,7 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
         line = f"{_pad(names[n], margin)} │{''.join(map(_cell, row))}"
         lines.append(f"{line} {float(largest[n, 0]):.2g}" if maxima and largest.numel() else line)
     lines.append(" " * margin + " └" + "──" * shades.shape[1])
-    if max(map(_display_width, keys), default=0) <= 2:
+    if max(map(display_width, keys), default=0) <= 2:
         lines.append(" " * (margin + 2) + "".join(_pad(key, 2, left=False) for key in keys))
     else:  # vertically: labels are longer than a column is wide
         tall = max(map(len, keys))
@@ -114,10 +118,11 @@ def readable(label: str, longest: int) -> str:
     return label if len(label) <= longest else label[: longest - 1] + "…"
 
 
-def _display_width(label: str) -> int:
+def display_width(label: str) -> int:
+    """Columns of a terminal that it takes."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 
 def _pad(label: str, width: int, left: bool = True) -> str:
-    space = " " * (width - _display_width(label))
+    space = " " * (width - display_width(label))
     return space + label if left else label + space

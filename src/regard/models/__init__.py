@@ -11,7 +11,7 @@ from ._encoder import TextEncoder, TextEncoderConfig
 from ._image import ImageEncoder, ImageEncoderConfig
 from ._language import LanguageModel, LanguageModelConfig
 from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
-from ._text import TextModel, TextModelConfig
+from ._text import DocumentModel, DocumentModelConfig, TextModel, TextModelConfig
 from ._translator import Translator, TranslatorConfig
 from .bart import Bart, BartConfig
 from .bert import Bert, BertConfig
@@ -20,14 +20,17 @@ from .classifier import Classifier
 from .clip import CLIP, CLIPConfig
 from .dalle import DALLE, DALLEConfig
 from .draw import Draw, DrawConfig, Drawing
+from .esim import ESIM, ESIMConfig
 from .fnet import FNet, FNetConfig
 from .gemma import Gemma, GemmaConfig
 from .gpt import GPT, GPTConfig
 from .gpt2 import GPT2, GPT2Config
 from .gpt3 import GPT3, GPT3Config
 from .gpt_neox import GPTNeoX, GPTNeoXConfig
+from .han import HAN, HANConfig
 from .handwriting import Handwriting, HandwritingConfig
 from .image_transformer import ImageTransformer, ImageTransformerConfig
+from .infersent import InferSent, InferSentConfig
 from .llama import Llama, LlamaConfig
 from .longformer import Longformer, LongformerConfig
 from .luong import Luong, LuongConfig
@@ -38,6 +41,7 @@ from .opt import OPT, OPTConfig
 from .reformer import Reformer, ReformerConfig
 from .rnn_lm import RNNLM, RNNLMConfig
 from .rnnsearch import RNNsearch, RNNsearchConfig
+from .self_attentive import SelfAttentive, SelfAttentiveConfig
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from .t5 import T5, T5Config

@@ -9,10 +9,12 @@ token belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ShapeError
@@ -34,12 +36,23 @@ class Pooled(NamedTuple):
     penalty_B: Tensor | None = None
 
 
+class Axes(NamedTuple):
+    """What one matrix of attention weights is about: its rows and columns are names, or positions of tokens in the input."""
+
+    queries: Sequence[int | str]
+    keys: Sequence[int | str]
+    row: int = 0  # of the batch in which it was computed
+    name: str = ""  # of that row, where there are several: which text, which sentence
+
+
 class TextModel(Model):
     """Reads texts: one vector per text, pair or document. A model implements `pool` and `pooled_width`."""
 
     config: TextModelConfig
     segments: ClassVar[Segments] = "texts"  # what `segment_BL` numbers: the texts of a pair, or the sentences of a document
-    texts: ClassVar[tuple[int, ...]] = (1, 2)  # how many texts an example may have
+    texts: tuple[int, ...] = (1, 2)  # how many texts an example may have
+    train_defaults: ClassVar[Mapping[str, Any]] = {}  # training options that suit it, where they differ from those of the task
+    usual_length: ClassVar[int] = 128  # tokens per example that a new model is built for, unless told otherwise
 
     @property
     def pooled_width(self) -> int:
@@ -50,6 +63,17 @@ class TextModel(Model):
         """One vector per row; the first n_B tokens of each are real, the rest is padding."""
         raise NotImplementedError
 
+    def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
+        """One unit vector per text, y_BP, to be compared by dot products: what `pool` makes of it."""
+        return F.normalize(self.pool(ids_BL, n_B, segment_BL).vector_BP, dim=-1)
+
+    def axes(self, segment_L: Sequence[int]) -> Mapping[str, Sequence[Axes]]:
+        """By the path of a mechanism, what its weights are about when one example with these segments is read.
+
+        A mechanism that is not here is self-attention over all tokens.
+        """
+        return {}
+
     def check(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> None:
         """Raise an error for inputs whose shapes or types do not fit together."""
         self._check_ids(ids_BL, segment_BL)
@@ -59,11 +83,61 @@ class TextModel(Model):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DocumentModelConfig(TextModelConfig):
+    max_length: Size = 2048  # tokens per document; the rest of a longer one is not read
+    max_sentences: Size = 256  # sentences per document; the rest of a longer one is not read
+    sentence_length: Size = 64  # tokens per sentence; a longer one is read as several
+
+
+class DocumentModel(TextModel):
+    """Reads documents sentence by sentence."""
+
+    config: DocumentModelConfig
+    segments = "sentences"
+    texts = (1,)
+    usual_length = DocumentModelConfig.max_length
+
+
 class Rows(NamedTuple):
     """Texts of a batch, padded: ids_RM, and the number of tokens of each, n_R."""
 
     ids_RM: Tensor
     n_R: Tensor
+
+
+class Sentences(NamedTuple):
+    """All sentences of a batch of documents as rows, in order, and where they belong."""
+
+    rows: Rows
+    document_R: Tensor  # the document of each
+    at_R: Tensor  # which sentence of it
+    count_B: Tensor  # sentences of each document
+
+    @classmethod
+    def of(cls, ids_BL: Tensor, n_B: Tensor | None, segment_BL: Tensor) -> Sentences:
+        """Consecutive tokens of a document with the same segment number are a sentence."""
+        B, L = ids_BL.shape
+        real_BL = torch.ones_like(ids_BL, dtype=torch.bool)
+        if n_B is not None:
+            real_BL = torch.arange(L, device=ids_BL.device) < n_B[:, None]
+        begins_BL = real_BL.clone()
+        begins_BL[:, 1:] &= segment_BL[:, 1:] != segment_BL[:, :-1]
+        row_T = begins_BL[real_BL].cumsum(0) - 1  # of every real token
+        first_R = begins_BL[real_BL].nonzero()[:, 0]
+        at_T = torch.arange(len(row_T), device=ids_BL.device) - first_R[row_T]
+        n_R = torch.bincount(row_T, minlength=len(first_R))
+        ids_RM = ids_BL.new_zeros(len(n_R), max(int(n_R.max()), 1) if len(n_R) else 1)
+        ids_RM[row_T, at_T] = ids_BL[real_BL]
+        count_B = begins_BL.sum(1)
+        document_R = torch.arange(B, device=ids_BL.device).repeat_interleave(count_B)
+        at_R = torch.arange(len(n_R), device=ids_BL.device) - (count_B.cumsum(0) - count_B)[document_R]
+        return cls(Rows(ids_RM, n_R), document_R, at_R, count_B)
+
+    def by_document(self, x_RP: Tensor) -> Tensor:
+        """x_BSP: a row of sentences per document, padded with zeros."""
+        x_BSP = x_RP.new_zeros(len(self.count_B), max(int(self.count_B.max()), 1) if len(self.count_B) else 1, x_RP.shape[1])
+        return x_BSP.index_put((self.document_R, self.at_R), x_RP)
 
 
 def split_segments(ids_BL: Tensor, n_B: Tensor | None, segment_BL: Tensor, count: int) -> tuple[Rows, ...]:

@@ -3,6 +3,7 @@
 from . import (
     bahdanau2014,
     bert2018,
+    chen2016,
     clip2021,
     completion2020,
     complexity2017,
@@ -12,6 +13,7 @@ from . import (
     gpt2020,
     graves2013,
     image_transformer2018,
+    lin2017,
     linear2020,
     longformer2020,
     lowrank2021,
@@ -28,6 +30,7 @@ from . import (
     vivit2021,
     xl2019,
     xu2015,
+    yang2016,
 )
 from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run
 

@@ -21,16 +21,16 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..data import Tokenizer
 from ..decode import EngineOptions, PromptEncoder, build_engine, quantize
 from ..decode.quantization import ParameterDtype
 from ..errors import NotSupported
-from ..models import LanguageModel, TextEncoder
+from ..models import LanguageModel
 from ..runs import Run
+from ..tasks.embedding import Embedder
 
 
 def serve(
-    load: Callable[[], tuple[LanguageModel | TextEncoder, Tokenizer]],
+    load: Callable[[], Embedder],
     name: str,
     *,
     host: str = "127.0.0.1",
@@ -42,7 +42,7 @@ def serve(
     access_log: bool = False,
     request_seconds: float = 600.0,
 ) -> None:
-    """Serve the model that `load` returns until SIGTERM or Ctrl-C; running completions are finished first.
+    """Serve the model of the embedder that `load` returns until SIGTERM or Ctrl-C; running completions are finished first.
 
     `key` is the API key that clients must send; without one the server accepts requests from this machine only. Web pages may use it if
     their origin is one of `cors`. `access_log` prints a line per request to standard error.
@@ -58,16 +58,19 @@ def serve(
     check_origins(cors, key)
     if not request_seconds > 0:
         raise NotSupported(f"a time limit of {request_seconds} seconds per request; expected more than 0")
-    model, tokenizer = load()
+    embedder = load()
+    model, tokenizer = embedder.model, embedder.tokenizer
     timeouts = Timeouts(request=request_seconds)
     service: ModelService
     if isinstance(model, LanguageModel):
         encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-        service = Service(build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions()), encoder, name, timeouts)
+        engine = build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions())
+        service = Service(engine, encoder, name, timeouts, embedder.pooling)
     elif dtype != "float32":
         raise NotSupported(f"dtype {dtype} of an encoder; expected float32")
     else:
-        service = ModelService(model.eval(), tokenizer, name, timeouts=timeouts)
+        model.eval()
+        service = ModelService(embedder, name, timeouts=timeouts)
     bound = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
     access = "with an API key" if key else "no API key, this machine only"

@@ -20,6 +20,7 @@ from ..decode import Chunk, Completion, Engine, GenerationOptions, PromptEncoder
 from ..decode.generation import best_completions
 from ..errors import RegardError
 from ..look import capture
+from ..tasks.embedding import Embedder, SentencePooling
 from . import schemas
 from .chat import ChatTemplate
 from .connections import Timeouts
@@ -39,8 +40,15 @@ T = TypeVar("T")
 class Service(ModelService):
     """A language model, its engine, and the routes to it."""
 
-    def __init__(self, engine: Engine, encoder: PromptEncoder, name: str, timeouts: Timeouts = Timeouts()):  # noqa: B008  frozen
-        super().__init__(engine.model, encoder.tokenizer, name, engine, timeouts)
+    def __init__(
+        self,
+        engine: Engine,
+        encoder: PromptEncoder,
+        name: str,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  frozen
+        pooling: SentencePooling = SentencePooling(),  # noqa: B008  frozen
+    ):
+        super().__init__(Embedder(engine.model, encoder.tokenizer, pooling), name, engine, timeouts)
         self.engine, self.encoder = engine, encoder
         self.template = ChatTemplate(encoder)
         self.token_texts: dict[int, str] = {}  # grows to the size of the vocabulary at most

@@ -17,15 +17,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..data import Tokenizer
 from ..decode import Engine, EngineOptions
 from ..errors import RegardError
-from ..models import LanguageModel, TextEncoder
+from ..tasks.embedding import Embedder, EncodedText
 from . import schemas
 from .access import Access, AccessMiddleware
 from .bodies import Bodies
 from .connections import Timeouts
-from .embeddings import Embedder, to_base64
+from .embeddings import to_base64
 from .page import describe, page
 from .responses import MODEL_FAILED, ApiError
 from .worker import Metrics, NoEngine, Worker
@@ -36,18 +35,17 @@ class ModelService:
 
     def __init__(
         self,
-        model: LanguageModel | TextEncoder,
-        tokenizer: Tokenizer,
+        embedder: Embedder,
         name: str,
         engine: Engine | NoEngine | None = None,
         timeouts: Timeouts = Timeouts(),  # noqa: B008  frozen
     ):
         engine = engine or NoEngine(EngineOptions())
-        self.name, self.timeouts, self.tokenizer = name, timeouts, tokenizer
+        model, tokenizer = embedder.model, embedder.tokenizer
+        self.name, self.timeouts, self.tokenizer, self.embedder = name, timeouts, tokenizer, embedder
         self.metrics = Metrics()
         self.worker = Worker(engine, self.metrics)
         self.metrics.prompts_open.set_function(lambda: self.worker.open)
-        self.embedder = Embedder(model, tokenizer)
         self.bodies = Bodies(timeouts.body)
         self.limits = schemas.Limits(
             model=name,
@@ -119,7 +117,7 @@ class ModelService:
             chosen = [texts[at] for at in batch]
             vectors_BD = await self.worker.call(lambda chosen=chosen: self.embedder.vectors(chosen))  # type: ignore[misc]
             found.update(zip(batch, vectors_BD, strict=True))
-        tokens = sum(len(ids) for ids, _ in texts)
+        tokens = sum(len(text.ids) for text in texts)
         self.metrics.prompt_tokens.inc(tokens)
 
         def body() -> dict[str, Any]:
@@ -129,13 +127,13 @@ class ModelService:
 
         return await json_response(body)
 
-    def _encode(self, texts: list[str | list[int]]) -> list[tuple[list[int], int]]:
+    def _encode(self, texts: list[str | list[int]]) -> list[EncodedText]:
         try:
             encoded = [self.embedder.encode(text) for text in texts]
         except RegardError as wrong:
             raise ApiError(f"input: {wrong}", "input") from None
-        for ids, _ in encoded:
-            schemas.check_length("input", len(ids), self.limits)
+        for text in encoded:
+            schemas.check_length("input", len(text.ids), self.limits)
         return encoded
 
 

@@ -41,6 +41,7 @@ from .classification import Classify, ClassifyOptions, Label, LabelOptions
 from .clip import Clip, ClipObjective, ClipOptions
 from .dalle import Dalle, DalleObjective, DalleOptions
 from .draw import DrawOptions, DrawTask
+from .embedding import Embedder, embed, nearest
 from .handwriting import HandwritingOptions, HandwritingTask
 from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity

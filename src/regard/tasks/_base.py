@@ -138,6 +138,11 @@ class Task(ABC, Generic[OptionsT]):
         """Sizes of a new model that suit the size of the data, where the user gives none."""
         return {}
 
+    @classmethod
+    def train_defaults(cls, model: str) -> TrainOptions:
+        """The training options for a new model of this name, where the user gives none."""
+        return cls.default_train
+
     def settle(self, dataset: Dataset[Any]) -> Self:
         """The same task with those options decided that depend on the data."""
         return self

@@ -1,8 +1,8 @@
 """Labelled examples as token ids, and metrics of how they are classified.
 
-BOS text EOS                 a label of the text
-BOS text EOS text EOS        of the pair; an encoder gets segment numbers
 BOS word word word EOS       a label per word: at its first token if the model reads both sides, else at its last
+
+Texts, pairs and documents with one label are framed by `_framing`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from ..data.batches import Numbers
 from ..data.examples import Labelled, Tagged
 from ..data.hf_tokenizer import SpecialTokens
 from ..errors import NotSupported
-from ..models import Classifier
+from ..models import Classifier, LanguageModel, Model
+from ._framing import frame
 
 MetricName = Literal["accuracy", "f1", "f1_micro", "matthews", "f1_tokens", "f1_spans", "pearson", "spearman", "mse"]
 METRICS: tuple[str, ...] = get_args(MetricName)
@@ -67,13 +68,15 @@ def encode_examples(
     tokenizer: Tokenizer,
     labels: Sequence[str],
     length: int,
-    last: bool,
+    body: Model | None = None,
     target: Target = "class",
 ) -> EncodedExamples:
-    """Examples in at most `length` tokens. Long texts lose their end, of a pair the longer one first; long sentences are cut between words.
+    """Examples in at most `length` tokens, as `body` reads them. Long texts lose their end, of a pair the longer one first; sentences with
+    labels of words are cut between words.
 
-    Word labels are predicted at the `last` token of a word, or at its first. An unknown label is an error.
+    Word labels are predicted at the last token of a word by a language model, else at its first. An unknown label is an error.
     """
+    last = isinstance(body, LanguageModel)
     number, special = {label: n for n, label in enumerate(labels)}, SpecialTokens.of(tokenizer)
     rows: list[_Row] = []
     counts: list[int] = []  # rows per example
@@ -91,10 +94,7 @@ def encode_examples(
         if isinstance(one, Tagged):
             rows += _by_words(*tokenizer.encode_words(one.words), [number_of(label) for label in one.labels], length, last, special)
         else:
-            texts = _truncated(tokenizer.encode_all(list(one.texts)), length - len(one.texts) - 1)
-            numbers = [number_of(one.label)] if target == "class" else []
-            segments = [len(text) + 1 + (n == 0) for n, text in enumerate(texts)]
-            rows.append(([special.begin, *(i for text in texts for i in (*text, special.end))], segments, [], numbers))
+            rows.append((*frame(tokenizer, one.texts, length, body), [], [number_of(one.label)] if target == "class" else []))
         counts.append(len(rows) - before)
     ids, segments_of, positions, wanted = zip(*rows, strict=True) if rows else ((), (), (), ())
     target_EN = None
@@ -121,15 +121,6 @@ def value_of(label: str) -> float:
     if not math.isfinite(value):
         raise NotSupported(f"the label {label!r} is not a number, which --regression predicts; omit --regression to predict classes")
     return value
-
-
-def _truncated(texts: list[list[int]], at_most: int) -> list[list[int]]:
-    """At most this many tokens in all: the longest text loses its end."""
-    while (over := sum(map(len, texts)) - at_most) > 0:
-        longest = max(texts, key=len)
-        other = max((len(text) for text in texts if text is not longest), default=0)
-        del longest[max(len(longest) - over, min(other, len(longest) - 1)) :]
-    return texts
 
 
 def _by_words(ids: list[int], words: list[int], labels: list[int], length: int, last: bool, special: SpecialTokens) -> list[_Row]:

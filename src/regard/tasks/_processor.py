@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ import torch
 from torch import Tensor
 
 from ..data import Tokenizer, Tokenizers
-from ..data.hf_tokenizer import SpecialTokens
 from ..decode import PromptEncoder
 from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
-from ..look import Indices, Layers, Maps, capture
+from ..look import Indices, Layers, Map, Maps, capture
+from ..look.documents import document_maps
 from ..look.gradients import InputGradients, next_token_gradients
-from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel
+from ..look.token_labels import Labels
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel
+from ..models._text import Axes
+from ._framing import frame
+from ._sentence_transformers import SentencePooling, read_pooling, write_pooling
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class TextProcessor:
     labels: tuple[str, ...] = ()
     origin: str = "this run"
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json of transformers, for export
+    pooling: SentencePooling = field(default_factory=SentencePooling)  # of an imported sentence encoder
 
     @property
     def tokenizers(self) -> Tokenizers:
@@ -49,6 +55,7 @@ class TextProcessor:
             write_json(folder / "generation_config.json", dict(self.generation))
         if self.labels:
             write_json(folder / "labels.json", self.labels, indent=0)
+        write_pooling(self.pooling, folder)
 
     @classmethod
     def load(cls, folder: Path) -> TextProcessor:
@@ -60,7 +67,7 @@ class TextProcessor:
             raise BadFile(f"{labels}: expected a list of names")
         if not isinstance(ids, dict):
             raise BadFile(f"{generation}: expected an object")
-        return cls(pair, tuple(names), str(folder), ids)
+        return cls(pair, tuple(names), str(folder), ids, read_pooling(folder))
 
 
 @torch.no_grad()
@@ -68,22 +75,70 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
     body = model.body if isinstance(model, Classifier) else model
     assert isinstance(body, LanguageModel | TextModel)
-    ids, segment = _framed(processor, text)
+    if isinstance(body, DocumentModel):
+        return _document_maps(body, processor.tokenizer, text, layers)
+    ids, segments = frame(processor.tokenizer, text.split("\t"), sys.maxsize)
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
-    ids_BL, segment_BL = torch.tensor([ids]), torch.tensor([segment])
-    with capture(body, layers, heads, tokens=processor.tokenizer.strings(ids)) as maps:
-        if isinstance(body, LanguageModel):
+    ids_BL = torch.tensor([ids])
+    tokens = processor.tokenizer.strings(ids)
+    segment_BL = _segment_numbers(segments)
+    if isinstance(body, LanguageModel):
+        with capture(body, layers, heads, tokens=tokens) as maps:
             x_BLD = body.features(ids_BL)
-        else:
-            body.pool(ids_BL, segment_BL=segment_BL)
-    if isinstance(model, LanguageModel):
-        maps.gradients = next_token_gradients(model, ids_BL, x_BLD, processor.tokenizer.strings, maps.layers)
-    elif isinstance(model, Classifier) and isinstance(body, LanguageModel | TextEncoder):
+        if isinstance(model, LanguageModel):
+            maps.gradients = next_token_gradients(model, ids_BL, x_BLD, processor.tokenizer.strings, maps.layers)
+        elif isinstance(model, Classifier):
+            maps.gradients = _label_gradients(model, processor, maps.layers, ids_BL, segment_BL)
+        return maps
+    axes = body.axes(segment_BL[0].tolist())
+    with capture(body, layers, heads, tokens=None if axes else tokens) as maps:
+        body.pool(ids_BL, segment_BL=segment_BL)
+    if isinstance(model, Classifier) and isinstance(body, TextEncoder):
         maps.gradients = _label_gradients(model, processor, maps.layers, ids_BL, segment_BL)
-    return maps
+    if not axes:
+        return maps
+    return Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
+
+
+def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) -> list[Map]:
+    """The matrices of a map, each with the names of its rows and columns."""
+    if one.layer not in axes:
+        return [one.label(tokens, tokens)]
+
+    def words(names: Sequence[int | str]) -> Labels:
+        return (tuple(name if isinstance(name, str) else tokens[name] for name in names),)
+
+    return [
+        replace(
+            one,
+            layer=f"{one.layer} ({part.name})" if part.name else one.layer,
+            rows=tuple(range(len(part.queries))),
+            columns=tuple(range(len(part.keys))),
+            queries=len(part.queries),
+            weights_BHLM=one.read(0, len(part.queries), part.row)[None, :, :, : len(part.keys)],
+            query_labels=words(part.queries),
+            key_labels=words(part.keys),
+            inputs=None,
+            deferred=False,
+        )
+        for part in axes[one.layer]
+    ]
+
+
+def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers: Layers) -> Maps:
+    """Both levels of attention, over what the model reads of this document."""
+    ids, segments = frame(tokenizer, [text], body.max_length, body)
+    with capture(body) as maps:
+        body.pool(torch.tensor([ids]), segment_BL=_segment_numbers(segments))
+    return document_maps(maps, tokenizer.strings(ids), segments).choose(layers)
+
+
+def _segment_numbers(segments: list[int]) -> torch.Tensor:
+    """segment_BL of one example."""
+    return torch.arange(len(segments)).repeat_interleave(torch.tensor(segments))[None]
 
 
 def _label_gradients(model: Classifier, processor: TextProcessor, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:
@@ -97,11 +152,3 @@ def _label_gradients(model: Classifier, processor: TextProcessor, layers: list[s
     label_L = logits(model).argmax(-1)
     names = [processor.labels[n] if processor.labels else str(n) for n in label_L.tolist()]
     return InputGradients(model, (ids_BL,), logits, label_L, names, dict.fromkeys(layers, 0), logits=lambda _, x_N: x_N)
-
-
-def _framed(processor: TextProcessor, text: str) -> tuple[list[int], list[int]]:
-    """begin text end, or begin text end text end; and which of the two texts each token belongs to."""
-    special = SpecialTokens.of(processor.tokenizer)
-    parts = [[*ids, special.end] for ids in processor.tokenizer.encode_all(text.split("\t"))]
-    segment = [0] + [int(number > 0) for number, part in enumerate(parts) for _ in part]
-    return [special.begin, *(i for part in parts for i in part)], segment

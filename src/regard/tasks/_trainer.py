@@ -81,7 +81,7 @@ def train(
     """Train a task and leave a run in `out`.
 
     options:        of the task; its own defaults if not given.
-    train_options:  the task's `default_train` if not given.
+    train_options:  those that suit the task and the model if not given (`Task.train_defaults`).
     model:          a name, and `settings` of it. With `init_from` the model and its tokenizer are those of that run.
     from_scratch:   with `init_from`: the shape and the tokenizer of that run, and nothing that it has learned.
     resume:         continue what is in `out`; nothing but larger budgets, the learning rate and intervals may then differ from the beginning.
@@ -117,7 +117,7 @@ def new_config(
         options=to_plain((options or kind.Options()).absolute()),
         model=model or kind.default_model,
         settings=dict(settings or {}),
-        train=to_plain((train_options or kind.default_train).for_processes()),
+        train=to_plain((train_options or kind.train_defaults(model or kind.default_model)).for_processes()),
         init_from=_folder(init_from),
         from_scratch=from_scratch,
     )

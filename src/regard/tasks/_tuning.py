@@ -42,7 +42,7 @@ class TuningOptions(TokenizerOptions):
     """Data, vocabulary and fine-tuning."""
 
     data: Files = ""
-    """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; hf:FOLDER, a dataset."""
+    """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; a folder of .txt files per class; hf:FOLDER, a dataset."""
     fields: tuple[str, ...] = ()
     """Names of columns or fields, or numbers of columns from 1: the texts, then the label; common names are recognized."""
     freeze: float = 0.0
@@ -53,8 +53,8 @@ class TuningOptions(TokenizerOptions):
     """With --init-from: train low-rank adapters of this rank and the classification head, and nothing else; 0: no adapters."""
     lora_targets: Targets = "qv"
     """Adapters on the queries and values of attention, or on all linear layers."""
-    max_length: int = 128
-    """Maximum number of tokens per example; longer ones are truncated."""
+    max_length: int | None = None
+    """Maximum number of tokens per example; longer ones lose their end. If not given, 128, and 2,048 for models of documents."""
     batch_size: int = 32
     """Examples per batch."""
     metric: MetricName | None = None
@@ -66,7 +66,7 @@ class TuningOptions(TokenizerOptions):
             freeze=(0 <= self.freeze < 1, "0 or more, below 1"),
             layer_lr_decay=(0 < self.layer_lr_decay <= 1, "above 0, at most 1"),
             batch_size=(self.batch_size >= 1, "1 or more"),
-            max_length=(self.max_length >= 8, "8 or more"),
+            max_length=(self.max_length is None or self.max_length >= 8, "8 or more"),
             metric=(self.metric in (None, *METRICS), f"one of {', '.join(METRICS)}"),
             lora_rank=(self.lora_rank >= 0, "0 or more"),
         )
@@ -148,6 +148,17 @@ def with_pooler(body: Model) -> Model:
     own = parameters_of(richer)
     load_parameters(richer, {**own, **parameters_of(body)})
     return richer
+
+
+def with_texts(body: Model, texts: int) -> Model:
+    """The same encoder for as many texts per example as the data has; layers over the features of a pair are new then."""
+    name, settings = config_of(body)
+    if settings.get("texts", texts) == texts:
+        return body
+    other = build(name, {**settings, "texts": texts})
+    own, learned = parameters_of(other), parameters_of(body)
+    load_parameters(other, {name: learned[name] if learned[name].shape == x.shape else x for name, x in own.items()})
+    return other
 
 
 def require_lora(model: nn.Module, rank: int) -> None:

@@ -18,14 +18,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..data import Tokenizer, Tokenizers, load_tokenizers
+from ..data import Skipped, Tokenizer, Tokenizers, load_tokenizers
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
+from ..data.lines import Fault
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
-from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, build
+from ..look import Indices, Layers, Maps
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, build, find_model
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
+from ._erasure import erasure_text
+from ._framing import frame
 from ._labelled import (
     OUTSIDE,
     EncodedExamples,
@@ -40,8 +44,8 @@ from ._labelled import (
     names_of,
 )
 from ._options import Files, show_files
-from ._processor import TextProcessor
-from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler
+from ._processor import TextProcessor, text_maps
+from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler, with_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +91,19 @@ class ClassificationTask(Task[TuningT]):
     default_model = "bert"
     target: Target = "class"
     small = False  # little data, as `settle` finds
+    texts_per_example = 1
     default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
 
     def settle(self, dataset: Dataset[list[Any]]) -> Self:
         decided = type(self)(self.options)
         decided.small = len(dataset.train) < SMALL
+        decided.texts_per_example = max((len(self.texts_of(one)) for one in dataset.train), default=1)
         return decided
+
+    @classmethod
+    def train_defaults(cls, model: str) -> TrainOptions:
+        kind = find_model(model)
+        return cls.default_train.replace(**kind.train_defaults) if issubclass(kind, TextModel) else cls.default_train
 
     def size_settings(self, model: str) -> dict[str, Any]:
         return {"width": 128, "hidden": 512, "depth": 2} if self.small and model == self.default_model else {}
@@ -126,12 +137,26 @@ class ClassificationTask(Task[TuningT]):
 
     def encode(self, raw: Examples[Any], processor: TextProcessor, cache: Path) -> Dataset[list[Any]]:
         fingerprint = digest(repr(tuple(one)) for part in (raw.train, raw.valid, raw.test) for one in part)
-        return Dataset(raw.train, raw.valid, raw.test, fingerprint, str(raw.skipped) if len(raw.skipped) else "")
+        o, known = self.options, frozenset(processor.labels)
+        train, valid, test = (
+            [one for one in part if self._has_known_labels(one, known, where or o.data, raw.skipped)]
+            for part, where in ((raw.train, o.data), (raw.valid, o.valid), (raw.test, o.test))
+        )
+        return Dataset(train, valid, test, fingerprint, str(raw.skipped) if len(raw.skipped) else "")
+
+    def _has_known_labels(self, example: Any, known: frozenset[str], where: Files, skipped: Skipped) -> bool:
+        """Whether its labels occur among the training examples; else it is an error or skipped, as other malformed examples are."""
+        unknown = next((label for label in self.labels_of(example) if label not in known and self.target != "value"), None)
+        if unknown is not None:
+            has = ", ".join(map(repr, sorted(known)))[:200]
+            what, remedy = "label that does not occur among the training examples", "train on examples of it"
+            skipped.take(Fault(show_files(where), what, f"{unknown!r}; they have {has}", remedy))
+        return unknown is None
 
     def adapt(self, body: Model, processor: TextProcessor) -> Classifier:
         """With a pooler, also over an encoder that was trained without: transformers has no classifier of texts without one."""
         body = body.body if isinstance(body, Classifier) else body
-        return self._classifier(body if self.per_token else with_pooler(body), processor)
+        return self._classifier(body if self.per_token else with_texts(with_pooler(body), self.texts_per_example), processor)
 
     def build(self, model: str, settings: Mapping[str, Any], processor: TextProcessor) -> Classifier:
         return self._classifier(build(model, settings), processor)
@@ -155,10 +180,19 @@ class ClassificationTask(Task[TuningT]):
 
     def tokenize_texts(self, model: Classifier, processor: TextProcessor, examples: Sequence[Any]) -> EncodedExamples:
         """Examples as token ids, in the form that this model reads."""
-        length, last = min(self.options.max_length, model.max_length), isinstance(model.body, LanguageModel)
         if isinstance(model.body, TextModel):
             check_texts(model.body, examples)
-        return encode_examples(examples, processor.tokenizer, processor.labels, length, last, self.target)
+        length = min(self.longest(type(model.body)), model.max_length)
+        return encode_examples(examples, processor.tokenizer, processor.labels, length, model.body, self.target)
+
+    def longest(self, kind: type[Model]) -> int:
+        """Tokens per example: those of --max-length, or what suits this kind of model."""
+        return self.options.max_length or (kind.usual_length if issubclass(kind, TextModel) else TextModel.usual_length)
+
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        kind = find_model(model)
+        found = {**super().model_settings(model, processor), kind.length_setting: self.longest(kind)}
+        return {**found, "texts": self.texts_per_example} if "texts" in kind.Config.__dataclass_fields__ else found
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
@@ -206,6 +240,7 @@ class Classify(ClassificationTask[ClassifyOptions]):
 
     As in:  regard train classify --data reviews.tsv --init-from runs/encoder --out runs/reviews
             regard train classify --data nli.jsonl --fields premise hypothesis label --init-from runs/encoder --out runs/nli
+            regard train classify --data aclImdb --model han --out runs/imdb
             regard train classify --data sts.csv --fields text1 text2 score --regression --init-from runs/bert --lora-rank 8 --out runs/sts
     """
 
@@ -259,6 +294,15 @@ class Classify(ClassificationTask[ClassifyOptions]):
         logits_EN, _ = all_logits(run.model, some, self.options.batch_size, self.target)
         y_EN = torch.from_numpy(logits_EN.reshape(-1, len(labels)))
         return y_EN if self.target == "value" else y_EN.softmax(-1) if self.target == "class" else y_EN.sigmoid()
+
+    def attention_maps(self, run: Run[Classifier], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
+        """Of a document also what is predicted with and without what has the largest weight."""
+        body = run.model.body
+        if not isinstance(body, DocumentModel) or self.target != "class":
+            return super().attention_maps(run, text, layers, heads, options)
+        maps = text_maps(run.model, run.processor, text)
+        document = frame(run.processor.tokenizer, [text], body.max_length, body)
+        return erasure_text(run.model, run.processor.labels, run.processor.tokenizer, document, maps), maps.choose(layers)
 
     @classmethod
     def example(cls, folder: Path) -> Example:

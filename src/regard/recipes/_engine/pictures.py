@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 from ...look import Map
 from ...models import Translator
 from ...tasks import alignment, load_run
 from .base import Results, Spread, variant_folder
-from .stacks import PuzzleVariant
 
 
 def series(results: Results, metric: str) -> dict[str, dict[int, Spread]]:
@@ -70,11 +69,17 @@ def validation_curves(metric: Literal["loss", "accuracy"], among: str = "") -> C
     return Curves(metric=f"validation {metric}", file=f"validation_{metric}{suffix}", x="step", y=y, title=title, among=among)
 
 
+class Watched(Protocol):
+    """A variant whose attention can be drawn: `PuzzleVariant`, for example."""
+
+    def attention_map(self, out: Path, layer: int = -1) -> Map: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
     """Attention maps of trained variants on the first test sequence, for the first seed: the mean over the heads of each of `layers`."""
 
-    variants: Mapping[str, PuzzleVariant[Any]]
+    variants: Mapping[str, Watched]
     columns: int
     layers: tuple[int, ...] = (-1,)
 

@@ -5,6 +5,7 @@
 | puzzle | target | a model must attend to |
 |---|---|---|
 | `Needle` | the one token that is not hay, at the first position | one token anywhere |
+| `Marked` | the digit after a mark, among other digits, at the first position | one token anywhere, by the token before it |
 | `Duplicate` | the second half of 0w0w, as in Reformer and the Linear Transformer | the token half of the length before |
 | `Blocks` | in each block the tokens of another, always the same one | one other block |
 | `Ranked` | the blocks in the order of the numbers they begin with | one block, and which one depends on all |
@@ -62,6 +63,31 @@ class Needle:
         ids_BL[:, 0] = self.vocab_size - 1
         ids_BL[torch.arange(rows), at_B] = needle_B
         return ids_BL, _targets_at(ids_BL, slice(0, 1), needle_B[:, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marked:
+    """Letters, a share of `distractors` digits, and a mark before one digit, which is the target of the first token."""
+
+    length: int = 60
+    digits: int = 10
+    letters: int = 20
+    distractors: float = 0.3
+
+    @property
+    def vocab_size(self) -> int:
+        return self.digits + self.letters + 1
+
+    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        ids_BL = self.digits + torch.randint(self.letters, (rows, self.length))
+        ids_BL = torch.where(torch.rand(rows, self.length) < self.distractors, torch.randint(self.digits, (rows, self.length)), ids_BL)
+        at_B, digit_B, row_B = torch.randint(self.length - 1, (rows,)), torch.randint(self.digits, (rows,)), torch.arange(rows)
+        ids_BL[row_B, at_B], ids_BL[row_B, at_B + 1] = self.vocab_size - 1, digit_B
+        return ids_BL, _targets_at(ids_BL, slice(0, 1), digit_B[:, None])
+
+    def answers(self, ids_BL: Tensor) -> Tensor:
+        """at_B: the position of the digit after the mark."""
+        return (ids_BL == self.vocab_size - 1).long().argmax(1) + 1
 
 
 @dataclass(frozen=True, kw_only=True)

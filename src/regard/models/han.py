@@ -1,0 +1,83 @@
+r"""Hierarchical Attention Network: words make sentences, sentences make the document, and attention chooses on both levels.
+
+$$h_{it} = \mathrm{BiGRU}_t(E w_{i1}, …, E w_{iT}) \qquad α_{it} = \mathrm{softmax}_t\big(u_w^\top \tanh(W_w h_{it} + b_w)\big) \qquad
+  s_i = \sum_t α_{it}\, h_{it}$$
+$$h_i = \mathrm{BiGRU}_i(s_1, …, s_L) \qquad α_i = \mathrm{softmax}_i\big(u_s^\top \tanh(W_s h_i + b_s)\big) \qquad v = \sum_i α_i\, h_i$$
+
+Paper: Yang et al. 2016, "Hierarchical attention networks for document classification", NAACL, equations 1 to 10.
+We differ: dropout, and any number of classes or values on top of v (`Classifier`). The sentences of all documents of a batch are read together,
+real tokens only: a document of two sentences costs two sentences, whatever the others of its batch have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..layers import AttentionPooling, Bidirectional, Dropout, Packing, max_pool, mean_pool
+from ._model import ModelFacts, Probability, Size
+from ._text import DocumentModel, DocumentModelConfig, Pooled, Sentences
+
+CELLS, POOLINGS = ("gru", "lstm"), ("attention", "mean", "max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HANConfig(DocumentModelConfig):
+    embedding: Size = 100  # width of the token embeddings
+    width: Size = 50  # of the states of words and of sentences, per direction
+    hidden: Size = 100  # size of the keys and of the queries u
+    cell: str = "gru"  # gru or lstm
+    pooling: str = "attention"  # attention, mean or max, on both levels
+    dropout: Probability = 0.5  # of embeddings and of sentence vectors
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._one_of("cell", CELLS)
+        self._one_of("pooling", POOLINGS)
+
+
+class HAN(DocumentModel):
+    """Two recurrent layers, over words and over sentences, each followed by attention that pools its states."""
+
+    facts = ModelFacts(name="han", year=2016, title="Hierarchical attention networks for document classification", paper="NAACL 2016")
+    Config = HANConfig
+    config: HANConfig
+    train_defaults: ClassVar[Mapping[str, Any]] = {"lr": 2e-3, "epochs": 6, "patience": 2}
+
+    def _build(self) -> None:
+        c = self.config
+        self.token, self.dropout = nn.Embedding(c.vocab_size, c.embedding), Dropout(c.dropout)
+        self.words = Level(c.embedding, c)
+        self.sentences = Level(2 * c.width, c)
+        nn.init.normal_(self.token.weight, std=0.1)
+
+    @property
+    def pooled_width(self) -> int:
+        return 2 * self.config.width
+
+    def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
+        self.check(ids_BL, n_B, segment_BL)
+        (ids_RM, n_R), *_, count_B = found = Sentences.of(ids_BL, n_B, torch.zeros_like(ids_BL) if segment_BL is None else segment_BL)
+        real = Packing.of(n_R, ids_RM.shape[1])
+        s_RP = self.words(real.pad(self.dropout(self.token(real.packed(ids_RM)))), n_R)
+        return Pooled(self.sentences(self.dropout(found.by_document(s_RP)), count_B))
+
+
+class Level(nn.Module):
+    """Rows of vectors become one vector each: read in both directions, then pooled."""
+
+    def __init__(self, inputs: int, config: HANConfig):
+        super().__init__()
+        self.read = Bidirectional(config.cell, inputs, config.width)
+        self.attention = AttentionPooling(2 * config.width, config.hidden) if config.pooling == "attention" else None
+        if self.attention is not None:
+            nn.init.normal_(self.attention.query_RK)  # with small queries attention stays uniform for epochs: LOG, 2026-11-18
+        self.pooling = max_pool if config.pooling == "max" else mean_pool  # without attention
+
+    def forward(self, x_RMD: Tensor, n_R: Tensor) -> Tensor:
+        h_RMP = self.read(x_RMD, n_R)
+        return self.pooling(h_RMP, n_R) if self.attention is None else self.attention(h_RMP, n_R).squeeze(1)
