@@ -8,7 +8,7 @@ Both texts of a pair are rows of one batch for the recurrent layer. The begin to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -37,7 +37,6 @@ class SentenceEncoder(TextModel):
 
     config: SentenceConfig
     train_defaults: ClassVar[Mapping[str, Any]] = {"lr": 2e-3, "epochs": 12, "patience": 3}
-    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(torch.tanh)  # of the hidden units
 
     def _build(self) -> None:
         c = self.config
@@ -60,6 +59,10 @@ class SentenceEncoder(TextModel):
         """One vector per text, from the packed states of all texts."""
         raise NotImplementedError
 
+    def _activation(self, x: Tensor) -> Tensor:
+        """Of the hidden units."""
+        return torch.tanh(x)
+
     @property
     def _features(self) -> int:
         return self.vector_width * (4 if self.config.texts == 2 else 1)
@@ -79,8 +82,8 @@ class SentenceEncoder(TextModel):
         if len(texts) == 2:
             u_BP, v_BP = x_RP.chunk(2)
             x_RP = torch.cat([u_BP, v_BP, (u_BP - v_BP).abs(), u_BP * v_BP], -1)
-            penalty_R = None if penalty_R is None else sum(penalty_R.chunk(2))
-        return Pooled(x_RP if self.hidden is None else type(self).activation(self.hidden(self.dropout(x_RP))), penalty_R)
+            penalty_R = None if penalty_R is None else penalty_R.view(2, -1).sum(0)
+        return Pooled(x_RP if self.hidden is None else self._activation(self.hidden(self.dropout(x_RP))), penalty_R)
 
     def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
         """One unit vector per text, y_BP: before any comparison with another and without the hidden units."""

@@ -44,7 +44,6 @@ class SelfAttentive(SentenceEncoder):
     Config = SelfAttentiveConfig
     config: SelfAttentiveConfig
     sizes: ClassVar[Sizes] = {"self-attentive-paper": PAPER}
-    activation = staticmethod(torch.relu)
 
     def _build_pooling(self) -> None:
         c = self.config
@@ -60,6 +59,9 @@ class SelfAttentive(SentenceEncoder):
             return Pooled(matrix_RQD.flatten(1))
         weights_RQM = self.attention.weights(h_TD, n_R)  # a second time, 1 % of the recurrent layer: so the mechanism can be observed
         return Pooled(matrix_RQD.flatten(1), c.penalty * redundancy(weights_RQM))
+
+    def _activation(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
 
     def axes(self, segment_L: Sequence[int]) -> Mapping[str, Sequence[Axes]]:
         return pooling_axes("attention.attention", self.config.queries, segment_L, self.config.texts)

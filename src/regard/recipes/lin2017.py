@@ -29,6 +29,7 @@ from ._engine.stacks import TEST_SEED, PuzzleVariant, draw_sequences, puzzle_tra
 
 LENGTHS = (60, 240, 600)
 TRAIN = puzzle_training(600)
+PUZZLE = Marked(length=LENGTHS[0])
 ATTENTION, MEAN, MAX = "attention", "mean", "maximum"
 
 
@@ -57,7 +58,7 @@ class Bigrams(nn.Module):
 class PoolingVariant(PuzzleVariant[Bigrams]):
     """A pooling over states of two tokens, evaluated on sequences up to ten times as long as those of training."""
 
-    puzzle: Marked = Marked(length=LENGTHS[0])
+    puzzle: Marked = PUZZLE
     train: TrainOptions = TRAIN
     batch_size: int = 64
     pooling: Literal["attention", "mean", "max"]
