@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from ..layers import AttentionPooling, Bidirectional, Dropout, Packing, max_pool, mean_pool
+from ..layers import AttentionPooling, Bidirectional, Dropout, max_pool, mean_pool
 from ._model import ModelFacts, Probability, Size
 from ._text import DocumentModel, DocumentModelConfig, Pooled, Sentences
 
@@ -61,14 +60,13 @@ class HAN(DocumentModel):
 
     def pool(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Pooled:
         self.check(ids_BL, n_B, segment_BL)
-        (ids_RM, n_R), *_, count_B = found = Sentences.of(ids_BL, n_B, torch.zeros_like(ids_BL) if segment_BL is None else segment_BL)
-        real = Packing.of(n_R, ids_RM.shape[1])
-        s_RP = self.words(real.pad(self.dropout(self.token(real.packed(ids_RM)))), n_R)
-        return Pooled(self.sentences(self.dropout(found.by_document(s_RP)), count_B))
+        ids_T, n_R, count_B = Sentences.of(ids_BL, n_B, segment_BL)
+        s_RP = self.words(self.dropout(self.token(ids_T)), n_R)
+        return Pooled(self.sentences(self.dropout(s_RP), count_B))
 
 
 class Level(nn.Module):
-    """Rows of vectors become one vector each: read in both directions, then pooled."""
+    """Rows of packed vectors become one vector each: read in both directions, then pooled."""
 
     def __init__(self, inputs: int, config: HANConfig):
         super().__init__()
@@ -78,6 +76,6 @@ class Level(nn.Module):
             nn.init.normal_(self.attention.query_RK)  # with small queries attention stays uniform for epochs: LOG, 2026-11-18
         self.pooling = {"mean": mean_pool, "max": max_pool}.get(config.pooling)
 
-    def forward(self, x_RMD: Tensor, n_R: Tensor) -> Tensor:
-        h_RMP = self.read(x_RMD, n_R)
-        return self.attention(h_RMP, n_R).squeeze(1) if self.pooling is None else self.pooling(h_RMP, n_R)
+    def forward(self, x_TD: Tensor, n_R: Tensor) -> Tensor:
+        h_TP = self.read(x_TD, n_R)
+        return self.attention(h_TP, n_R).squeeze(1) if self.pooling is None else self.pooling(h_TP, n_R)
