@@ -15,6 +15,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,9 +49,9 @@ def document_maps(maps: Maps, tokens: Sequence[str], lengths: Sequence[int]) -> 
     weights_1S = over.read(0, 1)[:, 0].mean(0)[None]
     starts = [" ".join(_sentence_start(tokens[first:end])) for first, end in spans]
     key_labels, layout = (tuple(tokens),), Tree(spans)
-    of_tokens = {"columns": tuple(range(T)), "key_labels": key_labels, "layout": layout}
-    of_document = {"rows": (0,), "queries": 1, "query_labels": (("document",),)}
-    shared = {"heads": (0,), "pattern": "full", "inputs": None, "deferred": False}
+    of_tokens: dict[str, Any] = {"columns": tuple(range(T)), "key_labels": key_labels, "layout": layout}
+    of_document: dict[str, Any] = {"rows": (0,), "queries": 1, "query_labels": (("document",),)}
+    shared: dict[str, Any] = {"heads": (0,), "pattern": "full", "inputs": None, "deferred": False}
     return Maps(
         [
             replace(

@@ -10,7 +10,7 @@ The JSON, format_version 1 (inside an .npz it is the array `json`, its UTF-8 byt
 `tensor` names an array (batch, heads, rows, columns) of float16, float32 or float64. Maps are in order of time. `heads` may be -1, the
 mean of heads. Labels are one list for all batch rows, one list per batch row, or none. Layouts besides sequence:
 
-    {"kind": "grid", "rows": 14, "columns": 14, "prefix_tokens": 1}    {"kind": "tree", "spans": [[0, 3], [3, 7]]}
+    {"kind": "grid", "rows": 14, "columns": 14, "prefix_tokens": 1, "frames": 1}    {"kind": "tree", "spans": [[0, 3], [3, 7]]}
     {"kind": "graph", "edges": [[1, 0], [5, 6]]}
 """
 

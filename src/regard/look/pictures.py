@@ -95,17 +95,18 @@ def draw_grid(m: Map, batch: int = 0, query: int = 0, scale: ScaleName = "row") 
     row, layout = head_matrix(m, batch)[_row(m, query)], m.layout
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row
-    grid = every[layout.prefix_tokens :].view(layout.rows, layout.columns)
+    grid = layout.side_by_side(every)
     # not of the row: a class token with most of the weight would leave the grid pale. The grid is a single row, so "row" is "global"
     fitted = Scale.fit("global" if scale == "row" else scale, [grid])
     shades = fitted.shades(grid)
     names, _ = m.labels(batch)
-    figure = new_figure(5.4, min(max(4.4 * layout.rows / layout.columns, 1.6), 10.0) + 0.9)
+    figure = new_figure(5.4, min(max(4.4 * grid.shape[0] / grid.shape[1], 1.6), 10.0) + 0.9)
     axis = figure.subplots()
     paint(axis, shades, m, m.signed)
     position = query - layout.prefix_tokens if m.queries == m.keys else -1
-    if 0 <= position < layout.rows * layout.columns:  # the query is itself on the grid
-        _ring(axis, position % layout.columns, position // layout.columns, 9, "tab:orange", 2)
+    if 0 <= position < grid.numel():  # the query is itself on the grid
+        frame, inside = divmod(position, layout.rows * layout.columns)
+        _ring(axis, frame * layout.columns + inside % layout.columns, inside // layout.columns, 9, "tab:orange", 2)
     axis.set_xticks([])
     axis.set_yticks([])
     set_title(figure, m, f"query {readable(names[_row(m, query)], 24)}")

@@ -62,12 +62,12 @@ def _grid_text(m: Map, batch: int, scale: ScaleName) -> str:
     row_M = over_grid(m, batch)
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row_M
-    grid = every[m.layout.prefix_tokens :].view(m.layout.rows, m.layout.columns)
+    grid = m.layout.side_by_side(every)
     fitted = Scale.fit("global" if scale == "row" else scale, [grid])
     who = "the class token" if m.layout.prefix_tokens else "the mean patch"
     if len(m.rows) == 1 and m.queries != m.keys and m.query_labels:
         who = m.labels(batch)[0][0]
-    lines = [title(m) + f" · of {who} over {m.layout.rows} × {m.layout.columns} patches"]
+    lines = [title(m) + f" · of {who} over {grid.shape[0]} × {grid.shape[1]} patches"]
     lines += [f"│{''.join(map(_cell, row))}│" for row in fitted.shades(grid).tolist()]
     return "\n".join([*lines, f"{SHADES[-1]} = {fitted.darkest}", CAPTION])
 

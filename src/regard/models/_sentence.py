@@ -59,10 +59,6 @@ class SentenceEncoder(TextModel):
         """One vector per text, from the packed states of all texts."""
         raise NotImplementedError
 
-    def _activation(self, x: Tensor) -> Tensor:
-        """Of the hidden units."""
-        return torch.tanh(x)
-
     @property
     def _features(self) -> int:
         return self.vector_width * (4 if self.config.texts == 2 else 1)
@@ -70,6 +66,10 @@ class SentenceEncoder(TextModel):
     @property
     def pooled_width(self) -> int:
         return self.config.hidden or self._features
+
+    def _activation(self, x: Tensor) -> Tensor:
+        """Of the hidden units."""
+        return x.tanh()
 
     def encode(self, rows: Rows) -> Pooled:
         """One vector per text, before any comparison."""
@@ -82,7 +82,7 @@ class SentenceEncoder(TextModel):
         if len(texts) == 2:
             u_BP, v_BP = x_RP.chunk(2)
             x_RP = torch.cat([u_BP, v_BP, (u_BP - v_BP).abs(), u_BP * v_BP], -1)
-            penalty_R = None if penalty_R is None else penalty_R.view(2, -1).sum(0)
+            penalty_R = None if penalty_R is None else torch.stack(penalty_R.chunk(2)).sum(0)
         return Pooled(x_RP if self.hidden is None else self._activation(self.hidden(self.dropout(x_RP))), penalty_R)
 
     def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:

@@ -74,8 +74,8 @@ class Level(nn.Module):
         self.attention = AttentionPooling(2 * config.width, config.hidden) if config.pooling == "attention" else None
         if self.attention is not None:
             nn.init.normal_(self.attention.query_RK)  # with small queries attention stays uniform for epochs: LOG, 2026-11-18
-        self.pooling = {"mean": mean_pool, "max": max_pool}.get(config.pooling)
+        self.pooling = max_pool if config.pooling == "max" else mean_pool  # without attention
 
     def forward(self, x_TD: Tensor, n_R: Tensor) -> Tensor:
         h_TP = self.read(x_TD, n_R)
-        return self.attention(h_TP, n_R).squeeze(1) if self.pooling is None else self.pooling(h_TP, n_R)
+        return self.pooling(h_TP, n_R) if self.attention is None else self.attention(h_TP, n_R).squeeze(1)

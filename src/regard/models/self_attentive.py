@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import msgspec
-import torch
 from torch import Tensor
 
 from ..layers import AttentionPooling, redundancy
@@ -53,15 +52,15 @@ class SelfAttentive(SentenceEncoder):
     def vector_width(self) -> int:
         return 2 * self.config.width * self.config.queries
 
+    def _activation(self, x: Tensor) -> Tensor:
+        return x.relu()
+
     def _pool(self, h_TD: Tensor, n_R: Tensor) -> Pooled:
         matrix_RQD, c = self.attention(h_TD, n_R), self.config
         if not (self.training and c.penalty):
             return Pooled(matrix_RQD.flatten(1))
         weights_RQM = self.attention.weights(h_TD, n_R)  # a second time, 1 % of the recurrent layer: so the mechanism can be observed
         return Pooled(matrix_RQD.flatten(1), c.penalty * redundancy(weights_RQM))
-
-    def _activation(self, x: Tensor) -> Tensor:
-        return torch.relu(x)
 
     def axes(self, segment_L: Sequence[int]) -> Mapping[str, Sequence[Axes]]:
         return pooling_axes("attention.attention", self.config.queries, segment_L, self.config.texts)

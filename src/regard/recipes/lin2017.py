@@ -29,7 +29,6 @@ from ._engine.stacks import TEST_SEED, PuzzleVariant, draw_sequences, puzzle_tra
 
 LENGTHS = (60, 240, 600)
 TRAIN = puzzle_training(600)
-PUZZLE = Marked(length=LENGTHS[0])
 ATTENTION, MEAN, MAX = "attention", "mean", "maximum"
 
 
@@ -54,11 +53,14 @@ class Bigrams(nn.Module):
         return torch.relu(self.pair(torch.cat([e_BLD, F.pad(e_BLD, (0, 0, 1, 0))[:, :-1]], -1)))
 
 
+MARKED = Marked(length=LENGTHS[0])
+
+
 @dataclass(frozen=True, kw_only=True)
 class PoolingVariant(PuzzleVariant[Bigrams]):
     """A pooling over states of two tokens, evaluated on sequences up to ten times as long as those of training."""
 
-    puzzle: Marked = PUZZLE
+    puzzle: Marked = MARKED
     train: TrainOptions = TRAIN
     batch_size: int = 64
     pooling: Literal["attention", "mean", "max"]

@@ -106,6 +106,7 @@ class Task(ABC, Generic[OptionsT]):
     model_kind: ClassVar[type[Model]]
     body_kinds: ClassVar[tuple[type[Model], ...]] = ()  # models that it can be built from, where `model_kind` wraps another one
     default_model: ClassVar[str]
+    live_options: ClassVar[Any] = None  # LookOptions of the explorer's page, where they are not the defaults
     inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
     default_train: ClassVar[TrainOptions] = TrainOptions()
     most_warmup: ClassVar[int] = WARMUP  # steps, if no number is given

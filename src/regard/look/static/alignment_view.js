@@ -1,6 +1,6 @@
 // Source above, target below, and links between them: for translation, and for any two texts of which one attends to the other.
 
-import { element, formatWeight, svgElement, tokenText } from "./dom.js";
+import { element, formatWeight, readable, svgElement, tokenText } from "./dom.js";
 import { tokenLine } from "./text_view.js";
 
 const MOST = 400; // tokens per side
@@ -10,7 +10,7 @@ export const alignmentView = {
   title: "Alignment",
   hint: "Each query is linked with the keys it attends to. Choose a word to see its links; a thick line is a large weight.",
   uses: [],
-  available: (map) => map.cross && map.rows <= MOST && map.columns <= MOST,
+  available: (map) => map.cross && map.layout.kind === "sequence" && map.rows <= MOST && map.columns <= MOST,
   mount(stage, app) {
     stage.classList.add("rx-scroll");
     let parts;
@@ -21,8 +21,8 @@ export const alignmentView = {
       const links = svgElement("svg", { class: "rx-links", "aria-hidden": "true" });
       const table = element("table", { class: "rx-table" });
       parts = { keys, queries, links, table };
-      const output = app.capture().output && !app.source.live ? element("p", { class: "rx-output" }, app.capture().output) : null;
-      stage.replaceChildren(element("div", { class: "rx-align" }, links, element("h2", {}, "Source"), keys, element("h2", { class: "rx-apart" }, "Target"), queries), ...(output ? [output] : []), table);
+      const output = app.capture().output && !app.source.live && app.answers().length < 2 ? element("p", { class: "rx-output" }, app.capture().output) : null;
+      stage.replaceChildren(...hypotheses(app), element("div", { class: "rx-align" }, links, element("h2", {}, "Source"), keys, element("h2", { class: "rx-apart" }, "Target"), queries), ...(output ? [output] : []), table);
     }
     async function draw() {
       const { keys, queries, links, table } = parts;
@@ -72,6 +72,18 @@ export const alignmentView = {
     };
   },
 };
+
+function hypotheses(app) {
+  // The answers of a beam with their scores; choosing one shows its alignment.
+  const numbers = app.answers();
+  if (numbers.length < 2) return [];
+  const button = (n) => {
+    const { score, output } = app.captures[n];
+    const chosen = n === app.state.capture;
+    return element("li", {}, element("button", { type: "button", "aria-pressed": String(chosen), onclick: () => app.set({ capture: n, query: null, key: null }) }, element("span", { class: "rx-number" }, score.toFixed(3)), element("span", { dir: "auto" }, readable(output, 200))));
+  };
+  return [element("section", { class: "rx-hypotheses", "aria-label": "Hypotheses" }, element("h2", {}, "Hypotheses of the beam", element("small", {}, " score: log-probability, divided by the length penalty")), element("ol", {}, numbers.map(button)))];
+}
 
 function best(table, reader, values) {
   // The same in words.
