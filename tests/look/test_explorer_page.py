@@ -10,6 +10,7 @@ from tests.look.browser import CHROMIUM, Browser
 from tests.look.conftest import make_map
 
 from regard.look import Graph, Grid, Maps, Tree, capture, keep_inputs
+from regard.look.map import Values
 from regard.models import build
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
@@ -304,3 +305,18 @@ def test_captures_named_after_steps_become_a_slider(browser, captured, tmp_path)
     browser.wait("document.querySelector('.rx-slider').textContent === 'Step 200'")
     assert browser.run(f"{EXPLORER}.capture().maps[0].heads.length") == 1
     assert browser.errors == []
+
+
+def test_alignment_shows_values(browser, tmp_path):
+    """A colour per target token by its value, the deeper the lower; a bar under each source token."""
+    m = make_map(
+        [[0.9, 0.1, 0.0], [0.2, 0.3, 0.5]], query_values=Values("p_gen", (0.0, 1.0)), key_values=Values("coverage", (2.0, 0.4, 0.5))
+    )
+    show(browser, Maps([m.label(["Zoe", "met"], ["a", "b", "c"])]).save_html(tmp_path / "look.html").as_uri(), "view=alignment")
+    titles = browser.run("[...document.querySelectorAll('.rx-align .rx-token')].map((token) => token.title)")
+    assert titles == ["coverage 2", "coverage 0.4", "coverage 0.5", "p_gen 0", "p_gen 1"]
+    low, high = browser.run(
+        "[...document.querySelectorAll('.rx-queries .rx-token')].map((token) => getComputedStyle(token).backgroundColor)"
+    )
+    bars = browser.run("[...document.querySelectorAll('.rx-under')].map((bar) => bar.style.width)")
+    assert low != high and bars == ["100%", "20%", "25%"] and browser.errors == []

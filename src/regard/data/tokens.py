@@ -124,6 +124,22 @@ class Tokenizer:
             return [encoding.ids for encoding in self._native.encode_batch_fast(texts, add_special_tokens=False)]
         return [[self._ids.get(piece, UNK) for piece in self._pieces(text)] for text in texts]
 
+    def encode_open(self, text: str, words: Sequence[str] | None = None, longest: int | None = None) -> tuple[list[int], list[str]]:
+        """Ids of the first `longest` tokens, and the words that ids outside the vocabulary stand for, for models that copy.
+
+        Word number n of the text that the vocabulary lacks gets the id len(self) + n. With `words`, those of a source, only they get one, and
+        any other is UNK. Subwords and bytes lack no word.
+        """
+        if self.kind not in ("word", "char"):
+            return self.encode(text)[:longest], list(words or ())
+        known = {word: len(self) + n for n, word in enumerate(words or ())}
+        ids = []
+        for piece in self._pieces(_lower.normalize_str(_checked(text)) if self.lowercase else _checked(text))[:longest]:
+            if (number := self._ids.get(piece)) is None:
+                number = known.setdefault(piece, len(self) + len(known)) if words is None else known.get(piece, UNK)
+            ids.append(number)
+        return ids, list(known)
+
     def _pieces(self, text: str) -> list[str]:
         if self.kind == "char":
             return list(text)
@@ -166,13 +182,14 @@ class Tokenizer:
 
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are not UTF-8 as �."""
-        return self._whole(ids).decode("utf-8", "replace")
+    def decode(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
+        """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are not UTF-8 as �. `words`: those of `encode_open`."""
+        return self._whole(ids, words).decode("utf-8", "replace")
 
-    def strings(self, ids: Iterable[int]) -> list[str]:
+    def strings(self, ids: Iterable[int], words: Sequence[str] = ()) -> list[str]:
         """One label per token, for the rows and columns of attention weights. Part of a character shows as its bytes, \\xc3."""
-        shown = ((i, self._surface[i].replace(_GLUE, b"").strip() if self.kind == "word" else self._surface[i]) for i in map(int, ids))
+        surfaces = ((i, self._surface_of(i, words)) for i in map(int, ids))
+        shown = ((i, surface.replace(_GLUE, b"").strip() if self.kind == "word" else surface) for i, surface in surfaces)
         return [SPECIAL[i] if i < len(SPECIAL) else surface.decode("utf-8", "backslashreplace") for i, surface in shown]
 
     def word_numbers(self, ids: Iterable[int]) -> list[int]:
@@ -204,8 +221,11 @@ class Tokenizer:
         """The words that `word_numbers` counts."""
         return [word.decode("utf-8", "replace") for word in self._whole(ids).split()]
 
-    def _whole(self, ids: Iterable[int]) -> bytes:
-        whole = b"".join(self._surface[i] for i in ids)
+    def _surface_of(self, number: int, words: Sequence[str]) -> bytes:
+        return self._surface[number] if number < len(self._surface) else self._bytes_of(words[number - len(self)])
+
+    def _whole(self, ids: Iterable[int], words: Sequence[str] = ()) -> bytes:
+        whole = b"".join(self._surface_of(i, words) for i in ids)
         return b" ".join(re.sub(rb" *\xff+ *", b"", whole).split()) if self.kind == "word" else whole
 
     def _bytes_of(self, token: str) -> bytes:

@@ -102,6 +102,7 @@ class Recording:
             "cross": _is_cross(m),
             "row_labels": queries,
             "column_labels": keys,
+            **{f"{side}_values": found._asdict() for side, found in (("row", m.query_values), ("column", m.key_values)) if found},
             "layout": _layout(m),
             "points": m.keys == self.points,
             "outputs": outputs,

@@ -115,6 +115,8 @@ class Maps(Mapping[str, list[Map]]):
             normalised=all(m.normalised for m in calls),
             query_labels=_join_query_labels(calls),
             key_labels=last.key_labels if last.columns == tuple(range(keys)) else _gather_key_labels(calls, keys),
+            query_values=None,
+            key_values=None,
             inputs=None,
         )
 

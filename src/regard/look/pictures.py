@@ -81,12 +81,29 @@ def draw_matrix(m: Map, batch: int = 0, scale: ScaleName = "row") -> Figure:
     set_ticks(axis, "y", queries, m.rows, down, size[1], bool(m.query_labels))
     axis.set_xlabel("key (attended to)")
     axis.set_ylabel("query (attends)")
+    draw_values(axis, m, size)
     if isinstance(m.layout, Tree):
         for _, end in m.layout.spans[:-1]:
             axis.axvline(end / across - 0.5, color="0.35", linewidth=0.8)
     set_title(figure, m, "" if max(down, across) <= 1 else f"largest of each {down} × {across} block")
     add_colorbar(figure, axis, fitted, m.signed, shrink=min(1.0, 4.0 / size[1]), aspect=20 if size[1] > 2 else 10)
     return figure
+
+
+def draw_values(axis: Axes, m: Map, size: list[float]) -> None:
+    """Values of queries as bars to the right of a matrix of this size in inches, those of keys above it."""
+    if m.query_values:
+        bars = axis.inset_axes((1 + 0.1 / size[0], 0, 0.7 / size[0], 1), sharey=axis)
+        bars.barh(range(len(m.rows)), m.query_values.numbers, height=0.8, color="tab:orange")
+        bars.set_xlim(0, max(1.0, *m.query_values.numbers))
+        bars.set_title(m.query_values.name, fontsize=7)
+        bars.tick_params(labelleft=False, left=False, labelsize=6)
+    if m.key_values:
+        bars = axis.inset_axes((0, 1 + 0.1 / size[1], 1, 0.5 / size[1]), sharex=axis)
+        bars.bar(range(len(m.columns)), m.key_values.numbers, width=0.8, color="tab:blue")
+        bars.set_ylim(0, max(1.0, *m.key_values.numbers))
+        bars.set_ylabel(m.key_values.name, fontsize=7, rotation=0, ha="right", va="center")
+        bars.tick_params(labelbottom=False, bottom=False, labelsize=6)
 
 
 def draw_grid(m: Map, batch: int = 0, query: int = 0, scale: ScaleName = "row") -> Figure:

@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from ..errors import BadConfig, UnknownName
+from ._copy import CopyConfig, CopyModel, CopyOutputs, coverage_before, coverage_loss
 from ._encoder import TextEncoder, TextEncoderConfig
 from ._headed import Headed, body_of
 from ._image import ImageEncoder, ImageEncoderConfig
@@ -40,6 +41,8 @@ from .mlp_mixer import MLPMixer, MLPMixerConfig
 from .modernbert import ModernBert, ModernBertConfig
 from .nystromformer import Nystromformer, NystromformerConfig
 from .opt import OPT, OPTConfig
+from .pointer_generator import PointerGenerator, PointerGeneratorConfig
+from .pointer_transformer import PointerTransformer, PointerTransformerConfig
 from .reformer import Reformer, ReformerConfig
 from .rnn_lm import RNNLM, RNNLMConfig
 from .rnnsearch import RNNsearch, RNNsearchConfig

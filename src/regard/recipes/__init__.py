@@ -24,6 +24,7 @@ from . import (
     recall2021,
     reformer2020,
     san2018,
+    see2017,
     sinkhorn2020,
     span2019,
     transformer2017,

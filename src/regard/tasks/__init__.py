@@ -48,6 +48,7 @@ from .language import Language, LanguageObjective, LanguageOptions, TextScore, p
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .pixels import CompletionOptions, PixelsOptions, PixelsTask
 from .question_answering import QuestionAnswering, QuestionAnsweringOptions, ReadingObjective
+from .summarization import Summarization, SummarizationObjective, SummarizationOptions
 from .translation import (
     Translation,
     TranslationObjective,

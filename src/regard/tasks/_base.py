@@ -409,6 +409,7 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
 
 KINDS = {
     "Translator": "translator",
+    "CopyModel": "summarizer",
     "LanguageModel": "causal language model",
     "TextModel": "model of texts",
     "TextEncoder": "text encoder",

@@ -359,25 +359,26 @@ def forced_maps(run: Run[Translator], sentence: str, answer: Hypothesis, layers:
     read_labels = tokenizers.source.strings(source)
     target_labels = tokenizers.target.strings([special.first, *ids])
     written_labels = tokenizers.target.strings([*ids, special.end])
-    self_attention = model.attentions()
-    inputs: dict[str, int] = {}  # of the layers whose queries write the target: their keys are the source, or the target so far
-
-    def labelled(m: Map) -> Map:
-        layer = m.layer.rpartition(".")[0]
-        if layer not in self_attention:
-            queries, keys = written_labels, read_labels
-            inputs[m.layer] = 0
-        elif layer.startswith(model.causal_parts):
-            queries, keys = written_labels, target_labels
-            inputs[m.layer] = 1
-        else:
-            queries, keys = read_labels, read_labels
-        return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
-
-    labelled_maps = [labelled(maps.view(layer)) for layer in maps.layers]  # a recurrent decoder attends once per step
+    own, paths = model.attentions(), {layer: layer.rpartition(".")[0] for layer in maps.layers}
+    # of the layers whose queries write the target: their keys are the source, 0, or the target so far, 1
+    inputs = {layer: int(path in own) for layer, path in paths.items() if path not in own or path.startswith(model.causal_parts)}
+    # a view per layer: a recurrent decoder attends once per step
+    labelled = [label_layer(model, maps.view(layer), read_labels, target_labels, written_labels) for layer in maps.layers]
     gradients = InputGradients(model, (source_BM, target_BL), features, torch.tensor([*ids, special.end]), written_labels, inputs)
     text = tokenizers.target.decode(ids)
-    return Maps(labelled_maps, maps.idle, answer=text, score=answer.score, gradients=gradients)
+    return Maps(labelled, maps.idle, answer=text, score=answer.score, gradients=gradients)
+
+
+def label_layer(model: Model, m: Map, source: Sequence[str], given: Sequence[str], written: Sequence[str]) -> Map:
+    """A map of an encoder–decoder with its words: those of the source, those that the decoder was given, and those that it then wrote."""
+    path, own = m.layer.rpartition(".")[0], model.attentions()
+    if path not in own:
+        queries, keys = written, source
+    elif path.startswith(model.causal_parts):
+        queries, keys = written, given
+    else:
+        queries, keys = source, source
+    return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
 
 
 def _pharaoh(run: Run[Translator], sentence: str, hypothesis: Hypothesis) -> str:
