@@ -8,6 +8,7 @@ KILLS ?= 200
 CASES ?= 100000
 REQUESTS ?= 10000
 AUDIT ?= 2.10.1  # version of pip-audit
+JUPYTERLAB ?= 4.6.6
 BENCH ?=  # --quick tries every benchmark in minutes and writes nothing
 
 # Everything but torch is installed by hash. Which build of torch is right depends on the machine: it is pinned by version, and comes from
@@ -16,7 +17,7 @@ TORCH ?=
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
 
-.PHONY: help demo test check torture fuzz abuse bench claims docs docs-table notebooks index lock audit sbom clean
+.PHONY: help demo test check torture fuzz abuse bench claims docs jupyter docs-table notebooks index lock audit sbom clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -68,6 +69,11 @@ docs: $(STAMP)  ## the documentation as a site, into site/: open site/index.html
 
 notebooks: $(STAMP)  ## run notebooks/ and write their outputs into them
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
+
+jupyter: $(STAMP)  ## the notebook widget in a real JupyterLab page, in an environment of its own; needs the network and chromium
+	$(BIN)/python -m venv $(VENV)/jupyter
+	$(VENV)/jupyter/bin/pip install --quiet --disable-pip-version-check -c constraints.txt jupyterlab==$(JUPYTERLAB) anywidget
+	$(BIN)/python -m pytest tests/look/test_jupyterlab.py
 
 docs-table: $(STAMP)  ## write the tables of mechanisms into docs/mechanisms.md
 	$(BIN)/python docs/table.py

@@ -39,7 +39,17 @@ DOCUMENTS = {  # of the repository, and the page that each becomes
     "LICENSE": "license.md",
     "notebooks": "notebooks/index.md",
 }
-GUIDES = ("translation.md", "language-models.md", "train-text.md", "data.md", "serving.md", "explorer.md", "compare.md", "patterns.md")
+GUIDES = (
+    "translation.md",
+    "summarization.md",
+    "language-models.md",
+    "train-text.md",
+    "data.md",
+    "serving.md",
+    "explorer.md",
+    "compare.md",
+    "patterns.md",
+)
 GUIDES += ("checkpoints.md", "transformers-attention.md")
 PLACED = {*GUIDES, "start.md", "mechanisms.md", "results.md", "contract.md", "promises.md", "glossary.md"}
 MATH = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)

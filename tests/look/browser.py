@@ -170,5 +170,18 @@ class Browser:
             for kind in ("mousePressed", "mouseReleased"):
                 self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def screenshot(self, path: Path | str) -> None:
-        Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def choose_file(self, selector: str, path: Path | str) -> None:
+        """As if a user had chosen it."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+    def screenshot(self, path: Path | str, selector: str | None = None) -> None:
+        """The window as PNG, or one element of it."""
+        clip = {}
+        if selector is not None:
+            box = self.run(
+                f"(({{x, y, width, height}}) => ({{x, y, width, height}}))(document.querySelector('{selector}').getBoundingClientRect())"
+            )
+            clip = {"clip": {**box, "scale": 1}}
+        Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"]))

@@ -10,6 +10,7 @@ from tests.look.browser import CHROMIUM, Browser
 from tests.look.conftest import make_map
 
 from regard.look import Graph, Grid, Maps, Tree, capture, keep_inputs
+from regard.look.map import Values
 from regard.models import build
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
@@ -184,6 +185,99 @@ def test_layouts_have_views_of_their_own(browser, tmp_path):
     assert browser.errors == []
 
 
+def test_frames_of_a_video_are_a_strip_and_words_are_queries(browser, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(1, 1, 2, 3 * 2 * 4, generator=generator).softmax(-1)
+    drawn = make_map(weights.tolist(), layout=Grid(2, 4, frames=3), query_labels=(("layer 0", "layer 1"),))
+    strip = torch.full((20, 3 * 40), 200, dtype=torch.uint8).numpy()
+    show(browser, Maps([drawn], image=strip).save_html(tmp_path / "video.html").as_uri(), "view=image&query=1")
+    browser.wait("document.querySelector('.rx-frames')")
+    picture = "document.querySelector('.rx-frames')"
+    corners = browser.run(f"{EXPLORER}.opened.picture.box ? [0, 8, 16].map((n) => {EXPLORER}.opened.picture.box(n)) : null")
+    assert len({tuple(box[:2]) for box in corners}) == 3 and corners[0][1] == corners[1][1]  # side by side
+    read = f"""(() => {{ const picture = {EXPLORER}.opened.picture, canvas = {picture};
+      const {{data}} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      return Array.from({{length: 24}}, (_, n) => {{ const [x, y, w, h] = picture.box(n);
+        return data[4 * (Math.round(y + h / 2) * canvas.width + Math.round(x + w / 2))]; }}); }})()"""
+    found, row = torch.tensor(browser.run(read), dtype=torch.float64), weights[0, 0, 1].double()
+    share = row / row.max()
+    darkened = 200 * (1 - 0.85 * (1 - share))
+    assert float((found - darkened * (1 - 0.45 * share) - 255 * 0.45 * share).abs().max()) <= 2  # a grey image is tinted, too
+    browser.run("document.querySelectorAll('.rx-token')[0].click()")
+    browser.wait("document.querySelector('.rx-summary').textContent.includes('layer 0')")
+    assert browser.errors == []
+
+
+def test_points_are_drawn_where_they_are_with_edges_by_weight(browser, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(1, 1, 12, 12, generator=generator).softmax(-1)
+    points = torch.rand(12, 2, generator=generator) * 30 - 7
+    maps = Maps([make_map(weights.tolist())], points=points)
+    show(browser, maps.save_html(tmp_path / "points.html").as_uri(), "view=points")
+    browser.wait("document.querySelectorAll('.rx-node').length === 12")
+    places = browser.run("[...document.querySelectorAll('.rx-node')].map((one) => one.transform.baseVal[0].matrix).map(({e, f}) => [e, f])")
+    found, own = torch.tensor(places).double(), points.double()
+    scale = (own[3] - own[8]).norm() / (found[3] - found[8]).norm()
+    torch.testing.assert_close((found[:, None] - found).norm(dim=-1) * scale, (own[:, None] - own).norm(dim=-1), atol=2e-2, rtol=1e-2)
+    assert bool((found[:, 1].argsort() == (-own[:, 1]).argsort()).all())  # y grows upwards
+    browser.run("document.querySelector('.rx-node').focus()")
+    browser.key("ArrowRight", "ArrowRight", "Enter")
+    browser.wait(f"{EXPLORER}.state.query === 2 && document.querySelectorAll('.rx-graph .rx-own').length === 11")
+    told = browser.run("document.querySelectorAll('.rx-node')[5].getAttribute('aria-label')")
+    assert float(told.split(": ")[1]) == pytest.approx(float(weights[0, 0, 2, 5]), rel=1e-6)
+    assert browser.errors == []
+
+
+def test_choosing_a_hypothesis_shows_its_alignment(browser, tmp_path):
+    def hypothesis(target, score):
+        drawn = make_map(
+            torch.rand(1, 1, len(target), 3).softmax(-1).tolist(), query_labels=(tuple(target),), key_labels=(("x", "y", "z"),)
+        )
+        return Maps([drawn], answer=" ".join(target), score=score)
+
+    best, other = hypothesis(["a", "b"], -0.5), hypothesis(["c", "<b>d</b>", "e"], -1.25)
+    best.alternatives = (other,)
+    show(browser, best.save_html(tmp_path / "beam.html", text="x y z").as_uri(), "view=alignment")
+    listed = browser.run("[...document.querySelectorAll('.rx-hypotheses button')].map((one) => one.textContent)")
+    assert listed == ["-0.500a b", "-1.250c <b>d</b> e"]
+    assert browser.run("document.querySelectorAll('.rx-controls select').length") == 2  # layer and head: it is no capture to choose
+    browser.run("document.querySelectorAll('.rx-hypotheses button')[1].click()")
+    browser.wait("document.querySelectorAll('.rx-queries .rx-token').length === 3")
+    assert browser.run("document.querySelector('.rx-hypotheses [aria-pressed=true]').textContent").startswith("-1.250")
+    assert browser.errors == []
+
+
+def test_gradients_stand_beside_attention(browser, captured, tmp_path):
+    from regard.look.gradients import next_token_gradients
+
+    torch.manual_seed(0)
+    model, ids = (
+        build("gpt2", {"vocab_size": 50, "context_length": 64, "width": 48, "heads": 3, "depth": 2}).eval(),
+        torch.randint(50, (1, 12)),
+    )
+    with torch.no_grad(), capture(model, tokens=[f"t{n}" for n in range(12)]) as maps:
+        x = model.features(ids)
+    maps.gradients = next_token_gradients(model, ids, x, lambda wanted: [f"o{n}" for n in wanted], maps.layers)
+    show(browser, maps.save_html(tmp_path / "gradients.html", gradients=True).as_uri(), "view=gradients&map=1&query=7")
+    browser.wait("document.querySelector('.rx-summary').textContent.includes('Kendall')")
+    (row,) = maps.gradients.rows([7])
+    titles = browser.run("[...document.querySelectorAll('.rx-scroll section h2')].map((one) => one.textContent)")
+    assert (
+        titles[0] == "Attention of t7, head 0"
+        and titles[1] == f"Norm of the gradient of log p(o{int(ids[0, 8])}) = {row.log_probability:.3f}"
+    )
+    shown = browser.run("[...document.querySelectorAll('section:nth-of-type(2) .rx-token')].map((one) => Number(one.title))")
+    torch.testing.assert_close(torch.tensor(shown), row.norm[0], atol=1e-6, rtol=1e-5)
+    pairs = [(float(a), float(b)) for a, b in zip(maps.all[1].weights_BHLM[0, 0, 7, :8], row.norm[0][:8], strict=True)]
+    agree = [(a[0] - b[0]) * (a[1] - b[1]) > 0 for n, a in enumerate(pairs) for b in pairs[:n]]
+    tau = 2 * sum(agree) / len(agree) - 1
+    assert f"8 keys: {tau:.2f}" in browser.run("document.querySelector('.rx-summary').textContent")
+    browser.run("document.querySelector('[data-view=text]').click()")
+    show(browser, captured.save_html(tmp_path / "without.html").as_uri())
+    assert "gradients" not in browser.run("[...document.querySelectorAll('[role=tab]')].map((tab) => tab.dataset.view)")
+    assert browser.errors == []
+
+
 def test_the_widget_mounts_from_its_module_alone(browser, captured, tmp_path):
     pytest.importorskip("anywidget", reason="the widget is an extra: pip install 'regard[notebook]'")
     widget = captured.widget("a notebook")
@@ -211,3 +305,18 @@ def test_captures_named_after_steps_become_a_slider(browser, captured, tmp_path)
     browser.wait("document.querySelector('.rx-slider').textContent === 'Step 200'")
     assert browser.run(f"{EXPLORER}.capture().maps[0].heads.length") == 1
     assert browser.errors == []
+
+
+def test_alignment_shows_values(browser, tmp_path):
+    """A colour per target token by its value, the deeper the lower; a bar under each source token."""
+    m = make_map(
+        [[0.9, 0.1, 0.0], [0.2, 0.3, 0.5]], query_values=Values("p_gen", (0.0, 1.0)), key_values=Values("coverage", (2.0, 0.4, 0.5))
+    )
+    show(browser, Maps([m.label(["Zoe", "met"], ["a", "b", "c"])]).save_html(tmp_path / "look.html").as_uri(), "view=alignment")
+    titles = browser.run("[...document.querySelectorAll('.rx-align .rx-token')].map((token) => token.title)")
+    assert titles == ["coverage 2", "coverage 0.4", "coverage 0.5", "p_gen 0", "p_gen 1"]
+    low, high = browser.run(
+        "[...document.querySelectorAll('.rx-queries .rx-token')].map((token) => getComputedStyle(token).backgroundColor)"
+    )
+    bars = browser.run("[...document.querySelectorAll('.rx-under')].map((bar) => bar.style.width)")
+    assert low != high and bars == ["100%", "20%", "25%"] and browser.errors == []

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,10 @@ from tests.look.conftest import THREE, B, L, Stack, make_map
 from regard.attention import SoftmaxAttention
 from regard.errors import BadFile, CaptureNotSupported, ShapeError, UnknownName
 from regard.look import Graph, Grid, Maps, Sequence, Tree, capture, word_numbers
+from regard.look.explorer import Recording
+from regard.look.map import Values
+from regard.look.pictures import draw
+from regard.look.terminal import to_text
 from regard.patterns import full
 
 
@@ -213,3 +218,20 @@ def test_other_files_are_refused(maps, tmp_path):
     np.savez(path, **(arrays | {"0": arrays["0"].astype(np.int32)}))
     with pytest.raises(BadFile, match="float16, float32 or float64"):
         Maps.load(path)
+
+
+def test_values_of_queries_and_keys(tmp_path):
+    m = make_map([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5]])
+    m = replace(
+        m.label(["Zoe", "met"], ["a", "b", "c"]), query_values=Values("p_gen", (0.25, 1.0)), key_values=Values("coverage", (1.1, 0.4, 0.5))
+    )
+    text = to_text(m, columns=80)
+    assert "p_gen 0.25 ← a" in text and "p_gen 1.00 ← c" in text and "coverage" in text and text.count("1.1") == 1
+    draw(m)
+    again = Maps.load(Maps([m]).save(tmp_path / "m.npz")).all[0]
+    assert again.query_values == m.query_values and again.key_values == m.key_values
+    described = Recording(Maps([m])).header()["maps"][0]
+    assert described["row_values"]["numbers"] == (0.25, 1.0) and described["column_values"]["name"] == "coverage"
+    assert m.merge_words([0, 0], [0, 1, 2]).query_values is None
+    with pytest.raises(ShapeError, match="1 numbers of p_gen; expected 2"):
+        replace(m, query_values=Values("p_gen", (0.25,)))

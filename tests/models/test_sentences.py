@@ -72,7 +72,7 @@ def test_features_of_a_pair(name):
     model, (ids_BL, n_B, segment_BL) = made(name), batch()
     u, v = (model.encode(rows).vector_BP for rows in read_texts(model, ids_BL, n_B, segment_BL, 2))
     features = torch.cat([u, v, (u - v).abs(), u * v], -1)
-    expected = features if model.hidden is None else type(model).activation(model.hidden(features))
+    expected = features if model.hidden is None else model._activation(model.hidden(features))
     torch.testing.assert_close(model.pool(ids_BL, n_B, segment_BL).vector_BP, expected)
 
 
@@ -128,7 +128,7 @@ def test_swapping_the_texts_swaps_the_alignment():
 
 
 def test_the_alignment_is_captured_in_both_directions():
-    model, (ids_BL, n_B, segment_BL) = made("esim"), batch()
+    model, (ids_BL, _n_B, segment_BL) = made("esim"), batch()
     with capture(model) as maps, torch.no_grad():
         model.pool(ids_BL[:1], None, segment_BL[:1])
     first, second = maps["first_to_second"][0], maps["second_to_first"][0]
@@ -138,7 +138,7 @@ def test_the_alignment_is_captured_in_both_directions():
 
 
 def test_the_mean_takes_the_place_of_the_alignment():
-    model, (ids_BL, n_B, segment_BL) = made("esim with the mean"), batch()
+    model, (ids_BL, _n_B, segment_BL) = made("esim with the mean"), batch()
     with capture(model) as maps, torch.no_grad():
         model.pool(ids_BL[:1], None, segment_BL[:1])
     assert torch.allclose(maps["first_to_second"][0].weights_BHLM, torch.tensor(1 / 5))

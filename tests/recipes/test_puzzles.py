@@ -10,7 +10,7 @@ from torch import nn
 from regard.attention import AdaptiveSpanAttention, LocalAttention, LSHAttention, SoftmaxAttention
 from regard.patterns import causal, full
 from regard.recipes._engine.base import format_value
-from regard.recipes._engine.puzzles import IGNORE_INDEX, Blocks, Duplicate, Lag, Needle, Ranked, Recall
+from regard.recipes._engine.puzzles import IGNORE_INDEX, Blocks, Duplicate, Lag, Marked, Needle, Ranked, Recall
 from regard.recipes._engine.stacks import (
     TEST_SEED,
     Heads,
@@ -23,7 +23,17 @@ from regard.recipes._engine.stacks import (
     score_targets,
 )
 
-PUZZLES = [Needle(), Duplicate(), Blocks(), Ranked(), Lag(), Lag(length=32, lag=5, around=True), Recall(), Recall(pairs=4, times=3)]
+PUZZLES = [
+    Needle(),
+    Marked(),
+    Duplicate(),
+    Blocks(),
+    Ranked(),
+    Lag(),
+    Lag(length=32, lag=5, around=True),
+    Recall(),
+    Recall(pairs=4, times=3),
+]
 
 
 @pytest.mark.parametrize("puzzle", PUZZLES, ids=str)
@@ -41,6 +51,10 @@ def solve(puzzle, ids):
     match puzzle:
         case Needle():
             (target[0],) = [token for token in ids if token < puzzle.classes]
+        case Marked():
+            mark = ids.index(puzzle.vocab_size - 1)
+            assert ids.count(puzzle.vocab_size - 1) == 1 and puzzle.answers(torch.tensor([ids])).tolist() == [mark + 1]
+            target[0] = ids[mark + 1]
         case Duplicate():
             assert ids[0] == ids[half] == 0 and ids[:half] == ids[half:]
             target[half:-1] = ids[half + 1 :]

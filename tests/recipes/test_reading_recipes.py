@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 from regard.data.sentences import split_sentences
-from regard.recipes import run, yang2016
+from regard.recipes import chen2016, lin2017, run, yang2016
 from regard.recipes.yang2016 import COLOURS, prize_document
 
 
@@ -28,3 +28,26 @@ def test_documents(tmp_path, monkeypatch):
     assert found["HAN"][0]["parameters"] == found["flat"][0]["parameters"]
     assert {"accuracy", "accuracy, 40 sentences", "weight of the two sentences"} <= found["HAN"][0].keys() and not outcome.held
     assert (tmp_path / "document.png").exists()
+
+
+def test_pairs_of_coloured_objects():
+    generator, seen = random.Random(0), set()
+    for _ in range(60):
+        premise, hypothesis, label = chen2016.draw(generator)
+        there = dict(zip(premise.split()[1::2], premise.split()[::2], strict=True))
+        asked = list(zip(hypothesis.split()[::2], hypothesis.split()[1::2], strict=True))
+        absent, other = [one for _, one in asked if one not in there], [one for colour, one in asked if there.get(one, colour) != colour]
+        assert (len(there), len(asked), len(absent), len(other)) == (10, 3, label == "neutral", label == "contradiction")
+        seen.add(label)
+    assert len(seen) == 3
+
+
+def test_pairs_and_poolings_run(tmp_path):
+    rows = {"train": 60, "valid": 20, "test": 20}
+    for recipe, settings in ((chen2016.recipe, {"rows": rows}), (lin2017.recipe, {"batch_size": 4})):
+        small = {
+            name: replace(v, train=v.train.replace(steps=2, evaluate_every=1, log_every=1), **settings)
+            for name, v in recipe.variants.items()
+        }
+        outcome = run(replace(recipe, variants=small, seeds=(0,)), tmp_path / recipe.facts.name, log=lambda line: None)
+        assert not outcome.held and (tmp_path / recipe.facts.name / "attention.png").exists()

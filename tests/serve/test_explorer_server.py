@@ -18,7 +18,9 @@ from small_server import KEY
 from tests.look.browser import CHROMIUM, Browser
 
 from regard.look import capture
+from regard.look.interventions import Ablation
 from regard.serve.local import LocalExplorer
+from regard.serve.playground import Playground
 from regard.serve.server import bind, build_server
 from regard.tasks import find_task, load_run, train
 
@@ -69,6 +71,7 @@ def test_everything_but_the_page_needs_the_key(served):
     for method, path in (
         ("GET", "/explorer/model"),
         ("POST", "/explorer/captures"),
+        ("POST", "/explorer/files"),
         ("POST", "/explorer/generate"),
         ("GET", "/explorer/captures/1/tile/0/0/0/0/0"),
     ):
@@ -205,7 +208,121 @@ def test_a_translator_in_the_browser(browser, tmp_path: Path):
         browser.wait("document.querySelector('.rx-result').textContent.includes('Output')")
         browser.run("document.querySelector('[data-view=alignment]').click()")
         browser.wait("document.querySelectorAll('.rx-links path').length > 0")
+        assert browser.run("document.querySelectorAll('.rx-hypotheses button').length") == 4
+        browser.run("document.querySelectorAll('.rx-hypotheses button')[2].click()")
+        browser.wait("document.querySelector('.rx').explorer.state.capture === 2")
+        browser.wait("document.querySelectorAll('.rx-links path').length > 0")
+        browser.run("document.querySelector('[data-view=gradients]').click()")
+        browser.wait("document.querySelector('.rx-table caption')")
         assert browser.errors == []
+
+
+@pytest.fixture(scope="module")
+def image_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    task = find_task("images")
+    example = task.example(folder)
+    train(task, example.options, replace(task.default_train, steps=2), folder / "run", settings=example.settings, progress=False)
+    return load_run(folder / "run"), Path(example.input)
+
+
+def send(url: str, path: str, body: bytes, kind: str = "application/octet-stream", **headers: str):
+    connection = http.client.HTTPConnection(url.split("/")[2], timeout=60)
+    try:
+        connection.request("POST", path, body, {"Content-Type": kind, **headers})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_an_image_is_chosen_in_the_browser(browser, image_run, tmp_path):
+    run, image = image_run
+    hostile = tmp_path / "<img src=x onerror=alert(1)>.png"
+    hostile.write_bytes(image.read_bytes())
+    with LocalServed(run) as local:
+        browser.open(local.url)
+        browser.wait("document.querySelector('input[type=file]')")
+        browser.choose_file("input[type=file]", hostile)
+        browser.wait("document.querySelector('.rx')?.explorer?.opened")
+        browser.run("document.querySelector('[data-view=image]').click()")
+        browser.wait("document.querySelector('.rx-summary').textContent.includes('Query')")
+        browser.run("document.querySelector('[data-view=gradients]').click()")
+        browser.wait("document.querySelector('.rx-summary').textContent.includes('Kendall')")
+        browser.run("[...document.querySelectorAll('.rx-choices button')].find((one) => one.textContent === 'zero').click()")
+        browser.wait("document.querySelector('.rx').explorer.captures.length === 2")  # the same file again, without sending it again
+        browser.wait("/unchanged model|the same as/.test(document.querySelector('.rx-result').textContent)")
+        assert sum("/explorer/files" in url for url in browser.requests) == 1
+        assert browser.run("document.querySelectorAll('img').length") == 0
+        assert browser.errors == []
+
+
+def test_files_are_limited_checked_and_leave_nothing_behind(image_run, tmp_path, monkeypatch):
+    run, image = image_run
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("regard.serve.explorer.MAX_FILE", 5000)
+    with LocalServed(run) as local:
+        status, answer = send(local.url, "/explorer/files", image.read_bytes())
+        assert status == 200
+        body = json.dumps({"file": answer["file"]}).encode()
+        status, header = send(local.url, "/explorer/captures", body, "application/json")
+        assert status == 200 and header["image"].startswith("data:image/png;base64,") and header["output"]
+        assert list(tmp_path.iterdir()) == []  # nothing stays on disk
+        for data, expected in ((b"", 400), (b"no image", 400), (b"\x89PNG\r\n\x1a\n", 200), (bytes(6000), 413)):
+            status, answer = send(local.url, "/explorer/files", data)
+            assert status == expected, answer
+            if data.startswith(b"\x89PNG"):
+                status, answer = send(local.url, "/explorer/captures", json.dumps(answer).encode(), "application/json")
+                assert status == 400 and "the file" in answer["error"]["message"] and str(tmp_path) not in answer["error"]["message"]
+        for asked in ({}, {"text": "x"}, {"file": str(image)}, {"file": "../../etc/passwd"}, {"file": "0" * 16}):
+            assert send(local.url, "/explorer/captures", json.dumps(asked).encode(), "application/json")[0] == 400
+        for kind in (
+            "text/plain",
+            "multipart/form-data",
+            "application/json",
+            "",
+        ):  # what a page of another origin could send without asking
+            assert send(local.url, "/explorer/files", image.read_bytes(), kind)[0] == 415
+        assert send(local.url, "/explorer/files", image.read_bytes(), Origin="http://evil.example")[0] == 403
+        assert send(local.url, "/explorer/files", image.read_bytes(), Host="evil.example")[0] == 403
+        for _ in range(6):
+            assert send(local.url, "/explorer/files", image.read_bytes())[0] == 200
+        assert send(local.url, "/explorer/captures", body, "application/json")[0] == 400  # only the last few are kept
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_heads_of_a_classifier_can_be_ablated_and_its_label_has_gradients(tmp_path):
+    task = find_task("classify")
+    example = task.example(tmp_path)
+    train(task, example.options, replace(task.default_train, steps=2), tmp_path / "run", settings=example.settings, progress=False)
+    playground = Playground.of_run(load_run(tmp_path / "run"))
+    (plain,) = playground.record(example.input, [])
+    header = plain.header()
+    layer = header["maps"][0]
+    assert header["labels"][layer["outputs"]] == [header["output"].split("\t")[0]]  # one output, of all queries
+    pieces = [np.frombuffer(plain.piece(f"gradients/0/{i}"), "<f4") for i in (0, layer["rows"] - 1)]
+    assert np.array_equal(*pieces) and np.exp(pieces[0][0]) == pytest.approx(float(header["output"].split("\t")[1].split()[0]), abs=1e-3)
+    (changed,) = playground.record(example.input, [Ablation(layer["name"], 0)])
+    assert changed.facts["baseline"]["output"] == header["output"]
+    assert not np.array_equal(np.frombuffer(changed.piece("gradients/0/0"), "<f4"), pieces[0])
+
+
+def test_a_model_of_texts_takes_no_files(open_served):
+    url = f"http://127.0.0.1:{open_served.port}/"
+    assert send(url, "/explorer/files", b"\x89PNG\r\n\x1a\n")[0] == 400
+
+
+def test_gradients_of_a_served_model(open_served):
+    header = post(open_served, "/explorer/captures", {"text": TEXT})[2]
+    piece = np.frombuffer(raw(open_served, f"/explorer/captures/{header['id']}/gradients/1/5"), "<f4")
+    ids = [open_served.service.encoder.prefix[0], *open_served.tokenizer.encode(TEXT)]
+    with torch.no_grad():
+        expected = open_served.model(torch.tensor([ids]))[0, 5].log_softmax(-1)[ids[6]]
+    assert piece[0] == pytest.approx(float(expected), abs=1e-4) and len(piece) == 1 + 2 * len(ids)
+    assert (piece[1:7] > 0).all() and (piece[7 : 1 + len(ids)] == 0).all()
+    ablated = post(open_served, "/explorer/captures", {"text": TEXT, "ablate": [{"layer": "blocks.0.mixer.attention", "head": 0}]})[2]
+    other = np.frombuffer(raw(open_served, f"/explorer/captures/{ablated['id']}/gradients/1/5"), "<f4")
+    assert not np.allclose(other, piece)
 
 
 NASTY = ["", "x", "softmax", "location(max_length=1000000000)", "linformer(max_length=99999999,rank=999999)", "softmax under window(1)", "\x00", "../x",
@@ -216,7 +333,7 @@ def test_wrong_requests_by_generation_get_an_answer_with_the_reason(open_served)
     """Every field of every route with every nasty value, and pieces by random keys: 200 or a reason, never 500, and the server goes on."""
     layer = raw(open_served, "/explorer/captures", {"text": TEXT})
     layer = json.loads(layer)["maps"][0]
-    base = {"text": TEXT, "ablate": [], "mechanism": None, "step": None}
+    base = {"text": TEXT, "file": None, "ablate": [], "mechanism": None, "step": None}
     more = {"max_tokens": 2, "temperature": 0.0, "seed": 0, "layer": 0, "head": 0}
     asked = [("/explorer/captures", base, field) for field in base] + [("/explorer/generate", base | more, field) for field in base | more]
     for path, body, field in asked:
@@ -227,7 +344,7 @@ def test_wrong_requests_by_generation_get_an_answer_with_the_reason(open_served)
                 if status != 200:
                     assert "\n" not in answer["error"]["message"] and len(answer["error"]["message"]) < 2000, answer
     dice = random.Random(0)
-    kinds = ["tile", "allowed", "values", "column", "maxima", "queries", "keys", "norms", "bias", "statistics", "rows", "x"]
+    kinds = ["tile", "allowed", "values", "column", "maxima", "queries", "keys", "norms", "bias", "gradients", "statistics", "rows", "x"]
     for _ in range(300):
         numbers = [str(dice.choice((0, 0, 0, 1, 2, 7, 14, 15, 16, 99, 10**8, 10**9))) for _ in range(dice.randrange(6))]
         key = "/".join([dice.choice(kinds), *numbers])

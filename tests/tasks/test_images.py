@@ -109,12 +109,6 @@ def test_a_loaded_model_is_saved_with_its_processor(tmp_path):
         regard.save(model, tmp_path / "no")
 
 
-def test_a_page_never_reads_files(tmp_path, capsys):
-    pytest.importorskip("starlette", reason="regard[serve]")
-    run_on(write(tmp_path / "data", [(8, 8)]), tmp_path / "run", shares=(0.2, 0.2))
-    assert main(["look", str(tmp_path / "run"), "--no-browser"]) == 2 and "reads files" in capsys.readouterr().err
-
-
 def test_files_that_are_no_images(tmp_path, capsys):
     data = write(tmp_path / "data", [(8, 8)])
     (data / "a" / "notes.png").write_text("text")

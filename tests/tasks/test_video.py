@@ -52,7 +52,12 @@ def test_every_factorisation_trains_predicts_and_looks(factorisation, clips, tmp
     text, maps = attention_maps(run, paths[0], "*")
     m = maps.view()
     kinds = {"joint": 1, "encoder": 2, "self_attention": 2, "dot_product": 2}[factorisation]
-    assert len(m.rows) == kinds and m.layout.rows == 2 and m.layout.columns == 2 * 2 and text.split("\t")[0] in ("left", "right")
+    assert (
+        len(m.rows) == kinds
+        and m.layout.rows == 2
+        and (m.layout.columns, m.layout.frames) == (2, 2)
+        and text.split("\t")[0] in ("left", "right")
+    )
     total = m.weights_BHLM.sum(-1)[0, 0]
     expected = {"joint": [1], "encoder": [2, 1], "self_attention": [2, 4], "dot_product": [2, 4]}[factorisation]
     torch.testing.assert_close(total, torch.tensor(expected, dtype=total.dtype))  # per step, per clip, or per place

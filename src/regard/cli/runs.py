@@ -283,6 +283,8 @@ class Look(RunCommand[TaskOptions]):
     """Also write the picture to this file."""
     html: Path | None = None
     """Write the explorer to this file, which opens without a server or a network; all layers unless --layer is given."""
+    gradients: bool = False
+    """With --html, also gradients with respect to the inputs, to compare attention with; a backward pass per output."""
     port: int = 0
     """Port of the explorer without a text; 0: a free one."""
     no_browser: bool = False
@@ -306,10 +308,6 @@ class Look(RunCommand[TaskOptions]):
 
     def use(self, run: Run[Any]) -> None:
         if self.text is None:
-            if find_task(run.task).inputs == "file":
-                raise NotSupported(
-                    f"{run.folder} reads files, and the page takes texts; name one: regard look {run.folder} image.png --html look.html"
-                )
             from ..serve import explore
 
             return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)
@@ -325,7 +323,7 @@ class Look(RunCommand[TaskOptions]):
         if text:
             print(text)
         if self.html is not None:
-            print(f"wrote {maps.save_html(self.html, title=self.folder.resolve().name, text=self.text or '')}")
+            print(f"wrote {maps.save_html(self.html, self.folder.resolve().name, self.text or '', gradients=self.gradients)}")
             return
         if self.summary:
             maps = maps if self.head is None else Maps(m.head(self.head) for m in maps.all)

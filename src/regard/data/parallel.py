@@ -50,7 +50,14 @@ from .splits import PARTS, SHARES, Pair, Row, choose_parts, part_of, place
 
 Spec = str | Path | Sequence[str | Path]
 _TABLES = (".tsv", ".tab", ".txt", CSV)
-_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # names of columns in a header line
+Names = tuple[
+    Sequence[str], Sequence[str]
+]  # of the fields or columns of source and target, in lower case; the first that is there is taken
+SIDES: Names = (("source", "src"), ("target", "tgt", "trg"))
+ARTICLES: Names = (
+    ("article", "document", "text", "body", "content", "dialogue", "story", "source"),
+    ("summary", "highlights", "abstract", "headline", "title", "target"),
+)
 
 
 @dataclass(frozen=True)
@@ -91,14 +98,15 @@ def read_pairs(
     on_error: Policy = "stop",
     longest: int = LONGEST,
     shares: tuple[float, float] = SHARES,
+    names: Names = SIDES,
 ) -> Parallel:
-    """The pairs of `spec`, in three parts. `shares` are those of validation and test where they are not named."""
+    """The pairs of `spec`, in three parts. `shares` are those of validation and test where they are not named; `names` are tried for `fields`."""
     shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
     if fields is not None and len(fields) != 2:
         raise NotSupported(f"fields {' '.join(fields)}: expected two, that of the source and that of the target")
     skipped, part = Skipped(on_error=on_error), part_of(shares)
     store, places = PairStore(), array("d")
-    for key, source, target in _rows(spec, part, fields, longest, skipped):
+    for key, source, target in _rows(spec, part, fields, names, longest, skipped):
         store.append(source, target)
         places.append(place(key))
     chosen = choose_parts(np.array(places), shares)
@@ -106,27 +114,29 @@ def read_pairs(
     for name, other in (("valid", valid), ("test", test)):
         if other is not None:
             store = PairStore()
-            for _, source, target in _rows(other, part, fields, longest, skipped):
+            for _, source, target in _rows(other, part, fields, names, longest, skipped):
                 store.append(source, target)
             made[name] = store.select(np.arange(len(store)))
     return Parallel(made["train"], made["valid"], made["test"], skipped)
 
 
-def _rows(spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None, longest: int, skipped: Skipped) -> Iterable[Row]:
+def _rows(
+    spec: Spec, part: Callable[[str], str], fields: tuple[str, str] | None, names: Names, longest: int, skipped: Skipped
+) -> Iterable[Row]:
     files = _files(spec)
     if isinstance(files, str) and not is_dataset(files):
         name, _, rest = files.partition(":")
         return SOURCES[name](rest, part)
-    return _of_files(files, fields, longest, skipped)
+    return _of_files(files, fields, names, longest, skipped)
 
 
-def _of_files(files: str | list[Path], fields: tuple[str, str] | None, longest: int, skipped: Skipped) -> Iterator[Row]:
+def _of_files(files: str | list[Path], fields: tuple[str, str] | None, names: Names, longest: int, skipped: Skipped) -> Iterator[Row]:
     if isinstance(files, str) or (plain_suffix(files[0]) in OBJECTS and len(files) == 1):
-        found = _objects(files if isinstance(files, str) else files[0], fields or ("source", "target"), longest)
+        found = _objects(files if isinstance(files, str) else files[0], fields, names, longest)
     elif len(files) == 2:
         found = _two_files(files[0], files[1], longest)
     elif plain_suffix(files[0]) in _TABLES:
-        found = _table(files[0], fields, longest)
+        found = _table(files[0], fields, names, longest)
     else:
         raise BadFile(
             f"{files[0]}: one file of pairs ends in {', '.join((*_TABLES, *OBJECTS))} (text also in .gz, .xz after that); "
@@ -186,10 +196,10 @@ def _two_files(source: Path, target: Path, longest: int) -> Iterator[Pair | Faul
         )
 
 
-def _table(path: Path, fields: tuple[str, str] | None, longest: int) -> Iterator[Pair | Fault]:
-    columns = (0, 1)
+def _table(path: Path, fields: tuple[str, str] | None, names: Names, longest: int) -> Iterator[Pair | Fault]:
+    columns, numbered = (0, 1), False
     if fields is not None and all(name.isdecimal() and int(name) for name in fields):
-        columns, fields = (int(fields[0]) - 1, int(fields[1]) - 1), None
+        columns, fields, numbered = (int(fields[0]) - 1, int(fields[1]) - 1), None, True
     for number, (where, row) in enumerate(cells(path, longest)):
         if isinstance(row, Fault):
             if number == 0 and fields is not None:
@@ -200,39 +210,56 @@ def _table(path: Path, fields: tuple[str, str] | None, longest: int) -> Iterator
             if missing:
                 raise BadFile(f"{where}: no column called {missing[0]!r}; the header has {', '.join(map(repr, row))[:200]}")
             columns = (row.index(fields[0]), row.index(fields[1]))
+        elif number == 0 and not numbered and (header := _columns(row, names)):
+            columns = header
+            yield Fault(where, "header line", f"{row[columns[0]]}, {row[columns[1]]}", harmless=True)
         elif len(row) <= max(columns):
             detail = f"{len(row)}, expected at least {max(columns) + 1}"
             between = "comma" if plain_suffix(path) == CSV else "tab"
             yield Fault(where, "too few columns", detail, f"separate source and target by a {between}")
         elif not all(row[c] for c in columns):
             yield Fault(where, "empty column")
-        elif number == 0 and _is_header(row[columns[0]], row[columns[1]]):
+        elif number == 0 and _is_header([row[c] for c in columns], names):
             yield Fault(where, "header line", f"{row[columns[0]]}, {row[columns[1]]}", harmless=True)
         else:
             yield row[columns[0]], row[columns[1]]
 
 
-def _is_header(source: str, target: str) -> bool:
+def _columns(row: Sequence[str], names: Names) -> tuple[int, int] | None:
+    """The columns that a header line names, if it is one."""
+    lower = [cell.lower() for cell in row]
+    found = [next((lower.index(name) for name in side if name in lower), None) for side in names]
+    return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
+
+
+def _is_header(chosen: Sequence[str], names: Names) -> bool:
     """`source target`, or two codes of languages, such as `en de`."""
     from babel import Locale
 
-    source, target = source.lower(), target.lower()
-    if source in _SIDES[0] and target in _SIDES[1]:
+    if _columns(chosen, names) == (0, 1):
         return True
+    source, target = (cell.lower() for cell in chosen)
     languages = Locale("en").languages
     return source != target and all(len(code) == 2 and code in languages for code in (source, target))
 
 
-def _objects(path: Path | str, fields: tuple[str, str], longest: int) -> Iterator[Pair | Fault]:
+def _objects(path: Path | str, fields: tuple[str, str] | None, names: Names, longest: int) -> Iterator[Pair | Fault]:
     for where, described in objects(path, longest):
         if isinstance(described, Fault):
             yield described
             continue
-        texts = [reach(described, name) for name in fields]
-        lacking = [name for name, text in zip(fields, texts, strict=True) if not isinstance(text, str)]
+        chosen = fields or _fields(described, names)
+        texts = [reach(described, name) for name in chosen]
+        lacking = [name for name, text in zip(chosen, texts, strict=True) if not isinstance(text, str)]
         if lacking:
-            yield no_text(where, lacking[0], described, "name the two with --fields, the source first")
+            yield no_text(where, lacking[0], described, f"name the two with --fields, the {names[0][0]} first")
             continue
         source, target = (" ".join(str(text).splitlines()).strip() for text in texts)
         faults = (unwritable(where, text) if text else Fault(where, "empty field") for text in (source, target))
         yield next(filter(None, faults), (source, target))
+
+
+def _fields(described: object, names: Names) -> list[str]:
+    """The names that an object has for source and target; the usual ones where it has none."""
+    lower = {str(key).lower(): str(key) for key in described} if isinstance(described, dict) else {}
+    return [next((lower[name] for name in side if name in lower), side[0]) for side in names]

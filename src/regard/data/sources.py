@@ -9,6 +9,10 @@
     gettext:fr                             "%d files were deleted" → "%d fichiers ont été supprimés"
     copy:10-16                             3 1 4 1 5 … → 3 1 4 1 5 …, ten to sixteen digits
     reverse:10-16,count=5000               3 1 4 → 4 1 3
+    docstrings:installed                   the body of a docstring → its first line (`docstring_pairs`)
+    names:20,count=5000                    names after markers among noise → the names in the order of the markers
+    select:60-25,count=5000                a text in which names repeat → its names in order
+    facts:8,count=5000                     a text with eight facts among noise → the facts in any order
 
 A source is a function of what follows the colon and of `part`, which tells the split that a key falls in; it returns rows (key, source,
 target), and rows of one key fall in the same split.
@@ -30,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
+from . import copying, docstring_pairs
 from .splits import Row
 
 HIGHEST = 100_000  # number
@@ -145,6 +150,34 @@ def digits(text: str, part: Callable[[str], str], step: int = 1) -> list[Row]:
     return made
 
 
+def docstrings(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Docstrings of installed packages and their first lines: see `docstring_pairs`."""
+    head, chosen = source_options(text, {"count": 0})
+    return docstring_pairs.docstrings(head or "installed", between_option("count", chosen["count"], 0, docstring_pairs.MOST))
+
+
+def names(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Names to copy from texts: see `copying`."""
+    head, chosen = source_options(text, {"count": 5000, "pool": 2000, "seed": 0})
+    pool, count = between_option("pool", chosen["pool"], 100, 100_000), between_option("count", chosen["count"], 1, 10_000_000)
+    return copying.names(_number(head, "names:20"), count, pool, chosen["seed"], part)
+
+
+def select(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Words to select from texts: see `copying`."""
+    head, chosen = source_options(text, {"count": 5000, "seed": 0})
+    length, _, marked = head.partition("-")
+    count = between_option("count", chosen["count"], 1, 10_000_000)
+    return copying.select(_number(length, "select:60-25"), _number(marked, "select:60-25"), count, chosen["seed"])
+
+
+def facts(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Facts to copy from texts: see `copying`."""
+    head, chosen = source_options(text, {"count": 5000, "seed": 0})
+    number, count = between_option("facts", _number(head, "facts:8"), 1, 1000), between_option("count", chosen["count"], 1, 10_000_000)
+    return copying.facts(number, count, chosen["seed"])
+
+
 def gettext(text: str, part: Callable[[str], str]) -> list[Row]:
     """Messages that programs installed on this machine show to their users, in English and in another language.
 
@@ -244,6 +277,12 @@ def between_option(name: str, value: int, low: int, high: int) -> int:
     return value
 
 
+def _number(text: str, example: str) -> int:
+    if not text.isdecimal():
+        raise NotSupported(f"{text!r}: expected a number of words, as in {example}")
+    return int(text)
+
+
 def _two(head: str, example: str) -> tuple[str, str]:
     """`en-de` as two names."""
     names = head.split("-")
@@ -256,6 +295,10 @@ SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "numbers": numbers,
     "dates": dates,
     "gettext": gettext,
+    "docstrings": docstrings,
+    "names": names,
+    "select": select,
+    "facts": facts,
     "copy": digits,
     "reverse": partial(digits, step=-1),
 }

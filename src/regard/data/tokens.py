@@ -124,6 +124,22 @@ class Tokenizer:
             return [encoding.ids for encoding in self._native.encode_batch_fast(texts, add_special_tokens=False)]
         return [[self._ids.get(piece, UNK) for piece in self._pieces(text)] for text in texts]
 
+    def encode_open(self, text: str, words: Sequence[str] | None = None, longest: int | None = None) -> tuple[list[int], list[str]]:
+        """Ids of the first `longest` tokens, and the words that ids outside the vocabulary stand for, for models that copy.
+
+        Word number n of the text that the vocabulary lacks gets the id len(self) + n. With `words`, those of a source, only they get one, and
+        any other is UNK. Subwords and bytes lack no word.
+        """
+        if self.kind not in ("word", "char"):
+            return self.encode(text)[:longest], list(words or ())
+        known = {word: len(self) + n for n, word in enumerate(words or ())}
+        ids = []
+        for piece in self._pieces(_lower.normalize_str(_checked(text)) if self.lowercase else _checked(text))[:longest]:
+            if (number := self._ids.get(piece)) is None:
+                number = known.setdefault(piece, len(self) + len(known)) if words is None else known.get(piece, UNK)
+            ids.append(number)
+        return ids, list(known)
+
     def _pieces(self, text: str) -> list[str]:
         if self.kind == "char":
             return list(text)
@@ -138,15 +154,42 @@ class Tokenizer:
             for n, (token, (start, end)) in enumerate(cut)
         ]
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of the text, and for each the characters (first, end) of `text` that it stands for, without white space around them.
+
+        A token of a part of a character has the whole of it; one of white space alone has first == end.
+        """
+        ids, spans = self._with_offsets(_checked(text))
+        return ids, [_stripped(text, first, end) for first, end in spans]
+
+    def _with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        whose = list(range(len(text)))  # the character of `text` that each character after lower-casing comes from
+        if self.lowercase:  # which makes two characters of some
+            lower = [_lower.normalize_str(character) for character in text]
+            text, whose = "".join(lower), [n for n, part in enumerate(lower) for _ in part]
+        if self._native is not None:
+            found = self._native.encode(text, add_special_tokens=False)
+            ids, spans = found.ids, found.offsets
+        else:
+            ids = [self._ids.get(piece, UNK) for piece in self._pieces(text)]
+            if self.kind == "word":
+                spans = [span for _, span in _words.pre_tokenize_str(text)]
+            elif self.kind == "byte":
+                spans = [(n, n + 1) for n, character in enumerate(text) for _ in character.encode()]
+            else:
+                spans = [(n, n + 1) for n in range(len(text))]
+        return ids, [(whose[first], whose[end - 1] + 1) if end > first else (0, 0) for first, end in spans]
+
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are not UTF-8 as �."""
-        return self._whole(ids).decode("utf-8", "replace")
+    def decode(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
+        """The text; PAD, BOS and EOS vanish, UNK shows as ⟨unk⟩, bytes that are not UTF-8 as �. `words`: those of `encode_open`."""
+        return self._whole(ids, words).decode("utf-8", "replace")
 
-    def strings(self, ids: Iterable[int]) -> list[str]:
+    def strings(self, ids: Iterable[int], words: Sequence[str] = ()) -> list[str]:
         """One label per token, for the rows and columns of attention weights. Part of a character shows as its bytes, \\xc3."""
-        shown = ((i, self._surface[i].replace(_GLUE, b"").strip() if self.kind == "word" else self._surface[i]) for i in map(int, ids))
+        surfaces = ((i, self._surface_of(i, words)) for i in map(int, ids))
+        shown = ((i, surface.replace(_GLUE, b"").strip() if self.kind == "word" else surface) for i, surface in surfaces)
         return [SPECIAL[i] if i < len(SPECIAL) else surface.decode("utf-8", "backslashreplace") for i, surface in shown]
 
     def word_numbers(self, ids: Iterable[int]) -> list[int]:
@@ -178,8 +221,11 @@ class Tokenizer:
         """The words that `word_numbers` counts."""
         return [word.decode("utf-8", "replace") for word in self._whole(ids).split()]
 
-    def _whole(self, ids: Iterable[int]) -> bytes:
-        whole = b"".join(self._surface[i] for i in ids)
+    def _surface_of(self, number: int, words: Sequence[str]) -> bytes:
+        return self._surface[number] if number < len(self._surface) else self._bytes_of(words[number - len(self)])
+
+    def _whole(self, ids: Iterable[int], words: Sequence[str] = ()) -> bytes:
+        whole = b"".join(self._surface_of(i, words) for i in ids)
         return b" ".join(re.sub(rb" *\xff+ *", b"", whole).split()) if self.kind == "word" else whole
 
     def _bytes_of(self, token: str) -> bytes:
@@ -283,6 +329,15 @@ def _checked(text: str) -> str:
     except UnicodeEncodeError as wrong:
         raise BadText(f"{text[:40]!r} holds half a surrogate pair ({wrong}); decode the bytes it came from as UTF-8") from wrong
     return text
+
+
+def _stripped(text: str, first: int, end: int) -> tuple[int, int]:
+    """The span without white space at its ends; an empty one stays at its end."""
+    while first < end and text[end - 1].isspace():
+        end -= 1
+    while first < end and text[first].isspace():
+        first += 1
+    return first, end
 
 
 def _is_mark(token: str) -> bool:

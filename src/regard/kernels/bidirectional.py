@@ -93,21 +93,20 @@ class _LSTM(torch.autograd.Function):
         W = recurrent_2WG.shape[1]
         x_2TD = steps.gather(x)
         gates_2TG = torch.baddbmm(bias_2G.unsqueeze(1), x_2TD, weight_2DG)
+        i_2TW, f_2TW, o_2TW, g_2TW = gates_2TG.split(W, -1)
         cell_2TW, squashed_2TW, h_2TW = gates_2TG.new_empty(3, 2, x_2TD.shape[1], W)
         for step, (size, start) in enumerate(zip(steps.sizes, steps.starts, strict=False)):
             now, before = slice(start, start + size), slice(start - steps.sizes[step - 1], start - steps.sizes[step - 1] + size)
             gates_2RG, cell_2RW = gates_2TG[:, now], cell_2TW[:, now]
             if step:
                 gates_2RG.baddbmm_(h_2TW[:, before], recurrent_2WG)
-            i, f, o, g = gates_2RG.split(W, -1)
-            g.mul_(2)
+            g_2RW = g_2TW[:, now].mul_(2)
             gates_2RG.sigmoid_()
-            g.mul_(2).sub_(1)
-            torch.mul(i, g, out=cell_2RW)
+            torch.mul(i_2TW[:, now], g_2RW.mul_(2).sub_(1), out=cell_2RW)
             if step:
-                cell_2RW.addcmul_(f, cell_2TW[:, before])
+                cell_2RW.addcmul_(f_2TW[:, now], cell_2TW[:, before])
             squashed_2RW = _tanh_(squashed_2TW[:, now].copy_(cell_2RW))
-            torch.mul(o, squashed_2RW, out=h_2TW[:, now])
+            torch.mul(o_2TW[:, now], squashed_2RW, out=h_2TW[:, now])
         ctx.steps, ctx.shape = steps, x.shape
         ctx.save_for_backward(x_2TD, weight_2DG, recurrent_2WG, gates_2TG, cell_2TW, squashed_2TW, h_2TW)
         return steps.restore(h_2TW, x.shape)

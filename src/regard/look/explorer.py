@@ -15,6 +15,7 @@
 | `queries/MAP/HEAD`, `keys/MAP/HEAD` | float32: the vectors of which dot products are taken |
 | `norms/MAP/HEAD` | float32: the norm of each value after the output projection |
 | `bias/MAP/HEAD/I` | float32: what was added to the scores of one query |
+| `gradients/MAP/I` | float32: the log-probability of the output of one query; per key, the norm of its gradient, and gradient × input |
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
+from .gradients import GradientRow
 from .images import data_url
 from .layouts import Graph, to_json
 from .map import MEAN, Map
@@ -45,7 +48,14 @@ class Recording:
     def __init__(self, maps: Maps, *, id: str = "0", title: str = "", text: str = "", batch: int = 0, **facts: Any):
         views = [maps.view(layer) for layer in maps.layers]
         if maps.image is not None:
-            facts["image"] = data_url(maps.image)
+            facts |= {"image": data_url(maps.image), "grey": np.ndim(maps.image) == 2}
+        if maps.points is not None:
+            facts["points"] = _unit_square(maps.points)
+        if maps.score is not None:
+            facts = {"output": maps.answer, "score": maps.score} | facts
+        self.points = 0 if maps.points is None else len(maps.points)
+        self.gradients = maps.gradients if batch == 0 else None
+        self._gradient_rows: dict[int, GradientRow] = {}  # by output
         self.id, self.title, self.text, self.facts, self.batch = id, title, text, facts, batch
         for m in views:
             if not 0 <= batch < len(m.weights_BHLM):
@@ -67,11 +77,13 @@ class Recording:
         return {"id": self.id, "title": self.title, "text": self.text, **self.facts, "labels": self._labels, "maps": described}
 
     def _describe(self, reader: TileReader) -> dict[str, Any]:
-        m, queries, keys = reader.map, None, None
+        m, queries, keys, outputs = reader.map, None, None, None
         if m.query_labels:
             queries = self._label_index(m.labels(self.batch)[0])
         if m.key_labels:
             keys = self._label_index(m.labels(self.batch)[1])
+        if self.gradients is not None and self._input_number(m) is not None:
+            outputs = self._label_index(self.gradients.outputs)
         return {
             "name": m.layer,
             "mechanism": m.mechanism,
@@ -90,7 +102,10 @@ class Recording:
             "cross": _is_cross(m),
             "row_labels": queries,
             "column_labels": keys,
+            **{f"{side}_values": found._asdict() for side, found in (("row", m.query_values), ("column", m.key_values)) if found},
             "layout": _layout(m),
+            "points": m.keys == self.points,
+            "outputs": outputs,
             "allowed": reader.pattern() is not None,
             "dimensions": self._dimensions(m),
             "scale": self._score_scale(reader),
@@ -100,6 +115,15 @@ class Recording:
         if labels not in self._labels:
             self._labels.append(labels)
         return self._labels.index(labels)
+
+    def _input_number(self, m: Map) -> int | None:
+        """Which of the inputs of `gradients` are the keys of this map, if its queries compute outputs."""
+        assert self.gradients is not None
+        layers = self.gradients.layers
+        if any(m is one for one in self.derived):  # a rollout has the queries and keys of its layers
+            stack = m.layer.removeprefix("rollout of ")
+            return next((n for layer, n in layers.items() if layer.split(".")[0] == stack), None)
+        return layers.get(m.layer)
 
     @staticmethod
     def _dimensions(m: Map) -> int:
@@ -190,6 +214,25 @@ class Recording:
         B, H = observed.q_BLHK.shape[0], observed.q_BLHK.shape[2]
         return bias.detach().expand(B, H, 1, observed.call.keys)[self.batch, head, 0]
 
+    def _gradients(self, reader: TileReader, i: int) -> bytes:
+        m = reader.map
+        number = None if self.gradients is None else self._input_number(m)
+        if self.gradients is None or number is None or i >= reader.rows:
+            raise UnknownName("gradients of " + m.layer, str(i), ())
+        output = m.rows[i] if len(self.gradients.outputs) > 1 else 0
+        if output not in self._gradient_rows:
+            self._gradient_rows[output] = self.gradients.rows([output])[0]
+        row = self._gradient_rows[output]
+        return _floats(torch.tensor([row.log_probability])) + b"".join(
+            _floats(_over_keys(m, x[number])) for x in (row.norm, row.times_input)
+        )
+
+    def read_gradients(self) -> None:
+        """Compute those of all outputs in one forward pass, for a file."""
+        if self.gradients is not None:
+            outputs = range(len(self.gradients.outputs))
+            self._gradient_rows = dict(zip(outputs, self.gradients.rows(outputs), strict=True))
+
     def _observed(self, reader: TileReader, head: int) -> tuple[Any, int]:
         inputs, heads = reader.map.inputs, reader.map.heads
         if inputs is None or not 0 <= head < len(heads):
@@ -207,6 +250,7 @@ class Recording:
         "keys": (2, _keys),
         "norms": (2, _norms),
         "bias": (3, _bias),
+        "gradients": (2, _gradients),
     }
 
 
@@ -216,8 +260,19 @@ def record(maps: Maps, title: str = "", text: str = "", batch: int = 0, others: 
     if not all(each.all for each in named.values()):
         raise CaptureNotSupported("nothing was captured; run the model inside `with capture(model) as maps:`")
     return [
-        Recording(each, id=str(n), title=name, text=text, batch=batch, **({"step": int(name)} if others and name.isdecimal() else {}))
+        recording
         for n, (name, each) in enumerate(named.items())
+        for recording in record_answers(
+            each, id=str(n), title=name, text=text, batch=batch, **({"step": int(name)} if others and name.isdecimal() else {})
+        )
+    ]
+
+
+def record_answers(maps: Maps, *, id: str, **about: Any) -> list[Recording]:
+    """The recording of one input and, after it, those of the other answers to it (`Maps.alternatives`), which name it with `of`."""
+    others = {name: value for name, value in about.items() if name in ("title", "text", "batch")}
+    return [Recording(maps, id=id, **about)] + [
+        Recording(other, id=f"{id}.{n}", of=id, **others) for n, other in enumerate(maps.alternatives, 1)
     ]
 
 
@@ -229,6 +284,26 @@ def document(recordings: list[Recording], title: str = "", **facts: Any) -> dict
 
 def _floats(x: Tensor) -> bytes:
     return x.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
+
+
+def _over_keys(m: Map, x_M: Tensor) -> Tensor:
+    """A number per key, of numbers per input: what comes before a grid (a class token) is not an input, and has none."""
+    before = len(m.columns) - len(x_M)
+    if before not in (0, getattr(m.layout, "prefix_tokens", 0)):
+        raise ShapeError(f"{m.layer}: {len(m.columns)} keys, but {len(x_M)} inputs with gradients")
+    return torch.cat([torch.full((before,), torch.nan), x_M.detach().cpu()])
+
+
+def _unit_square(points: Any) -> list[list[float]]:
+    """Points moved and scaled to −1 … 1, the same for both axes; y grows upwards."""
+    xy = torch.as_tensor(points).double()
+    if xy.dim() != 2 or xy.shape[1] != 2 or not bool(xy.isfinite().all()):
+        raise ShapeError(f"points of shape {tuple(xy.shape)}; expected (keys, 2), all finite")
+    if not len(xy):
+        return []
+    low, high = xy.amin(0), xy.amax(0)
+    scaled = (xy - (low + high) / 2) / ((high - low).max() / 2).clamp(min=1e-12)
+    return [[round(x, 4), round(-y, 4)] for x, y in scaled.tolist()]
 
 
 def _layout(m: Map) -> dict[str, Any]:

@@ -8,9 +8,10 @@ The JSON, format_version 1 (inside an .npz it is the array `json`, its UTF-8 byt
          "query_labels": [["a", "b", "c"]], "key_labels": [], "layout": {"kind": "sequence"}}]}
 
 `tensor` names an array (batch, heads, rows, columns) of float16, float32 or float64. Maps are in order of time. `heads` may be -1, the
-mean of heads. Labels are one list for all batch rows, one list per batch row, or none. Layouts besides sequence:
+mean of heads. Labels are one list for all batch rows, one list per batch row, or none. `query_values` and `key_values`, if there are any, are a name
+and a number per label, as in ["p_gen", [0.1, 0.9, 0.8]]. Layouts besides sequence:
 
-    {"kind": "grid", "rows": 14, "columns": 14, "prefix_tokens": 1}    {"kind": "tree", "spans": [[0, 3], [3, 7]]}
+    {"kind": "grid", "rows": 14, "columns": 14, "prefix_tokens": 1, "frames": 1}    {"kind": "tree", "spans": [[0, 3], [3, 7]]}
     {"kind": "graph", "edges": [[1, 0], [5, 6]]}
 """
 
@@ -38,7 +39,8 @@ _BROKEN = (OSError, ValueError, TypeError, AttributeError, EOFError, NotImplemen
 _SHARED = {
     name: kind for name, kind in get_type_hints(Map).items() if name not in ("weights_BHLM", "layout", "inputs", "deferred")
 }  # as they are, in JSON
-_FIELDS = [(name, kind, None) if name == "stream" else (name, kind) for name, kind in _SHARED.items()]
+_OPTIONAL = ("stream", "query_values", "key_values")
+_FIELDS = [(name, kind, None) if name in _OPTIONAL else (name, kind) for name, kind in _SHARED.items()]
 _Entry: Any = msgspec.defstruct("_Entry", [("tensor", str), *_FIELDS, ("layout", dict[str, Any])], kw_only=True)  # one map, as JSON
 
 
@@ -114,7 +116,9 @@ def _read_pair(path: Path) -> tuple[str, dict[str, Tensor]]:
 
 
 def _to_json(number: int, m: Map) -> dict[str, Any]:
-    return {"tensor": str(number)} | {name: getattr(m, name) for name in _SHARED} | {"layout": to_json(m.layout)}
+    shared = {name: getattr(m, name) for name in _SHARED}
+    shared = {name: value for name, value in shared.items() if value is not None or name == "stream"}
+    return {"tensor": str(number)} | shared | {"layout": to_json(m.layout)}
 
 
 def _from_json(where: str, data: Any, arrays: dict[str, Tensor]) -> Map:

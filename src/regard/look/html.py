@@ -54,8 +54,11 @@ def bundle(entry: str) -> str:
     return "\n".join(seen.values())
 
 
-def pack(recordings: list[Recording], title: str = "") -> bytes:
-    """Header and pieces in one block, compressed: 4 bytes of header size, the header, the pieces. `index` says where each one is."""
+def pack(recordings: list[Recording], title: str = "", gradients: bool = False) -> bytes:
+    """Header and pieces in one block, compressed: 4 bytes of header size, the header, the pieces. `index` says where each one is.
+
+    With `gradients`, those of all outputs that have any.
+    """
     pieces = bytearray()
     index: dict[str, list[int]] = {}
     exact = sum(4 * r.heads * r.rows * r.columns for recording in recordings for r in recording.readers) <= EXACT
@@ -74,7 +77,16 @@ def pack(recordings: list[Recording], title: str = "") -> bytes:
             add(recording, f"statistics/{number}")
             for head in range(reader.heads):
                 _add_head(add, recording, reader, number, head, exact)
-    header = json.dumps({**document(recordings, title), "exact": exact, "index": index}, ensure_ascii=False).encode()
+    described = document(recordings, title)
+    for recording, capture in zip(recordings, described["captures"], strict=True):
+        if gradients:
+            recording.read_gradients()
+        for number, one in enumerate(capture["maps"]):
+            for i in range(one["rows"]) if gradients and one["outputs"] is not None else ():
+                add(recording, f"gradients/{number}/{i}")
+            if not gradients:
+                one["outputs"] = None
+    header = json.dumps({**described, "exact": exact, "index": index}, ensure_ascii=False).encode()
     return zlib.compress(len(header).to_bytes(4, "little") + header + pieces, 6)
 
 
@@ -98,10 +110,10 @@ def _add_head(add: Any, recording: Recording, reader: TileReader, number: int, h
                 add(recording, f"{kind}/{number}/{head}")
 
 
-def page(recordings: list[Recording], title: str = "") -> str:
+def page(recordings: list[Recording], title: str = "", gradients: bool = False) -> str:
     """The whole file."""
     script, style = bundle("file.js"), static_file("style.css").decode()
-    data = base64.b64encode(pack(recordings, title)).decode()
+    data = base64.b64encode(pack(recordings, title, gradients)).decode()
     allow = f"default-src 'none'; script-src {script_hash(script)}; style-src {script_hash(style)}; img-src data: blob:"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -112,9 +124,9 @@ def page(recordings: list[Recording], title: str = "") -> str:
     )
 
 
-def save_html(recordings: list[Recording], path: str | Path, title: str = "") -> Path:
+def save_html(recordings: list[Recording], path: str | Path, title: str = "", gradients: bool = False) -> Path:
     """Write the page."""
-    Path(path).write_text(page(recordings, title), encoding="utf-8", newline="\n")
+    Path(path).write_text(page(recordings, title, gradients), encoding="utf-8", newline="\n")
     return Path(path)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from ..errors import BadFile, ShapeError
 
@@ -19,19 +22,28 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Grid:
-    """Row by row over rows × columns positions, e.g. the patches of an image; `prefix_tokens` come before it (a class token)."""
+    """Row by row over rows × columns positions, e.g. the patches of an image; `prefix_tokens` come before it (a class token).
+
+    Of a video there is a grid per frame, one after another.
+    """
 
     rows: int
     columns: int
     prefix_tokens: int = 0
+    frames: int = 1
 
     def __post_init__(self) -> None:
-        if any(type(size) is not int for size in (self.rows, self.columns, self.prefix_tokens)):
+        if any(type(size) is not int for size in vars(self).values()):
             raise ShapeError(f"{self}; expected whole numbers")
 
     def check(self, keys: int) -> None:
-        if min(self.rows, self.columns) < 1 or self.prefix_tokens < 0 or self.prefix_tokens + self.rows * self.columns != keys:
-            raise ShapeError(f"{self} has {self.prefix_tokens} + {self.rows} × {self.columns} positions, but there are {keys} keys")
+        sizes = (self.frames, self.rows, self.columns)
+        if min(sizes) < 1 or self.prefix_tokens < 0 or self.prefix_tokens + math.prod(sizes) != keys:
+            raise ShapeError(f"{self} has {self.prefix_tokens} + {' × '.join(map(str, sizes))} positions, but there are {keys} keys")
+
+    def side_by_side(self, weights_M: Tensor) -> Tensor:
+        """Weights of all keys as (rows, frames · columns), without those of the tokens before the grid: frames stand in a row."""
+        return weights_M[self.prefix_tokens :].view(self.frames, self.rows, self.columns).transpose(0, 1).flatten(1)
 
 
 @dataclass(frozen=True, init=False)

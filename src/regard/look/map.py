@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,13 @@ from .layouts import Layout, Sequence
 from .token_labels import Labels, Words, batch_labels, join_pieces, lines
 
 MEAN = -1  # in `heads`: the mean of several
+
+
+class Values(NamedTuple):
+    """A number per query or per key, shown beside its label: the probability of generating a word, the coverage of a source word."""
+
+    name: str
+    numbers: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,6 +46,8 @@ class Map:
     stream: int | None = None  # the number of the state that was passed, if any
     query_labels: Labels = field(default=(), repr=False)
     key_labels: Labels = field(default=(), repr=False)
+    query_values: Values | None = field(default=None, repr=False)  # of the first batch row
+    key_values: Values | None = field(default=None, repr=False)
     layout: Layout = field(default_factory=Sequence)
     inputs: Inputs | None = field(default=None, repr=False)
     deferred: bool = False  # weights_BHLM is a placeholder of NaN without memory; `read` computes rows from `inputs`
@@ -49,6 +59,9 @@ class Map:
         for what, labels, size in (("query", self.query_labels, expected[1]), ("key", self.key_labels, expected[2])):
             if labels and (len(labels) not in (1, shape[0]) or any(len(line) != size for line in labels)):
                 raise ShapeError(f"{self.layer}: {what} labels must be {size} words, for all or for each of {shape[0]} batch rows")
+        for values, size in ((self.query_values, expected[1]), (self.key_values, expected[2])):
+            if values is not None and len(values.numbers) != size:
+                raise ShapeError(f"{self.layer}: {len(values.numbers)} numbers of {values.name}; expected {size}, one per label")
         if not isinstance(self.layout, Sequence):
             self.layout.check(self.keys)
 
@@ -156,6 +169,8 @@ class Map:
             weights_BHLM=(mean_RL @ self.weights_BHLM.float() @ member_MC).to(self.weights_BHLM.dtype),
             query_labels=tuple(join_pieces(line, of_row, rows) for line in self.query_labels),
             key_labels=tuple(join_pieces(line, of_column, columns) for line in self.key_labels),
+            query_values=None,
+            key_values=None,
             layout=Sequence(),
             inputs=None,
         )

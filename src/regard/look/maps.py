@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from copy import copy
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from ._select import Layers, layer_filter
+from .gradients import InputGradients
 from .layouts import Layout
 from .map import MEAN, Map
 from .scales import ScaleName
@@ -24,13 +26,32 @@ from .token_labels import Labels, Words
 class Maps(Mapping[str, list[Map]]):
     """Layer name → its maps, oldest first: `maps[layer]`, `maps.layers`; `maps.all` has all in order of time.
 
-    `image`, uint8 of shape (h, w) or (h, w, 3), is what the keys of a Grid are patches of: pictures are drawn over it.
+    Beside the weights they may know more of the input and of what the model made of it:
+
+    - `image`, uint8 of shape (h, w) or (h, w, 3), is what the keys of a Grid are patches of, frames of a video side by side: pictures are
+      drawn over it.
+    - `points`, of shape (keys, 2), are the positions of keys that are points in a plane.
+    - `answer` is the model's output as text and `score` its log-probability; `alternatives` are maps of other answers to the same input,
+      such as the other hypotheses of a beam.
+    - `gradients` computes what each output depended on.
     """
 
-    def __init__(self, maps: Iterable[Map] = (), idle: Iterable[str] = (), image: Any = None):
+    def __init__(
+        self,
+        maps: Iterable[Map] = (),
+        idle: Iterable[str] = (),
+        image: Any = None,
+        *,
+        points: Any = None,
+        answer: str = "",
+        score: float | None = None,
+        alternatives: Iterable[Maps] = (),
+        gradients: InputGradients | None = None,
+    ):
         self.all = list(maps)
         self.idle = tuple(idle)  # layers that capture watched, for the error message if they were never called
-        self.image = image
+        self.image, self.points = image, points
+        self.answer, self.score, self.alternatives, self.gradients = answer, score, tuple(alternatives), gradients
 
     @property
     def layers(self) -> list[str]:
@@ -94,6 +115,8 @@ class Maps(Mapping[str, list[Map]]):
             normalised=all(m.normalised for m in calls),
             query_labels=_join_query_labels(calls),
             key_labels=last.key_labels if last.columns == tuple(range(keys)) else _gather_key_labels(calls, keys),
+            query_values=None,
+            key_values=None,
             inputs=None,
         )
 
@@ -143,7 +166,13 @@ class Maps(Mapping[str, list[Map]]):
         return self._each(lambda m: m.merge_words(words, keys))
 
     def _each(self, change: Callable[[Map], Map]) -> Maps:
-        return Maps(map(change, self.all), self.idle, self.image)
+        return self._with(map(change, self.all))
+
+    def _with(self, maps: Iterable[Map]) -> Maps:
+        """Other maps of the same input."""
+        other = copy(self)
+        other.all = list(maps)
+        return other
 
     # -- across layers ------------------------------------------------------------------------------------
 
@@ -184,7 +213,7 @@ class Maps(Mapping[str, list[Map]]):
         more = replace(
             last, layer=name, mechanism="rollout", call=0, heads=(MEAN,), weights_BHLM=rollout_BLM[:, None], normalised=True, inputs=None
         )
-        return Maps([*self.all, more], self.idle, self.image)
+        return self._with([*self.all, more])
 
     # -- files and pictures ------------------------------------------------------------------------------------
 
@@ -223,16 +252,23 @@ class Maps(Mapping[str, list[Map]]):
         return Path(path)
 
     def save_html(
-        self, path: str | Path, title: str = "", text: str = "", batch: int = 0, others: Mapping[str, Maps] | None = None
+        self,
+        path: str | Path,
+        title: str = "",
+        text: str = "",
+        batch: int = 0,
+        others: Mapping[str, Maps] | None = None,
+        gradients: bool = False,
     ) -> Path:
         """Write the explorer with these maps as one HTML file that opens without a server or a network.
 
-        `others`, by name, can be compared with them; named after numbers of steps, they become a slider over training.
+        `others`, by name, can be compared with them; named after numbers of steps, they become a slider over training. With
+        `gradients`, the file has those of all outputs (`self.gradients`), a backward pass each.
         """
         from .explorer import record
         from .html import save_html
 
-        return save_html(record(self, title, text, batch, others), path, title)
+        return save_html(record(self, title, text, batch, others), path, title, gradients)
 
     def show(
         self,

@@ -114,4 +114,4 @@ def on_grid(m: Map, row_M: Tensor) -> Tensor:
         )
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row_M.float()
-    return every[m.layout.prefix_tokens :].view(m.layout.rows, m.layout.columns)
+    return m.layout.side_by_side(every)

@@ -81,6 +81,7 @@ def draw_matrix(m: Map, batch: int = 0, scale: ScaleName = "row") -> Figure:
     set_ticks(axis, "y", queries, m.rows, down, size[1], bool(m.query_labels))
     axis.set_xlabel("key (attended to)")
     axis.set_ylabel("query (attends)")
+    draw_values(axis, m, size)
     if isinstance(m.layout, Tree):
         for _, end in m.layout.spans[:-1]:
             axis.axvline(end / across - 0.5, color="0.35", linewidth=0.8)
@@ -89,23 +90,40 @@ def draw_matrix(m: Map, batch: int = 0, scale: ScaleName = "row") -> Figure:
     return figure
 
 
+def draw_values(axis: Axes, m: Map, size: list[float]) -> None:
+    """Values of queries as bars to the right of a matrix of this size in inches, those of keys above it."""
+    if m.query_values:
+        bars = axis.inset_axes((1 + 0.1 / size[0], 0, 0.7 / size[0], 1), sharey=axis)
+        bars.barh(range(len(m.rows)), m.query_values.numbers, height=0.8, color="tab:orange")
+        bars.set_xlim(0, max(1.0, *m.query_values.numbers))
+        bars.set_title(m.query_values.name, fontsize=7)
+        bars.tick_params(labelleft=False, left=False, labelsize=6)
+    if m.key_values:
+        bars = axis.inset_axes((0, 1 + 0.1 / size[1], 1, 0.5 / size[1]), sharex=axis)
+        bars.bar(range(len(m.columns)), m.key_values.numbers, width=0.8, color="tab:blue")
+        bars.set_ylim(0, max(1.0, *m.key_values.numbers))
+        bars.set_ylabel(m.key_values.name, fontsize=7, rotation=0, ha="right", va="center")
+        bars.tick_params(labelbottom=False, bottom=False, labelsize=6)
+
+
 def draw_grid(m: Map, batch: int = 0, query: int = 0, scale: ScaleName = "row") -> Figure:
     """What one query attends to on a grid of keys."""
     assert isinstance(m.layout, Grid)
     row, layout = head_matrix(m, batch)[_row(m, query)], m.layout
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row
-    grid = every[layout.prefix_tokens :].view(layout.rows, layout.columns)
+    grid = layout.side_by_side(every)
     # not of the row: a class token with most of the weight would leave the grid pale. The grid is a single row, so "row" is "global"
     fitted = Scale.fit("global" if scale == "row" else scale, [grid])
     shades = fitted.shades(grid)
     names, _ = m.labels(batch)
-    figure = new_figure(5.4, min(max(4.4 * layout.rows / layout.columns, 1.6), 10.0) + 0.9)
+    figure = new_figure(5.4, min(max(4.4 * grid.shape[0] / grid.shape[1], 1.6), 10.0) + 0.9)
     axis = figure.subplots()
     paint(axis, shades, m, m.signed)
     position = query - layout.prefix_tokens if m.queries == m.keys else -1
-    if 0 <= position < layout.rows * layout.columns:  # the query is itself on the grid
-        _ring(axis, position % layout.columns, position // layout.columns, 9, "tab:orange", 2)
+    if 0 <= position < grid.numel():  # the query is itself on the grid
+        frame, inside = divmod(position, layout.rows * layout.columns)
+        _ring(axis, frame * layout.columns + inside % layout.columns, inside // layout.columns, 9, "tab:orange", 2)
     axis.set_xticks([])
     axis.set_yticks([])
     set_title(figure, m, f"query {readable(names[_row(m, query)], 24)}")

@@ -23,7 +23,7 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     """The first head of a map as shaded blocks, one line per query, and what a full block stands for; a minus marks negative weights.
 
     A matrix wider than `columns` (the terminal's by default), or longer than 64 lines, is pooled: a block shows its darkest shade, and
-    positions take the place of labels.
+    positions take the place of labels. Values of queries end their lines, with the key of the largest weight; those of keys are below.
     """
     if isinstance(m.layout, Grid) and (m.queries == m.keys or len(m.rows) == 1):
         return _grid_text(m, batch, scale)
@@ -36,8 +36,11 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     width = columns or shutil.get_terminal_size((100, 30)).columns
     maxima = 7 if scale == "row" else 0  # room for the largest weight of each row
     down = -(-matrix.shape[0] // MAX_LINES)
+    beside = _beside(m, matrix, keys) if down <= 1 else []
+    maxima += max(map(display_width, beside), default=0)
     names = [readable(name, 14) for name in (names if down <= 1 else map(str, m.rows[::down]))]
-    margin = max((display_width(name) for name in names), default=0)
+    below = m.key_values.name if m.key_values else ""
+    margin = max((display_width(name) for name in (*names, below)), default=0)
     across = -(-matrix.shape[1] // max((width - margin - 2 - maxima) // 2, 8))
     keys = [readable(key, 14) for key in (keys if across <= 1 else map(str, m.columns[::across]))]
     fitted, (shades,) = shaded([matrix], [(down, across)], scale)
@@ -45,8 +48,14 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     lines = [title(m) + ("" if max(down, across) <= 1 else f"  (largest of each {down} × {across} block)")]
     for n, row in enumerate(shades.tolist()):
         line = f"{_pad(names[n], margin)} │{''.join(map(_cell, row))}"
-        lines.append(f"{line} {float(largest[n, 0]):.2g}" if maxima and largest.numel() else line)
+        if scale == "row" and largest.numel():
+            line = f"{line} {float(largest[n, 0]):{'<4' if beside else ''}.2g}"
+        lines.append(f"{line}{beside[n]}" if beside else line)
     lines.append(" " * margin + " └" + "──" * shades.shape[1])
+    if m.key_values:
+        numbers = pool(torch.tensor([m.key_values.numbers]), 1, max(across, 1))[0]
+        top = max(float(numbers.max()), 1e-9)
+        lines.append(f"{_pad(below, margin)}  {''.join(map(_cell, (numbers / top).tolist()))} {top:.2g}")
     if max(map(display_width, keys), default=0) <= 2:
         lines.append(" " * (margin + 2) + "".join(_pad(key, 2, left=False) for key in keys))
     else:  # vertically: labels are longer than a column is wide
@@ -56,18 +65,26 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     return "\n".join(lines)
 
 
+def _beside(m: Map, matrix: Tensor, keys: list[str]) -> list[str]:
+    """The value of each query, and the key that it attends to most."""
+    if not m.query_values or not matrix.numel():
+        return []
+    best = (readable(keys[n], 14) for n in matrix.abs().argmax(-1).tolist())
+    return [f"  {m.query_values.name} {value:.2f} ← {key}" for value, key in zip(m.query_values.numbers, best, strict=True)]
+
+
 def _grid_text(m: Map, batch: int, scale: ScaleName) -> str:
     """Over patches of an image: those of the class token, or the mean over all of them, at their places."""
     assert isinstance(m.layout, Grid)
     row_M = over_grid(m, batch)
     every = torch.zeros(m.keys)
     every[torch.tensor(m.columns)] = row_M
-    grid = every[m.layout.prefix_tokens :].view(m.layout.rows, m.layout.columns)
+    grid = m.layout.side_by_side(every)
     fitted = Scale.fit("global" if scale == "row" else scale, [grid])
     who = "the class token" if m.layout.prefix_tokens else "the mean patch"
     if len(m.rows) == 1 and m.queries != m.keys and m.query_labels:
         who = m.labels(batch)[0][0]
-    lines = [title(m) + f" · of {who} over {m.layout.rows} × {m.layout.columns} patches"]
+    lines = [title(m) + f" · of {who} over {grid.shape[0]} × {grid.shape[1]} patches"]
     lines += [f"│{''.join(map(_cell, row))}│" for row in fitted.shades(grid).tolist()]
     return "\n".join([*lines, f"{SHADES[-1]} = {fitted.darkest}", CAPTION])
 

@@ -33,7 +33,7 @@ Sizes = Mapping[str, "ModelConfig"]  # published sizes of a model by name
 class Step(NamedTuple):
     """The result of one decoding step."""
 
-    logits_BN: Tensor
+    logits_BN: Tensor  # of a model that copies: log-probabilities over the vocabulary and the source's words outside it
     weights_BM: Tensor | None  # attention weights over the source, averaged over the heads of the last cross-attention; None without one
 
 

@@ -8,7 +8,7 @@ Both texts of a pair are rows of one batch for the recurrent layer. The begin to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -37,7 +37,6 @@ class SentenceEncoder(TextModel):
 
     config: SentenceConfig
     train_defaults: ClassVar[Mapping[str, Any]] = {"lr": 2e-3, "epochs": 12, "patience": 3}
-    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(torch.tanh)  # of the hidden units
 
     def _build(self) -> None:
         c = self.config
@@ -68,6 +67,10 @@ class SentenceEncoder(TextModel):
     def pooled_width(self) -> int:
         return self.config.hidden or self._features
 
+    def _activation(self, x: Tensor) -> Tensor:
+        """Of the hidden units."""
+        return x.tanh()
+
     def encode(self, rows: Rows) -> Pooled:
         """One vector per text, before any comparison."""
         return self._pool(self.read(self.dropout(self.token(pack_ids(rows))), rows.n_R), rows.n_R)
@@ -79,8 +82,8 @@ class SentenceEncoder(TextModel):
         if len(texts) == 2:
             u_BP, v_BP = x_RP.chunk(2)
             x_RP = torch.cat([u_BP, v_BP, (u_BP - v_BP).abs(), u_BP * v_BP], -1)
-            penalty_R = None if penalty_R is None else sum(penalty_R.chunk(2))
-        return Pooled(x_RP if self.hidden is None else type(self).activation(self.hidden(self.dropout(x_RP))), penalty_R)
+            penalty_R = None if penalty_R is None else torch.stack(penalty_R.chunk(2)).sum(0)
+        return Pooled(x_RP if self.hidden is None else self._activation(self.hidden(self.dropout(x_RP))), penalty_R)
 
     def sentence_embeddings(self, ids_BL: Tensor, n_B: Tensor | None = None, segment_BL: Tensor | None = None) -> Tensor:
         """One unit vector per text, y_BP: before any comparison with another and without the hidden units."""

@@ -63,17 +63,22 @@ class Translator(Model):
 
     def check(self, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor | None = None) -> None:
         """Raise an error for inputs whose shapes or types do not fit together."""
-        me, given = type(self).__name__, f"source {tuple(source_BM.shape)}, lengths {tuple(source_n_B.shape)}"
-        if source_BM.dim() != 2 or source_n_B.shape != source_BM.shape[:1]:
-            raise ShapeError(f"{me} takes a source (batch, length) and one length per row, got {given}")
-        if target_BL is not None and (target_BL.dim() != 2 or len(target_BL) != len(source_BM)):
-            raise ShapeError(f"{me} takes a target (batch, length) with as many rows as the source, got {tuple(target_BL.shape)}, {given}")
-        if any(x.dtype.is_floating_point or x.dtype == torch.bool for x in (source_BM, source_n_B)):
-            raise DtypeError(f"{me} takes ids and lengths as integers, not {source_BM.dtype} and {source_n_B.dtype}; convert with .long()")
-        if source_n_B.device.type == "cpu" and len(source_n_B):  # reading the values would make a GPU wait
-            shortest, longest, M = int(source_n_B.min()), int(source_n_B.max()), source_BM.shape[1]
-            if not 1 <= shortest <= longest <= M:
-                raise ShapeError(f"{me}: lengths are {shortest} to {longest}; expected 1 to {M}: an empty source still has an end token")
+        check_pairs(type(self).__name__, source_BM, source_n_B, target_BL)
+
+
+def check_pairs(me: str, source_BM: Tensor, source_n_B: Tensor, target_BL: Tensor | None = None) -> None:
+    """Raise an error for a source, its lengths and a target whose shapes or types do not fit together; `me` is who takes them."""
+    given = f"source {tuple(source_BM.shape)}, lengths {tuple(source_n_B.shape)}"
+    if source_BM.dim() != 2 or source_n_B.shape != source_BM.shape[:1]:
+        raise ShapeError(f"{me} takes a source (batch, length) and one length per row, got {given}")
+    if target_BL is not None and (target_BL.dim() != 2 or len(target_BL) != len(source_BM)):
+        raise ShapeError(f"{me} takes a target (batch, length) with as many rows as the source, got {tuple(target_BL.shape)}, {given}")
+    if any(x.dtype.is_floating_point or x.dtype == torch.bool for x in (source_BM, source_n_B)):
+        raise DtypeError(f"{me} takes ids and lengths as integers, not {source_BM.dtype} and {source_n_B.dtype}; convert with .long()")
+    if source_n_B.device.type == "cpu" and len(source_n_B):  # reading the values would make a GPU wait
+        shortest, longest, M = int(source_n_B.min()), int(source_n_B.max()), source_BM.shape[1]
+        if not 1 <= shortest <= longest <= M:
+            raise ShapeError(f"{me}: lengths are {shortest} to {longest}; expected 1 to {M}: an empty source still has an end token")
 
 
 class Decoding(State):
@@ -83,7 +88,7 @@ class Decoding(State):
     """
 
     def __init__(self, now: Mapping[str, Tensor], fixed: Mapping[str, Tensor], attention_state: State | None = None):
-        super().__init__(len(next(iter(now.values()))))
+        super().__init__(len(next(iter((*now.values(), *fixed.values())))))
         self.now, self.fixed, self.attention_state = dict(now), dict(fixed), attention_state
         self.first = dict(now)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import msgspec
-import torch
 from torch import Tensor
 
 from ..layers import AttentionPooling, redundancy
@@ -44,7 +43,6 @@ class SelfAttentive(SentenceEncoder):
     Config = SelfAttentiveConfig
     config: SelfAttentiveConfig
     sizes: ClassVar[Sizes] = {"self-attentive-paper": PAPER}
-    activation = staticmethod(torch.relu)
 
     def _build_pooling(self) -> None:
         c = self.config
@@ -53,6 +51,9 @@ class SelfAttentive(SentenceEncoder):
     @property
     def vector_width(self) -> int:
         return 2 * self.config.width * self.config.queries
+
+    def _activation(self, x: Tensor) -> Tensor:
+        return x.relu()
 
     def _pool(self, h_TD: Tensor, n_R: Tensor) -> Pooled:
         matrix_RQD, c = self.attention(h_TD, n_R), self.config

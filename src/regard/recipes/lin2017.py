@@ -53,11 +53,14 @@ class Bigrams(nn.Module):
         return torch.relu(self.pair(torch.cat([e_BLD, F.pad(e_BLD, (0, 0, 1, 0))[:, :-1]], -1)))
 
 
+MARKED = Marked(length=LENGTHS[0])
+
+
 @dataclass(frozen=True, kw_only=True)
 class PoolingVariant(PuzzleVariant[Bigrams]):
     """A pooling over states of two tokens, evaluated on sequences up to ten times as long as those of training."""
 
-    puzzle: Marked = Marked(length=LENGTHS[0])
+    puzzle: Marked = MARKED
     train: TrainOptions = TRAIN
     batch_size: int = 64
     pooling: Literal["attention", "mean", "max"]

@@ -53,7 +53,7 @@ class Service(ModelService):
         self.template = ChatTemplate(encoder)
         self.token_texts: dict[int, str] = {}  # grows to the size of the vocabulary at most
         playground = Playground.of_language_model(engine.model, encoder.tokenizer)
-        self.explorer = Explorer(playground, name, self.worker.call, self.bodies.read, timeouts.request)
+        self.explorer = Explorer(playground, name, self.worker.call, self.bodies, timeouts.request)
 
     def page_routes(self) -> list[Route]:
         return self.explorer.routes()

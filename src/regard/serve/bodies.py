@@ -1,4 +1,4 @@
-"""Request bodies on their way in: JSON only, limited in size, time and memory. Until a body is complete it is not work, and nothing waits for it."""
+"""Request bodies on their way in: JSON, or files of a page, limited in size, time and memory. Until a body is complete it is not work, and nothing waits for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from starlette.requests import Request as HttpRequest
 
 from .responses import ApiError
 
-MAX_BODY = 2**20  # bytes
+MAX_BODY = 2**20  # bytes of JSON
+JSON, BYTES = "application/json", "application/octet-stream"  # neither can be sent across origins without asking first
 MAX_BODIES = 64 * 2**20  # bytes of all bodies under way
 
 
@@ -27,12 +28,13 @@ class Bodies:
         self._arriving: dict[_Arriving, None] = {}  # the oldest first
         self._bytes = 0
 
-    async def read(self, request: HttpRequest) -> bytes:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise ApiError("the body must be JSON, with Content-Type: application/json", status=415, code="unsupported_media_type")
-        too_large = ApiError(f"the body is larger than {MAX_BODY} bytes", status=413, code="too_large")
+    async def read(self, request: HttpRequest, kind: str = JSON, most: int = MAX_BODY) -> bytes:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
+            what = "JSON" if kind == JSON else "the bytes of a file"
+            raise ApiError(f"the body must be {what}, with Content-Type: {kind}", status=415, code="unsupported_media_type")
+        too_large = ApiError(f"the body is larger than {most} bytes", status=413, code="too_large")
         length = request.headers.get("content-length", "0")
-        if length.isdecimal() and int(length[:20]) > MAX_BODY:
+        if length.isdecimal() and int(length[:20]) > most:
             raise too_large
         raw, one = bytearray(), _Arriving(asyncio.timeout(self.seconds))
         try:
@@ -41,7 +43,7 @@ class Bodies:
                 async for piece in request.stream():
                     raw += piece
                     self._add(one, len(piece))
-                    if len(raw) > MAX_BODY:
+                    if len(raw) > most:
                         raise too_large
         except TimeoutError:
             raise ApiError(

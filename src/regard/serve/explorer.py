@@ -5,7 +5,8 @@
 | `GET /`, `GET /static/NAME` | the page; nothing in it is secret, so it needs no API key |
 | `GET /lineage` | every mechanism by year and family; needs no API key either |
 | `GET /explorer/model` | what can be chosen: mechanisms, checkpoints |
-| `POST /explorer/captures` | reads a text and returns the header of its maps |
+| `POST /explorer/files` | keeps an image or a clip, for models that read files, and returns a number to name it by |
+| `POST /explorer/captures` | reads a text or a file and returns the header of its maps |
 | `GET /explorer/captures/ID/KEY` | one piece of a capture: a tile, exact rows, statistics |
 | `POST /explorer/generate` | server-sent events: tokens with their attention weights |
 
@@ -19,6 +20,7 @@ import mimetypes
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -27,15 +29,17 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ..errors import RegardError, UnknownName
+from ..errors import NotSupported, RegardError, UnknownName
 from ..look.explorer import FORMAT, VERSION, Recording
 from ..look.html import static_file, static_names
 from ..look.interventions import Ablation
 from ..look.lineage import document, served_page
+from .bodies import BYTES, Bodies
 from .playground import Playground
 from .responses import ApiError
+from .uploads import MAX_FILE, Uploads
 
-KEPT = 8  # captures
+KEPT = 8  # captures, each with the other answers to its input
 KEPT_BYTES = 2 * 2**30  # of all captures together
 SECURITY = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -45,7 +49,6 @@ SECURITY = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 Call = Callable[[Callable[[], Any]], Awaitable[Any]]
-Body = Callable[[HttpRequest], Awaitable[bytes]]
 Small = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
@@ -56,7 +59,8 @@ class AblationChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    text: Annotated[str, Meta(min_length=1, max_length=500_000)]
+    text: Annotated[str, Meta(max_length=500_000)] = ""
+    file: Annotated[str, Meta(max_length=64)] | None = None  # instead of a text: a number from /explorer/files
     ablate: Annotated[list[AblationChoice], Meta(max_length=256)] = []
     mechanism: Annotated[str, Meta(max_length=64)] | None = None
     step: Small | None = None
@@ -76,10 +80,11 @@ class GenerateRequest(CaptureRequest, frozen=True, kw_only=True, forbid_unknown_
 class Explorer:
     """The routes, and the captures that pages may still ask for."""
 
-    def __init__(self, playground: Playground, name: str, call: Call, body: Body, seconds: float = 600.0):
+    def __init__(self, playground: Playground, name: str, call: Call, bodies: Bodies, seconds: float = 600.0):
         """`seconds`: how long one response may take to be complete."""
-        self.playground, self.name, self._call, self._body, self.seconds = playground, name, call, body, seconds
-        self._kept: OrderedDict[str, Recording] = OrderedDict()
+        self.playground, self.name, self._call, self._bodies, self.seconds = playground, name, call, bodies, seconds
+        self._kept: OrderedDict[str, list[Recording]] = OrderedDict()  # by the number of the first
+        self._uploads = Uploads()
 
     def routes(self) -> list[Route]:
         return [
@@ -87,6 +92,7 @@ class Explorer:
             Route("/static/{name}", self.static),
             Route("/lineage", self.lineage),
             Route("/explorer/model", self.model),
+            Route("/explorer/files", self.upload, methods=["POST"]),
             Route("/explorer/captures", self.capture, methods=["POST"]),
             Route("/explorer/captures/{id}/{key:path}", self.piece),
             Route("/explorer/generate", self.generate, methods=["POST"]),
@@ -112,20 +118,27 @@ class Explorer:
             {"format": FORMAT, "format_version": VERSION, "title": self.name, "captures": [], **described}, headers=SECURITY
         )
 
+    async def upload(self, request: HttpRequest) -> Response:
+        if self.playground.inputs != "file":
+            raise ApiError("this model reads texts, not files", code="unsupported")
+        data = await self._bodies.read(request, BYTES, MAX_FILE)
+        return JSONResponse({"file": await self._try(lambda: self._uploads.add(data))}, headers=SECURITY)
+
     async def capture(self, request: HttpRequest) -> Response:
-        asked = _decode(await self._body(request), CaptureRequest)
+        asked = _decode(await self._bodies.read(request), CaptureRequest)
         header = await self._try(lambda: self._record(asked))
         return Response(msgspec.json.encode(header), media_type="application/json", headers=SECURITY)
 
     async def piece(self, request: HttpRequest) -> Response:
-        found = self._kept.get(request.path_params["id"])
+        group = self._kept.get(request.path_params["id"].partition(".")[0], [])
+        found = next((one for one in group if one.id == request.path_params["id"]), None)
         if found is None:
             raise ApiError("no such capture; the server keeps the last few", status=404, code="not_found")
         data = await self._try(lambda: found.piece(request.path_params["key"]), status=404)
         return Response(data, media_type="application/octet-stream", headers=SECURITY | {"Cache-Control": "private, max-age=3600"})
 
     async def generate(self, request: HttpRequest) -> Response:
-        asked = _decode(await self._body(request), GenerateRequest)
+        asked = _decode(await self._bodies.read(request), GenerateRequest)
         events = self.playground.generate(
             asked.text, asked.max_tokens, asked.temperature, asked.seed, asked.ablations(), asked.mechanism, asked.layer, asked.head
         )
@@ -148,12 +161,19 @@ class Explorer:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _record(self, asked: CaptureRequest) -> dict[str, Any]:
-        recording = self.playground.record(asked.text, asked.ablations(), asked.mechanism, asked.step)
-        header = recording.header()
-        self._kept[recording.id] = recording
-        while len(self._kept) > KEPT or (len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > KEPT_BYTES):
+        reads_files = self.playground.inputs == "file"
+        if (asked.file is None) == reads_files or bool(asked.text) == reads_files:
+            raise NotSupported("this model reads a file; send one to /explorer/files" if reads_files else "expected a text, and no file")
+        with nullcontext(asked.text) if asked.file is None else self._uploads.path(asked.file) as given:
+            recordings = self.playground.record(given, asked.ablations(), asked.mechanism, asked.step)
+        header, *others = (one.header() for one in recordings)
+        self._kept[recordings[0].id] = recordings
+        while len(self._kept) > KEPT or (len(self._kept) > 1 and self._kept_bytes() > KEPT_BYTES):
             self._kept.popitem(last=False)
-        return header
+        return {**header, "alternatives": others}
+
+    def _kept_bytes(self) -> int:
+        return sum(one.nbytes for group in self._kept.values() for one in group)
 
     async def _try(self, task: Callable[[], Any], status: int = 400) -> Any:
         """The result of something that needs the model; what a user can cause is an error response."""

@@ -33,7 +33,7 @@ class LocalExplorer:
     def __init__(self, run: Run[Any], name: str):
         self.timeouts = Timeouts()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self.explorer = Explorer(Playground.of_run(run), name, self._call, Bodies(self.timeouts.body).read, self.timeouts.request)
+        self.explorer = Explorer(Playground.of_run(run), name, self._call, Bodies(self.timeouts.body), self.timeouts.request)
 
     def app(self, key: str | None = None, *, cors: Sequence[str] = (), access_log: bool = False) -> ASGIApp:
         @asynccontextmanager

@@ -1,11 +1,11 @@
-"""What the explorer page can do with a model: capture a text, ablate heads, switch the mechanism, take an earlier checkpoint, write on."""
+"""What the explorer page can do with a model: capture a text or a file, ablate heads, switch the mechanism, take an earlier checkpoint, write on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from torch import Tensor
 from ..attention import MECHANISMS
 from ..data import Tokenizer
 from ..decode import PromptEncoder
+from ..decode.quantization import QuantizedLanguageModel
 from ..errors import NotSupported, RegardError, UnknownName
 from ..look import Maps, capture, keep_inputs
-from ..look.explorer import Recording
+from ..look.explorer import Recording, record_answers
+from ..look.gradients import next_token_gradients
 from ..look.interventions import Ablation, ablate
-from ..models import LanguageModel, Model, eval_mode
+from ..models import LanguageModel, Model, body_of, eval_mode
 from ..runs import Run, checkpoints, load_checkpoint
 from ..tasks import attention_maps, find_task, predict
 from .responses import token_text
@@ -28,7 +30,7 @@ Answer = Callable[[Model, str], str]
 
 
 class Playground:
-    """A language model with its tokenizer, or another model with functions that read and answer a text.
+    """A language model with its tokenizer, or another model with functions that read and answer a text, or a file by its name.
 
     All methods are called by the thread that owns the model.
     """
@@ -40,27 +42,26 @@ class Playground:
         answer: Answer | None = None,
         tokenizer: Tokenizer | None = None,
         steps: Mapping[int, Callable[[], Model]] | None = None,
+        inputs: Literal["text", "file"] = "text",
     ):
         self.model, self._read_other, self._answer, self.tokenizer = model, read, answer, tokenizer
-        self._steps = dict(steps or {})
+        self._steps, self.inputs = dict(steps or {}), inputs
         self._variant: tuple[tuple[str | None, int | None], Model] = ((None, None), model)  # the last one used
         self._count = 0
 
     @classmethod
     def of_run(cls, run: Run[Any]) -> Playground:
-        """Any run of a task on texts: it knows how to read one and how to answer it. A page must not name files of this machine."""
-        if find_task(run.task).inputs == "file":
-            raise NotSupported(
-                f"{run.folder} reads files, and the page takes texts; write one for an image: regard look {run.folder} image.png --html look.html"
-            )
+        """Any run: its task knows how to read an input and how to answer it. A page must not name files of this machine."""
+        task = find_task(run.task)
         steps: dict[int, Callable[[], Model]] = {step: partial(load_checkpoint, run, step) for step in checkpoints(run.folder)}
         if isinstance(run.model, LanguageModel):
             return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps)
         return cls(
             run.model,
-            lambda model, text: attention_maps(run.with_model(model), text, "*"),
-            lambda model, text: predict(run.with_model(model), [text])[0].text,
+            lambda model, given: attention_maps(run.with_model(model), given, "*", options=task.live_options),
+            lambda model, given: predict(run.with_model(model), [given])[0].text,
             steps=steps,
+            inputs=task.inputs,
         )
 
     @classmethod
@@ -77,13 +78,19 @@ class Playground:
             "mechanisms": self.mechanisms,
             "steps": sorted(self._steps),
             "generates": self.tokenizer is not None,
+            "inputs": self.inputs,
         }
 
     @torch.no_grad()
-    def record(self, text: str, ablations: list[Ablation], mechanism: str | None = None, step: int | None = None) -> Recording:
-        """Capture a text. Beside the maps, the loss and the output; under an ablation or another mechanism, also those of the model itself."""
+    def record(self, given: str, ablations: list[Ablation], mechanism: str | None = None, step: int | None = None) -> list[Recording]:
+        """Capture a text, or a file by its name; after it the other answers to it, such as the rest of a beam.
+
+        Beside the maps, the loss and the output; under an ablation or another mechanism, also those of the model itself.
+        """
+        if not given:
+            raise NotSupported("expected a text")
         model = self._model(mechanism, step)
-        maps, facts = self._read(model, text, ablations)
+        maps, facts = self._read(model, given, ablations)
         if not maps.all:
             raise NotSupported("this model has no attention layer, so there is nothing to show")
         changes = [f"{one.layer} head {one.head} {one.how}" for one in ablations] + ([mechanism] if mechanism else [])
@@ -91,9 +98,19 @@ class Playground:
             facts["step"] = step
         if changes:
             with eval_mode(self.model):
-                facts["baseline"] = self._scores(self.model, text) if self.tokenizer else self._output(self.model, text)
+                facts["baseline"] = self._scores(self.model, given) if self.tokenizer else self._output(self.model, given)
+
+        @contextmanager
+        def changed() -> Iterator[Model]:
+            again = self._model(mechanism, step)
+            with _ablate(again, ablations):
+                yield again
+
+        for one in (maps, *maps.alternatives):
+            one.gradients = None if one.gradients is None else one.gradients.within(changed)
         self._count += 1
-        return Recording(maps, id=str(self._count), title=", ".join(changes), text=text, **facts)
+        text = given if self.inputs == "text" else ""
+        return record_answers(maps, id=str(self._count), title=", ".join(changes), text=text, **facts)
 
     @torch.no_grad()
     def generate(
@@ -121,7 +138,7 @@ class Playground:
         for _ in range(min(max_tokens, model.max_length - len(ids))):
             with ExitStack() as stack:
                 stack.enter_context(eval_mode(model))
-                stack.enter_context(ablate(model, ablations))
+                stack.enter_context(_ablate(model, ablations))
                 maps = stack.enter_context(capture(model, rows=-1, layers=layer))
                 logits_N = model.logits(model.features(torch.tensor([ids]))[:, -1])[0].float()
             token = _sample(logits_N, encoder.banned_ids, temperature, generator)
@@ -152,14 +169,21 @@ class Playground:
 
     def _read(self, model: Model, text: str, ablations: list[Ablation]) -> tuple[Maps, dict[str, Any]]:
         """The maps of a text, and what else can be measured: the loss and the next tokens, or the answer."""
-        with eval_mode(model), ablate(model, ablations), keep_inputs():
+        with eval_mode(model), _ablate(model, ablations), keep_inputs():
             if self.tokenizer is not None and isinstance(model, LanguageModel):
-                tokens = [token_text(self.tokenizer, token) for token in self._encode(model, text)]
-                with capture(model, tokens=tokens) as maps:
-                    return maps, self._scores(model, text)
+                ids = self._encode(model, text)
+                with capture(model, tokens=self._strings(ids)) as maps:
+                    x_1LD = model.features(ids_1L := torch.tensor([ids]))
+                if not isinstance(model, QuantizedLanguageModel):  # its linear layers have no backward pass
+                    maps.gradients = next_token_gradients(model, ids_1L, x_1LD, self._strings, maps.layers)
+                return maps, self._scores(model, text, x_1LD)
             assert self._read_other is not None
             output, maps = self._read_other(model, text)
             return maps, {"output": output} if output else self._output(model, text)
+
+    def _strings(self, ids: list[int]) -> list[str]:
+        assert self.tokenizer is not None
+        return [token_text(self.tokenizer, token) for token in ids]
 
     def _encode(self, model: LanguageModel, text: str) -> list[int]:
         assert self.tokenizer is not None
@@ -168,11 +192,11 @@ class Playground:
             raise NotSupported(f"the text has {len(ids)} tokens, and this model reads 1 to {model.max_length}; shorten it")
         return ids
 
-    def _scores(self, model: Model, text: str) -> dict[str, Any]:
+    def _scores(self, model: Model, text: str, x_1LD: Tensor | None = None) -> dict[str, Any]:
         """The loss of a text in nats per token, and the most likely next tokens."""
         assert self.tokenizer is not None and isinstance(model, LanguageModel)
         ids = torch.tensor(self._encode(model, text))
-        x_LD = model.features(ids[None])[0]
+        x_LD = (model.features(ids[None]) if x_1LD is None else x_1LD)[0]
         total = float(model.cross_entropy(x_LD[:-1], ids[1:])[0]) if len(ids) > 1 else 0.0
         best = model.logits(x_LD[-1:])[0].float().softmax(-1).topk(min(NEXT_TOKENS, len(self.tokenizer)))
         chosen = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -181,9 +205,11 @@ class Playground:
             "next": [[token_text(self.tokenizer, token), round(share, 4)] for token, share in chosen],
         }
 
-    def _output(self, model: Model, text: str) -> dict[str, Any]:
+    def _output(self, model: Model, given: str) -> dict[str, Any]:
+        """The text that comes with the maps; if there is none, the answer to a text."""
         try:
-            return {"output": self._answer(model, text) if self._answer else ""}
+            output = self._read_other(model, given)[0] if self._read_other else ""
+            return {"output": output or (self._answer(model, given) if self._answer and self.inputs == "text" else "")}
         except NotSupported as reason:
             return {"output": "", "note": str(reason)}
 
@@ -207,6 +233,11 @@ class Playground:
             if not made.gates and not any(True for _ in made.parameters()) and (not self.tokenizer or made.facts.causal != "none"):
                 found.append(made.facts.name)
         return sorted(found)
+
+
+def _ablate(model: Model, ablations: list[Ablation]) -> AbstractContextManager[None]:
+    """Layers are named as maps name them: those of a classifier are its body's."""
+    return ablate(body_of(model), ablations)
 
 
 def _sample(logits_N: Tensor, banned: tuple[int, ...], temperature: float, generator: torch.Generator) -> int:

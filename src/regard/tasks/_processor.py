@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..data import Tokenizer, Tokenizers
 from ..decode import PromptEncoder
@@ -16,8 +17,9 @@ from ..errors import BadFile, MissingFile, ShapeError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.documents import document_maps
+from ..look.gradients import InputGradients, next_token_gradients
 from ..look.token_labels import Labels
-from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of
 from ..models._text import Axes
 from ._framing import frame
 from ._sentence_transformers import SentencePooling, read_pooling, write_pooling
@@ -71,7 +73,7 @@ class TextProcessor:
 @torch.no_grad()
 def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers = None, heads: Indices = None) -> Maps:
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
-    body = model.body if isinstance(model, Classifier) else model
+    body = body_of(model)
     assert isinstance(body, LanguageModel | TextModel)
     if isinstance(body, DocumentModel):
         return _document_maps(body, processor.tokenizer, text, layers)
@@ -82,21 +84,27 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
     ids_BL = torch.tensor([ids])
     tokens = processor.tokenizer.strings(ids)
+    segment_BL = _segment_numbers(segments)
     if isinstance(body, LanguageModel):
         with capture(body, layers, heads, tokens=tokens) as maps:
-            body.features(ids_BL)
+            x_BLD = body.features(ids_BL)
+        if isinstance(model, LanguageModel):
+            maps.gradients = next_token_gradients(model, ids_BL, x_BLD, processor.tokenizer.strings, maps.layers)
+        elif isinstance(model, Classifier):
+            maps.gradients = _label_gradients(model, processor, maps.layers, ids_BL, segment_BL)
         return maps
-    segment_BL = _segment_numbers(segments)
     axes = body.axes(segment_BL[0].tolist())
     with capture(body, layers, heads, tokens=None if axes else tokens) as maps:
         body.pool(ids_BL, segment_BL=segment_BL)
+    if isinstance(model, Classifier) and isinstance(body, TextEncoder):
+        maps.gradients = _label_gradients(model, processor, maps.layers, ids_BL, segment_BL)
+    if not axes:
+        return maps
     return Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
 
 
 def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) -> list[Map]:
     """The matrices of a map, each with the names of its rows and columns."""
-    if not axes:
-        return [one]
     if one.layer not in axes:
         return [one.label(tokens, tokens)]
 
@@ -131,3 +139,16 @@ def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers:
 def _segment_numbers(segments: list[int]) -> torch.Tensor:
     """segment_BL of one example."""
     return torch.arange(len(segments)).repeat_interleave(torch.tensor(segments))[None]
+
+
+def _label_gradients(model: Classifier, processor: TextProcessor, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:
+    """Of the label that a classifier gives to the text, or to each of its tokens."""
+    n_B = torch.tensor([ids_BL.shape[1]])
+
+    def logits(model: Classifier) -> Tensor:
+        logits_LN = model(ids_BL, n_B, segment_BL)
+        return logits_LN[0] if model.each else logits_LN
+
+    label_L = logits(model).argmax(-1)
+    names = [processor.labels[n] if processor.labels else str(n) for n in label_L.tolist()]
+    return InputGradients(model, (ids_BL,), logits, label_L, names, dict.fromkeys(layers, 0), logits=lambda _, x_N: x_N)

@@ -23,6 +23,7 @@ from ..data.images import Channels, Pixels
 from ..data.labelled_images import DIGITS, LabelledImages, Part, load_pixels, read_labelled_images
 from ..errors import NotSupported
 from ..look import Indices, Layers, Maps, capture
+from ..look.gradients import InputGradients
 from ..look.layouts import Grid
 from ..models import SIZES, ImageEncoder, Model
 from ..runs import Run
@@ -299,14 +300,27 @@ def image_maps(run: Run[ImageEncoder], pixels: Pixels, layers: Layers = None, he
     """The probability of each class, if there is a head, and maps over the patches of an image that has the size of the model."""
     model = run.model
     with capture(model, None if layers == ROLLOUT else layers, heads) as maps:
-        x_BLD = model.features(run.processor.encode([pixels]))
+        x_BLD = model.features(x_BCHW := run.processor.encode([pixels]))
     grid, prefix = model.config.grid, model.class_tokens
     names = [*(["class"] if prefix else []), *(f"{row},{column}" for row in range(grid[0]) for column in range(grid[1]))]
     maps.image = pixels
     maps = maps.label(names, names, Grid(*grid, prefix_tokens=prefix))
     if layers == ROLLOUT:
         maps = Maps(maps.with_rollout(ROLLOUT)[ROLLOUT], image=pixels)
-    return None if model.output is None else model.output(model.pooled(x_BLD))[0].softmax(-1), maps
+    if model.output is None:
+        return None, maps
+    logits_1N = model.output(model.pooled(x_BLD))
+    label_1 = logits_1N.argmax(-1)
+    maps.gradients = InputGradients(
+        model,
+        (x_BCHW,),
+        lambda model: model(x_BCHW),
+        label_1,
+        [run.processor.labels[int(label_1)]],
+        dict.fromkeys(maps.layers, 0),
+        logits=lambda _, x_N: x_N,
+    )
+    return logits_1N[0].softmax(-1), maps
 
 
 def _labelled(labels: Sequence[str], p_N: Tensor, nbest: int) -> Prediction:

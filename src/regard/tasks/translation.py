@@ -19,6 +19,7 @@ from ..data.hf_tokenizer import TranslationTokens
 from ..decode import GNMT, GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig
 from ..look import Indices, Layers, Map, Maps, capture
+from ..look.gradients import InputGradients
 from ..look.map import MEAN
 from ..models import Model, Translator
 from ..runs import Run
@@ -83,6 +84,8 @@ class TranslateOptions(BeamOptions):
 @dataclass(frozen=True, kw_only=True)
 class GreedyOptions(BeamOptions):
     beam: int = 1
+    nbest: int = 1
+    """Translations to choose from in the explorer, best first; a beam of at least as many."""
 
 
 class Translation(Task[TranslationOptions]):
@@ -98,6 +101,7 @@ class Translation(Task[TranslationOptions]):
     EvaluateOptions = BeamOptions
     PredictOptions = TranslateOptions
     LookOptions = GreedyOptions
+    live_options = GreedyOptions(beam=4, nbest=4)
     model_kind = Translator
     default_model = "transformer"
     default_train = TrainOptions(lr=4e-3, evaluate_every=150)
@@ -181,13 +185,12 @@ class Translation(Task[TranslationOptions]):
             lines.append("\t".join([*([f"{answer.score:.4f}"] if options.nbest > 1 else []), text, *links.values()]))
         return Prediction("\n".join(lines), {"translations": found})
 
-    def attention_maps(self, run: Run[Translator], text: str, layers: Layers, heads: Indices, options: BeamOptions) -> tuple[str, Maps]:
+    def attention_maps(self, run: Run[Translator], text: str, layers: Layers, heads: Indices, options: GreedyOptions) -> tuple[str, Maps]:
         """The alignment of source and translation; with `layers` the maps of these layers while the source is read and the target written."""
-        beam = options.search()
         if layers is None and heads is None:
-            translated, drawn = alignment(run, text, beam)
+            translated, drawn = alignment(run, text, options.search())
             return translated, Maps([drawn])
-        return layer_maps(run, text, beam, layers, heads)
+        return layer_maps(run, text, options.search(options.nbest), layers, heads)
 
     @classmethod
     def example(cls, folder: Path) -> Example:
@@ -333,29 +336,49 @@ def alignment(run: Run[Translator], sentence: str, options: Beam = GREEDY) -> tu
 def layer_maps(
     run: Run[Translator], sentence: str, options: Beam = GREEDY, layers: Layers = None, heads: Indices = None
 ) -> tuple[str, Maps]:
-    """The translation of a sentence, and the maps of all layers under teacher forcing. A row is named after the token it predicts."""
-    tokenizers, model = run.processor.tokenizers, run.model
+    """The translation of a sentence, and the maps of all layers under teacher forcing; with `nbest`, those of the others as alternatives."""
     ((text, answers),) = translations(run, [sentence], options)
-    special = decoder_tokens(tokenizers.target)
-    source, best = [*tokenizers.source.encode(sentence), special.end], answers[0].ids
+    maps, *others = (forced_maps(run, sentence, answer, layers, heads) for answer in answers[: options.nbest])
+    maps.alternatives = tuple(others)
+    return text, maps
+
+
+@torch.no_grad()
+def forced_maps(run: Run[Translator], sentence: str, answer: Hypothesis, layers: Layers = "*", heads: Indices = None) -> Maps:
+    """The maps of all layers while this translation is read as the target. A row is named after the token it predicts."""
+    tokenizers, model = run.processor.tokenizers, run.model
+    special, ids = decoder_tokens(tokenizers.target), answer.ids
+    source = [*tokenizers.source.encode(sentence), special.end]
+    source_BM, source_n_B, target_BL = torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([[special.first, *ids]])
+
+    def features(model: Translator) -> Tensor:
+        return model.features(source_BM, source_n_B, target_BL)[0]
+
     with capture(model, layers, heads) as maps:
-        model.features(torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([[special.first, *best]]))
+        features(model)
     read_labels = tokenizers.source.strings(source)
-    target_labels = tokenizers.target.strings([special.first, *best])
-    written_labels = tokenizers.target.strings([*best, special.end])
-    self_attention = model.attentions()
+    target_labels = tokenizers.target.strings([special.first, *ids])
+    written_labels = tokenizers.target.strings([*ids, special.end])
+    own, paths = model.attentions(), {layer: layer.rpartition(".")[0] for layer in maps.layers}
+    # of the layers whose queries write the target: their keys are the source, 0, or the target so far, 1
+    inputs = {layer: int(path in own) for layer, path in paths.items() if path not in own or path.startswith(model.causal_parts)}
+    # a view per layer: a recurrent decoder attends once per step
+    labelled = [label_layer(model, maps.view(layer), read_labels, target_labels, written_labels) for layer in maps.layers]
+    gradients = InputGradients(model, (source_BM, target_BL), features, torch.tensor([*ids, special.end]), written_labels, inputs)
+    text = tokenizers.target.decode(ids)
+    return Maps(labelled, maps.idle, answer=text, score=answer.score, gradients=gradients)
 
-    def labelled(m: Map) -> Map:
-        layer = m.layer.rpartition(".")[0]
-        if layer not in self_attention:
-            queries, keys = written_labels, read_labels
-        elif layer.startswith(model.causal_parts):
-            queries, keys = written_labels, target_labels
-        else:
-            queries, keys = read_labels, read_labels
-        return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
 
-    return text, Maps(map(labelled, maps.all), maps.idle)
+def label_layer(model: Model, m: Map, source: Sequence[str], given: Sequence[str], written: Sequence[str]) -> Map:
+    """A map of an encoder–decoder with its words: those of the source, those that the decoder was given, and those that it then wrote."""
+    path, own = m.layer.rpartition(".")[0], model.attentions()
+    if path not in own:
+        queries, keys = written, source
+    elif path.startswith(model.causal_parts):
+        queries, keys = written, given
+    else:
+        queries, keys = source, source
+    return m.label(queries if m.queries == len(queries) else None, keys if m.keys == len(keys) else None)
 
 
 def _pharaoh(run: Run[Translator], sentence: str, hypothesis: Hypothesis) -> str:

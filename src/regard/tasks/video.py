@@ -18,6 +18,7 @@ from ..data.clips import MOTION, Clip, GeneratedClip, LabelledClips, common_shap
 from ..data.images import Pixels
 from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Map, Maps, capture
+from ..look.gradients import InputGradients
 from ..look.layouts import Grid
 from ..look.maps import MEAN
 from ..models import SIZES, Model, ViT, ViViT
@@ -217,12 +218,12 @@ class Video(Task[VideoOptions]):
         """How much attention each place of each frame gets in each layer, over the frames side by side; above it the likely labels."""
         model, clip = run.model, self._read(run, text)
         with capture(model, layers, heads) as maps:
-            logits_1N = model(run.processor.encode(clip[None]))
+            logits_1N = model(x_BTCHW := run.processor.encode(clip[None]))
         c = model.config
         strip = side_by_side(clip[c.tubelet // 2 :: c.tubelet])  # of each tubelet the frame in the middle
         rows = [(_layer_name(m.layer), received(m, model)) for m in maps.all]
-        weights_1RM = torch.stack([_strip(x_TS, c.grid) for _, x_TS in rows])[None]
-        labels = [f"{row},{column} of step {step}" for row in range(c.grid[0]) for step in range(c.steps) for column in range(c.grid[1])]
+        weights_1RM = torch.stack([x_TS.flatten() for _, x_TS in rows])[None]
+        labels = [f"{row},{column} of step {step}" for step in range(c.steps) for row in range(c.grid[0]) for column in range(c.grid[1])]
         drawn = Map(
             layer="attention per frame",
             mechanism=maps.all[0].mechanism,
@@ -236,9 +237,19 @@ class Video(Task[VideoOptions]):
             normalised=False,
             query_labels=(tuple(name for name, _ in rows),),
             key_labels=(tuple(labels),),
-            layout=Grid(c.grid[0], c.steps * c.grid[1]),
+            layout=Grid(*c.grid, frames=c.steps),
         )
-        return _labelled(run.processor.labels, logits_1N[0].softmax(-1), 3).text, Maps([drawn], image=strip)
+        label_1 = logits_1N.argmax(-1)
+        gradients = InputGradients(
+            model,
+            (x_BTCHW,),
+            lambda model: model(x_BTCHW),
+            label_1,
+            [run.processor.labels[int(label_1)]],
+            {drawn.layer: 0},
+            logits=lambda _, x_N: x_N,
+        )
+        return _labelled(run.processor.labels, logits_1N[0].softmax(-1), 3).text, Maps([drawn], image=strip, gradients=gradients)
 
     @classmethod
     def imported_options(cls, model: Model) -> VideoOptions:
@@ -356,11 +367,6 @@ def side_by_side(frames: Pixels) -> Pixels:
     large = frames.repeat(scale, 1).repeat(scale, 2)
     large[:-1, :, -max(1, scale // 4) :] = 255
     return np.concatenate(list(large), 1)
-
-
-def _strip(x_TS: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The steps side by side, row by row."""
-    return x_TS.reshape(-1, *grid).transpose(0, 1).flatten()
 
 
 def _layer_name(path: str) -> str:

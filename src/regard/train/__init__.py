@@ -13,4 +13,4 @@ from .log import read_metrics
 from .loop import Result, fit
 from .optim import OPTIMIZERS, Adafactor, Adam, AdamW, Lamb, Muon, OptimizerConfig, RAdam, Rates, depths, layerwise
 from .schedule import SCHEDULES, WSD, Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule
-from .task import AfterStep, Loss, Merging, Metric, Objective, Rated
+from .task import AfterStep, BeforeStep, Loss, Merging, Metric, Objective, Rated

@@ -36,7 +36,7 @@ from .log import Curves, Log, Progress, check_installed, describe, last_event, p
 from .memory import memory_errors, needed, tokens_of, warning
 from .parameters import load_parameters, parameters_of
 from .state import State, Window, seed_all
-from .task import AfterStep, Counted, Objective, Rated, to_device
+from .task import AfterStep, BeforeStep, Counted, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 
@@ -271,6 +271,8 @@ class _Loop:
     def _step(self, group: Sequence[Any]) -> None:
         position, config, optimizer = self.state.position, self.config, self.state.optimizer
         optimizer.zero_grad(set_to_none=True)
+        if isinstance(self.task, BeforeStep):
+            self.task.before_step(self._used())
         total, count, extra = self._gradients(group)
         position.step += 1
         position.tokens += count
@@ -382,10 +384,14 @@ class _Loop:
             unit = self.task.unit if isinstance(self.task, Counted) else "tokens"
             values = position.averages(self.config.schedule.at(position.step), unit)
             self.log.write("train", values)
-            epochs = position.epoch + position.index / self.batches
-            share = self.config.budget.used(position.step, epochs, position.seconds / 60)
+            share = self._used()
             self.shown.update(describe(values, unit, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
+
+    def _used(self) -> float:
+        """The used share of the budget."""
+        position = self.state.position
+        return self.config.budget.used(position.step, position.epoch + position.index / self.batches, position.seconds / 60)
 
     def save(self) -> None:
         """Rank 0 writes; the others have the same state, or contribute their shards."""

@@ -18,9 +18,9 @@ The loop knows nothing about text or images. A task knows nothing about steps, p
         def evaluate(self, model):         # called with model.eval() and no gradients
             return {"error": float(((model(self.x_test) - self.y_test) ** 2).mean())}
 
-A regularisation term (a penalty on spans, say) is added in `loss`, times the count. Three methods are optional: `after_step(model)`
-changes parameters after an optimizer step, `rates(model)` gives learning-rate factors by parameter, and `merged(model, parameters)` gives
-those that model.safetensors holds.
+A regularisation term (a penalty on spans, say) is added in `loss`, times the count. Four methods are optional: `before_step(used)` is told the
+used share of the budget, `after_step(model)` changes parameters after an optimizer step, `rates(model)` gives learning-rate factors by
+parameter, and `merged(model, parameters)` gives those that model.safetensors holds.
 
 Before each batch is made, the loop sets the random state (PyTorch, NumPy, `random`) from its seed, the epoch and the batch's index in it.
 So dropout and random cropping may use the ordinary calls and still be the same after a crash, and for any number of processes.
@@ -72,6 +72,16 @@ class Objective(Protocol):
     def loss(self, model: nn.Module, batch: Any) -> Loss: ...
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class BeforeStep(Protocol):
+    """A task whose loss changes in the course of training: before each step it is told the used share of the budget, from 0 to 1.
+
+    By steps or epochs the share is the same after a crash; by minutes it is that of the clock.
+    """
+
+    def before_step(self, used: float) -> None: ...
 
 
 @runtime_checkable

@@ -1,16 +1,16 @@
 // Source above, target below, and links between them: for translation, and for any two texts of which one attends to the other.
 
-import { element, formatWeight, svgElement, tokenText } from "./dom.js";
+import { element, formatWeight, readable, svgElement, tokenText } from "./dom.js";
 import { tokenLine } from "./text_view.js";
 
-const MOST = 400; // tokens per side
+const MOST = 512; // tokens per side
 
 export const alignmentView = {
   id: "alignment",
   title: "Alignment",
   hint: "Each query is linked with the keys it attends to. Choose a word to see its links; a thick line is a large weight.",
   uses: [],
-  available: (map) => map.cross && map.rows <= MOST && map.columns <= MOST,
+  available: (map) => map.cross && map.layout.kind === "sequence" && map.rows <= MOST && map.columns <= MOST,
   mount(stage, app) {
     stage.classList.add("rx-scroll");
     let parts;
@@ -21,8 +21,9 @@ export const alignmentView = {
       const links = svgElement("svg", { class: "rx-links", "aria-hidden": "true" });
       const table = element("table", { class: "rx-table" });
       parts = { keys, queries, links, table };
-      const output = app.capture().output && !app.source.live ? element("p", { class: "rx-output" }, app.capture().output) : null;
-      stage.replaceChildren(element("div", { class: "rx-align" }, links, element("h2", {}, "Source"), keys, element("h2", { class: "rx-apart" }, "Target"), queries), ...(output ? [output] : []), table);
+      const legend = [...shadeValues(queries, reader.queryValues), ...barValues(keys, reader.keyValues)];
+      const output = app.capture().output && !app.source.live && app.answers().length < 2 ? element("p", { class: "rx-output" }, app.capture().output) : null;
+      stage.replaceChildren(...hypotheses(app), element("div", { class: "rx-align" }, links, element("h2", {}, "Source"), keys, element("h2", { class: "rx-apart" }, "Target"), queries), ...(output ? [output] : []), ...legend, table);
     }
     async function draw() {
       const { keys, queries, links, table } = parts;
@@ -72,6 +73,41 @@ export const alignmentView = {
     };
   },
 };
+
+function hypotheses(app) {
+  // The answers of a beam with their scores; choosing one shows its alignment.
+  const numbers = app.answers();
+  if (numbers.length < 2) return [];
+  const button = (n) => {
+    const { score, output } = app.captures[n];
+    const chosen = n === app.state.capture;
+    return element("li", {}, element("button", { type: "button", "aria-pressed": String(chosen), onclick: () => app.set({ capture: n, query: null, key: null }) }, element("span", { class: "rx-number" }, score.toFixed(3)), element("span", { dir: "auto" }, readable(output, 200))));
+  };
+  return [element("section", { class: "rx-hypotheses", "aria-label": "Hypotheses" }, element("h2", {}, "Hypotheses of the beam", element("small", {}, " score: log-probability, divided by the length penalty")), element("ol", {}, numbers.map(button)))];
+}
+
+function shadeValues(line, values) {
+  // A value per target token, from 0 to 1: the lower, the deeper its colour. Of p_gen: what is copied stands out.
+  if (!values) return [];
+  line.tokens.forEach((token, n) => {
+    token.style.background = `color-mix(in srgb, var(--low) ${(100 * (1 - values.numbers[n])).toFixed(1)}%, var(--page))`;
+    token.title = `${values.name} ${formatWeight(values.numbers[n])}`;
+  });
+  return [element("p", { class: "rx-values" }, element("span", { class: "rx-token rx-low" }, `${values.name} 0`), ` … `, element("span", { class: "rx-token" }, `${values.name} 1`))];
+}
+
+function barValues(line, values) {
+  // A value per source token as a bar under it.
+  if (!values) return [];
+  const top = Math.max(1, ...values.numbers);
+  line.tokens.forEach((token, n) => {
+    const share = (100 * values.numbers[n]) / top;
+    token.append(element("i", { class: "rx-under" }));
+    token.lastChild.style.width = `${share.toFixed(1)}%`;
+    token.title = `${values.name} ${formatWeight(values.numbers[n])}`;
+  });
+  return [element("p", { class: "rx-values" }, `Bars under the source: ${values.name}; a full one is ${top.toFixed(2)}`)];
+}
 
 function best(table, reader, values) {
   // The same in words.

@@ -12,11 +12,13 @@ import { linesView } from "./lines_view.js";
 import { alignmentView } from "./alignment_view.js";
 import { compareView, patternView } from "./pair_views.js";
 import { whyView } from "./why_view.js";
-import { graphView, imageView } from "./layout_views.js";
+import { gradientsView } from "./gradients_view.js";
+import { imageView } from "./image_view.js";
+import { graphView, pointsView } from "./points_view.js";
 import { WeightsLayer } from "./layers.js";
 
-const VIEWS = [matrixView, headsView, textView, linesView, alignmentView, patternView, compareView, whyView, imageView, graphView];
-const SAVED = ["view", "map", "head", "query", "key", "scale", "direction"]; // in the address, so that a link shows the same
+const VIEWS = [matrixView, headsView, textView, linesView, alignmentView, patternView, compareView, whyView, gradientsView, imageView, pointsView, graphView];
+const SAVED = ["view", "map", "head", "query", "key", "scale", "direction", "measure"]; // in the address, so that a link shows the same
 
 export class Explorer {
   constructor(root, source, embedded = false) {
@@ -45,6 +47,8 @@ export class Explorer {
     for (const [name, value] of saved) {
       if (SAVED.includes(name)) state[name] = /^\d+$/.test(value) ? Number(value) : value;
     }
+    const fits = VIEWS.find((view) => view.id === state.view)?.available ?? (() => true);
+    if (!saved.has("map") && !fits(maps[state.map])) state.map = Math.max(0, maps.findLastIndex(fits));
     if (!saved.has("scale") && maps[state.map]?.columns > 400) state.scale = "log"; // most weights of a long text are tiny
     return this.settle({ ...state, capture: 0 });
   }
@@ -86,12 +90,22 @@ export class Explorer {
     }
   }
 
-  addCapture(capture, keep = 8) {
-    // What the model has just done; the oldest are forgotten, as the server does.
-    this.captures.push(capture);
-    const dropped = Math.max(0, this.captures.length - keep);
-    this.captures.splice(0, dropped);
-    this.set({ captures: true, capture: this.captures.length - 1, other: {} });
+  addCapture({ alternatives = [], ...capture }, keep = 8) {
+    // What the model has just done, and its other answers; the oldest are forgotten, as the server does.
+    this.captures.push(capture, ...alternatives);
+    while (this.inputs().length > keep) this.captures.splice(0, this.inputs()[1]);
+    this.set({ captures: true, capture: this.captures.length - 1 - alternatives.length, other: {} });
+  }
+
+  inputs() {
+    // Numbers of the captures that are no other answers to the input of another one.
+    return [...this.captures.keys()].filter((n) => this.captures[n].of === undefined);
+  }
+
+  answers() {
+    // Numbers of all captures of the chosen input: its answers, best first.
+    const { id, of = id } = this.capture();
+    return [...this.captures.keys()].filter((n) => this.captures[n].id === of || this.captures[n].of === of);
   }
 
   capture() {
@@ -99,7 +113,8 @@ export class Explorer {
   }
 
   captureName(n) {
-    const { title, step, text } = this.captures[n];
+    const { title, step, text, of, output } = this.captures[n];
+    if (of !== undefined) return readable(output, 30);
     return step !== undefined ? `step ${step}` : title || readable(text || `capture ${n + 1}`, 30);
   }
 
@@ -224,12 +239,12 @@ export class Explorer {
     const { maps } = this.capture();
     const uses = VIEWS.find((view) => view.id === state.view).uses;
     const parts = [];
-    const steps = this.captures.filter((one) => one.step !== undefined);
-    if (steps.length > 1) parts.push(this.slider());
-    else if (this.captures.length > 1) parts.push(choose("Capture", this.captures.map((_, n) => [n, this.captureName(n)]), state.capture, (n) => this.set({ capture: Number(n) })));
+    const inputs = this.inputs();
+    if (inputs.length > 1 && inputs.every((n) => this.captures[n].step !== undefined)) parts.push(this.slider(inputs));
+    else if (inputs.length > 1) parts.push(choose("Capture", inputs.map((n) => [n, this.captureName(n)]), this.answers()[0], (n) => this.set({ capture: Number(n) })));
     parts.push(choose("Layer", maps.map((map, n) => [n, map.name]), state.map, (n) => this.set({ map: Number(n), query: null, key: null })));
     if (state.view !== "heads") parts.push(choose("Head", maps[state.map].heads.map((name, n) => [n, name]), state.head, (n) => this.set({ head: Number(n) })));
-    if (uses.includes("scale")) parts.push(choose("Scale", [["linear", "linear"], ["row", "per row"], ["log", "logarithmic"]], state.scale, (scale) => this.set({ scale })));
+    if (uses.includes("scale")) parts.push(choose("Scale", [["linear", "linear"], ["unit", "0 to 1"], ["row", "per row"], ["log", "logarithmic"]], state.scale, (scale) => this.set({ scale })));
     if (uses.includes("direction")) {
       const turn = (direction) => this.set({ direction, ...(direction === "in" ? { key: state.key ?? state.query } : { query: state.query ?? state.key }) });
       parts.push(choose("Direction", [["out", "what it attends to"], ["in", "what attends to it"]], state.direction, turn));
@@ -245,16 +260,16 @@ export class Explorer {
     const { head, scale } = this.state;
     const reader = this.reader();
     const layer = new WeightsLayer(reader, head, scale);
-    const range = reader.map.deferred ? { top: 1, signed: false, decades: layer.decades } : await layer.range();
-    const top = scale === "row" ? "row max" : reader.map.deferred ? "max" : range.top.toPrecision(3);
+    const range = reader.map.deferred && scale !== "unit" ? { top: 1, signed: false, decades: layer.decades } : await layer.range();
+    const top = scale === "row" ? "row max" : reader.map.deferred && scale !== "unit" ? "max" : range.top.toPrecision(3);
     const least = reader.map.deferred ? `max / 10^${range.decades.toFixed(1)}` : (range.top / 10 ** range.decades).toPrecision(1);
     const bottom = range.signed ? `−${top}` : scale === "log" ? least : "0";
     this.scaleStrip.replaceChildren(bottom, legend(range.signed, this.theme()), String(top));
   }
 
-  slider() {
-    const { state, captures } = this;
-    const move = element("input", { type: "range", min: 0, max: captures.length - 1, value: state.capture, "aria-label": "Training step", oninput: () => this.set({ capture: Number(move.value) }) });
-    return element("label", { class: "rx-field rx-slider" }, element("span", {}, `Step ${captures[state.capture].step}`), move);
+  slider(inputs) {
+    const [chosen] = this.answers();
+    const move = element("input", { type: "range", min: 0, max: inputs.length - 1, value: inputs.indexOf(chosen), "aria-label": "Training step", oninput: () => this.set({ capture: inputs[Number(move.value)] }) });
+    return element("label", { class: "rx-field rx-slider" }, element("span", {}, `Step ${this.captures[chosen].step}`), move);
   }
 }

@@ -48,11 +48,12 @@ export function cssColour(value, range, scale, theme) {
   return `rgb(${table[n]} ${table[n + 1]} ${table[n + 2]})`;
 }
 
-export function isDark(value, range, scale, theme) {
-  // Whether text on this colour should be light.
+export function inkOn(value, range, scale, theme) {
+  // The colour of text on this colour, with a contrast of at least 4.5 (WCAG 2): white up to a luminance of 0.18, black from there on.
   const n = 3 * colourIndex(value, range, scale);
-  const table = palette(theme, range.signed);
-  return 0.299 * table[n] + 0.587 * table[n + 1] + 0.114 * table[n + 2] < 140;
+  const [r, g, b] = [...palette(theme, range.signed).subarray(n, n + 3)].map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  return luminance < 0.18 ? "#ffffff" : luminance < 0.24 ? "#000000" : "#1b1f24";
 }
 
 export function paintTile(tile, range, scale, theme, maxima) {

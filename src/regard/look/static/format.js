@@ -91,6 +91,8 @@ export class Reader {
     const named = (index, size, first) => (index === null ? Array.from({ length: size }, (_, n) => String(first + n)) : capture.labels[index]);
     this.queryLabels = named(this.map.row_labels, this.rows, this.map.first_row);
     this.keyLabels = named(this.map.column_labels, this.columns, 0);
+    this.queryValues = this.map.row_values ?? null;
+    this.keyValues = this.map.column_values ?? null;
   }
 
   tile(kind, head, level, i, j) {

@@ -18,6 +18,7 @@ export class WeightsLayer extends Layer {
   async range() {
     // The coarsest level has the largest weight of the whole map in one tile. Of a map that is computed while it is read that would take
     // long: there it is the largest weight seen so far.
+    if (this.scale === "unit") return { top: 1, signed: this.reader.map.signed };
     if (this.reader.map.deferred) return this.seen ?? { top: 0, signed: false };
     const tile = await this.reader.tile("tile", this.head, this.levels - 1, 0, 0);
     return { top: Math.max(tile.high, -tile.low), signed: tile.low < 0, decades: this.decades };

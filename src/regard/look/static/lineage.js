@@ -53,8 +53,8 @@ class Lineage {
   button(one, column) {
     const thumb = element("canvas", { class: "lx-thumb", "aria-hidden": "true" });
     const name = element("span", {}, one.name.split("_").flatMap((part, n) => (n ? ["_", element("wbr"), part] : [part])));
-    const label = `${one.name}, ${one.year}`;
-    const made = element("button", { type: "button", class: "lx-mechanism", "aria-label": label, title: label, data: { column, name: one.name }, onclick: () => this.choose(one.name, true) }, thumb, name, element("small", { class: "lx-year" }, String(one.year)));
+    const label = `${one.name} ${one.year}`;
+    const made = element("button", { type: "button", class: "lx-mechanism", "aria-label": label, title: label, data: { column, name: one.name }, onclick: () => this.choose(one.name, true) }, thumb, name, " ", element("small", { class: "lx-year" }, String(one.year)));
     this.buttons.set(one.name, made);
     made.tabIndex = -1;
     return made;

@@ -1,13 +1,15 @@
-// Runs the model: a text to read, to translate or to continue; heads to ablate; another mechanism; an earlier checkpoint.
+// Runs the model: a text or a file to read, a text to continue; heads to ablate; another mechanism; an earlier checkpoint.
 
 import { choose, element, percent, readable, tokenText } from "./dom.js";
 import { Explorer } from "./app.js";
+import { FileInput, TextInput } from "./live_input.js";
 import { tokenLine } from "./text_view.js";
 
 export class LiveBar {
   constructor(root, source, about) {
     Object.assign(this, { root, source, about, ablations: [], mechanism: "", step: "", busy: false });
-    this.text = element("textarea", { name: "text", rows: 2, required: true, "aria-label": "Text", placeholder: about.generates ? "A text to read, or to continue" : "A text to read", onkeydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.capture() });
+    const submit = () => this.capture();
+    this.input = about.inputs === "file" ? new FileInput(about, submit, (bytes) => this.upload(bytes)) : new TextInput(about, submit);
     this.length = element("input", { type: "number", min: 1, max: 512, value: 24 });
     this.heat = element("input", { type: "number", min: 0, max: 2, step: 0.1, value: 0 });
     this.run = element("button", { type: "submit", class: "rx-button rx-main" }, "Show attention");
@@ -18,16 +20,16 @@ export class LiveBar {
     const generation = about.generates
       ? [this.write, element("label", { class: "rx-field" }, element("span", {}, "Tokens"), this.length), element("label", { class: "rx-field" }, element("span", {}, "Temperature"), this.heat)]
       : [];
-    this.form = element("form", { class: "rx-prompt", onsubmit: (event) => (event.preventDefault(), this.capture()) }, this.text, element("div", { class: "rx-inline-plain" }, this.run, ...generation));
+    this.form = element("form", { class: "rx-prompt", onsubmit: (event) => (event.preventDefault(), this.capture()) }, this.input.root, element("div", { class: "rx-inline-plain" }, this.run, ...generation));
     this.part = element("section", { "aria-label": "Run the model" }, this.form, this.choices, this.stream, this.result);
   }
 
   open() {
     // Before the first text there is nothing to explore.
     this.root.classList.add("rx", "rx-start");
-    this.root.replaceChildren(element("h1", {}, element("span", { class: "rx-brand" }, "regard"), element("span", { class: "rx-title" }, readable(this.about.title, 60))), element("p", { class: "rx-quiet" }, "Give the model a text, and see what every layer and head attends to."), this.part);
+    this.root.replaceChildren(element("h1", {}, element("span", { class: "rx-brand" }, "regard"), element("span", { class: "rx-title" }, readable(this.about.title, 60))), element("p", { class: "rx-quiet" }, this.input.what), this.part);
     this.renderChoices();
-    this.text.focus();
+    this.input.focus();
   }
 
   // -- what to change --------------------------------------------------------------------------------------------------
@@ -35,7 +37,7 @@ export class LiveBar {
   renderChoices() {
     const parts = [];
     const { mechanisms, steps } = this.about;
-    const again = () => this.explorer && this.text.value.trim() && this.capture();
+    const again = () => this.explorer && this.input.filled() && this.capture();
     if (mechanisms.length) {
       const all = [["", "as trained"], ...mechanisms.map((name) => [name, name])];
       parts.push(choose("Mechanism", all, this.mechanism, (name) => ((this.mechanism = name), again())));
@@ -70,11 +72,15 @@ export class LiveBar {
   }
 
   asked(more = {}) {
-    return JSON.stringify({ text: this.text.value, ablate: this.ablations, mechanism: this.mechanism || null, step: this.step === "" ? null : Number(this.step), ...more });
+    return JSON.stringify({ ...this.input.asked(), ablate: this.ablations, mechanism: this.mechanism || null, step: this.step === "" ? null : Number(this.step), ...more });
   }
 
-  async post(path, body) {
-    const response = await this.source.request(`${this.source.base}/${path}`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+  async upload(bytes) {
+    return (await (await this.post("files", bytes, "application/octet-stream")).json()).file;
+  }
+
+  async post(path, body, type = "application/json") {
+    const response = await this.source.request(`${this.source.base}/${path}`, { method: "POST", body, headers: { "Content-Type": type } });
     if (response.ok) return response;
     const { error } = await response.json();
     throw new Error(error?.message ?? response.statusText);
@@ -97,7 +103,7 @@ export class LiveBar {
   // -- running -------------------------------------------------------------------------------------------------------
 
   capture() {
-    if (!this.text.reportValidity()) return;
+    if (!this.input.valid()) return;
     return this.working(async () => {
       this.result.textContent = "Running …";
       const capture = await (await this.post("captures", this.asked())).json();
@@ -110,7 +116,8 @@ export class LiveBar {
     if (this.explorer) {
       this.explorer.addCapture(capture);
     } else {
-      this.source.header.captures.push(capture);
+      const { alternatives = [], ...first } = capture;
+      this.source.header.captures.push(first, ...alternatives);
       this.root.classList.remove("rx-start");
       this.root.replaceChildren();
       this.explorer = new Explorer(this.root, this.source);
@@ -136,7 +143,7 @@ export class LiveBar {
   }
 
   generate() {
-    if (!this.text.reportValidity()) return;
+    if (!this.input.valid()) return;
     return this.working(async () => {
       this.result.textContent = "Writing …";
       const state = this.explorer?.state;
@@ -149,7 +156,7 @@ export class LiveBar {
         if (event.error) throw new Error(event.error.message);
         if (event.tokens) tokens.push(...event.tokens);
         if (event.token !== undefined) tokens.push(event.token);
-        if (event.text !== undefined) this.text.value = event.text;
+        if (event.text !== undefined) this.input.write(event.text);
         const line = tokenLine(tokens, "queries", () => {}, "Text so far");
         if (event.row) line.shade([...event.row, 0], { top: Math.max(...event.row), signed: false }, "linear", theme);
         line.choose(tokens.length - 1);

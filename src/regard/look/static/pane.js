@@ -4,6 +4,7 @@ import { element, formatWeight, tokenText } from "./dom.js";
 import { paintTile } from "./colour.js";
 import { drawGrid, drawLabels, drawNumbers, drawOutline, gutterSizes } from "./pane_labels.js";
 
+const BUTTONS = 48; // pixels at the bottom, where the zoom buttons are
 const LARGEST_CELL = 72;
 
 export class MatrixPane {
@@ -78,7 +79,7 @@ export class MatrixPane {
   fit() {
     if (!this.width) return;
     [this.left, this.top] = this.margin;
-    const [across, down] = [this.width - this.left - 4, this.height - this.top - 4];
+    const [across, down] = [this.width - this.left - 4, this.height - this.top - BUTTONS];
     let cell = Math.min(across / this.layer.columns, down / this.layer.rows, LARGEST_CELL);
     if (cell > 4) cell = Math.floor(cell * this.ratio) / this.ratio;
     this.left += Math.floor(Math.max(0, across - cell * this.layer.columns) / 2); // in the middle, as long as all of it fits

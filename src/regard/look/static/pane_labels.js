@@ -1,7 +1,7 @@
 // What is drawn over and beside the cells of a pane (pane.js): grid, numbers, outlines, and the labels of queries and keys in the gutters.
 
 import { tokenText } from "./dom.js";
-import { isDark } from "./colour.js";
+import { inkOn } from "./colour.js";
 
 const FONT = "12px system-ui, sans-serif";
 
@@ -57,8 +57,7 @@ export function drawNumbers(pane, context, colours) {
     if (!row) continue;
     for (let j = left; j <= right; j++) {
       const [px, py] = pane.centreOf(i, j);
-      const dark = isDark(row.values[j], row.range, row.scale, pane.app.theme());
-      context.fillStyle = dark ? "#ffffff" : "#1b1f24";
+      context.fillStyle = inkOn(row.values[j], row.range, row.scale, pane.app.theme());
       if (Math.abs(row.values[j]) >= 0.005) context.fillText(row.values[j].toFixed(2), px, py);
     }
   }
@@ -91,7 +90,7 @@ export function drawLabels(pane, context, colours) {
   const marked = pane.hover ?? pane.cursor;
   context.save();
   context.beginPath();
-  context.rect(0, pane.top, cornerOf(pane)[0], pane.height);
+  context.rect(0, pane.top - 8, cornerOf(pane)[0], pane.height + 8); // the label of the first row is higher than a small cell
   context.clip();
   context.textAlign = "right";
   for (let i = Math.ceil(top / step) * step; i <= bottom; i += step) drawQueryLabel(pane, context, colours, i, marked);
@@ -99,7 +98,7 @@ export function drawLabels(pane, context, colours) {
   context.restore();
   context.save();
   context.beginPath();
-  context.rect(pane.left, 0, pane.width, cornerOf(pane)[1]);
+  context.rect(pane.left - 8, 0, pane.width + 8, cornerOf(pane)[1]);
   context.clip();
   for (let j = Math.ceil(left / step) * step; j <= right; j += step) drawKeyLabel(pane, context, colours, j, marked);
   if (marked) drawKeyLabel(pane, context, colours, marked[1], marked);

@@ -1,7 +1,7 @@
 // The text itself: click a token, and the others are shaded by their weight.
 
 import { element, formatWeight, tokenText } from "./dom.js";
-import { cssColour, isDark } from "./colour.js";
+import { cssColour, inkOn } from "./colour.js";
 
 export function tokenLine(labels, kind, onpick, label) {
   // Tokens to click or to walk through with the arrow keys; only one of them is in the tab order.
@@ -37,7 +37,7 @@ export function tokenLine(labels, kind, onpick, label) {
         return;
       }
       token.style.background = values[n] ? cssColour(values[n], range, scale, theme) : "";
-      token.style.color = values[n] ? (isDark(values[n], range, scale, theme) ? "#fff" : "#1b1f24") : "";
+      token.style.color = values[n] ? inkOn(values[n], range, scale, theme) : "";
       token.title = formatWeight(weights[n]);
     });
   };
@@ -97,7 +97,7 @@ export const textView = {
       if (turn !== shade.turn) return;
       const [lit, unlit] = incoming ? [queries, keys] : [keys, queries];
       const shades = lit === keys ? shadeSentences(values) : values;
-      const top = shades.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      const top = scale === "unit" ? 1 : shades.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
       const range = { top, signed: values.some((value) => value < 0) };
       if (unlit !== lit) unlit.shade(null);
       lit.shade(shades, range, scale === "log" ? "log" : "linear", app.theme(), values);

@@ -1,0 +1,123 @@
+r"""Gradients with respect to the inputs, to hold beside attention: what an output depended on, to first order.
+
+$$g_{ij} = \frac{\partial \log p(y_i)}{\partial e_j} \qquad \mathrm{norm}_{ij} = \lVert g_{ij} \rVert_2 \qquad
+  \mathrm{times\ input}_{ij} = g_{ij} \cdot e_j$$
+
+y_i is an output: the next token of a text, a token of a translation, the label of an image. e_j is the embedding of input j: a row of the
+token table, or the projection of a patch, before positions are added (Simonyan et al. 2013; Jain & Wallace 2019 compare them with attention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import copy
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import NotSupported, UnknownName
+from ..kernels import accumulation_dtype
+from ..layers.patches import PatchEmbedding
+from ..layers.tubelets import TubeletEmbedding
+from ..models import LanguageModel, eval_mode
+
+LONGEST = 2048  # inputs: a forward pass with gradients keeps the activations of every layer
+EMBEDDINGS = (nn.Embedding, PatchEmbedding, TubeletEmbedding)
+Provide = Callable[[], AbstractContextManager[Any]]
+
+
+class GradientRow(NamedTuple):
+    """The gradients of one output: a tensor per input sequence."""
+
+    log_probability: float
+    norm: tuple[Tensor, ...]  # norm_M
+    times_input: tuple[Tensor, ...]  # times_input_M; its sum is what the log-probability would lose, to first order, without the inputs
+
+
+class InputGradients:
+    """∂ log p(y_i) / ∂ e_j of one input, computed when they are asked for: a forward pass, and a backward pass per output."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Sequence[Tensor],
+        features: Callable[[Any], Tensor],
+        target_L: Tensor,
+        outputs: Sequence[str],
+        layers: Mapping[str, int],
+        logits: Callable[[Any, Tensor], Tensor] = lambda model, x_D: model.logits(x_D),
+    ):
+        """`features(model)` is x_LD, a row per output, of a forward pass over `inputs`: what the embeddings are given.
+
+        `target_L` are the ids of the outputs, `outputs` their names. `layers`: the attention layers whose query i computes output i (or
+        whose queries share the only output), with the number of the input that is their keys.
+        """
+        self._provide: Provide = lambda: nullcontext(model)
+        self.inputs, self._features, self._logits = tuple(inputs), features, logits
+        self.target_L, self.outputs, self.layers = target_L, list(outputs), dict(layers)
+
+    def within(self, provide: Provide) -> Self:
+        """The same of a model that `provide()` gives for the time of the computation: under an ablation, say."""
+        other = copy(self)
+        other._provide = provide
+        return other
+
+    def rows(self, numbers: Sequence[int]) -> list[GradientRow]:
+        """The gradients of these outputs."""
+        unknown = [n for n in numbers if not 0 <= n < len(self.outputs)]
+        if unknown:
+            raise UnknownName("output", str(unknown[0]), map(str, range(len(self.outputs))))
+        with self._provide() as model, eval_mode(model), torch.inference_mode(False), torch.enable_grad():
+            with _embeddings(model, self.inputs) as found:
+                x_LD = self._features(model)
+            if len(found) < len(self.inputs) or not x_LD.requires_grad:
+                raise NotSupported(f"{type(model).__name__}: there is no gradient with respect to its input embeddings")
+            leaves = [found[n] for n in range(len(self.inputs))]
+            return [self._row(model, x_LD, n, leaves) for n in numbers]
+
+    def _row(self, model: Any, x_LD: Tensor, n: int, leaves: list[Tensor]) -> GradientRow:
+        logits_N = self._logits(model, x_LD[n])
+        logp = logits_N.to(accumulation_dtype(logits_N.dtype)).log_softmax(-1)[self.target_L[n]]
+        gradients = torch.autograd.grad(logp, leaves, retain_graph=True, materialize_grads=True)
+        return GradientRow(
+            float(logp.detach()),
+            tuple(g_1MD[0].norm(dim=-1) for g_1MD in gradients),
+            tuple((g_1MD[0] * e_1MD.detach()[0]).sum(-1) for g_1MD, e_1MD in zip(gradients, leaves, strict=True)),
+        )
+
+
+def next_token_gradients(
+    model: LanguageModel, ids_1L: Tensor, x_1LD: Tensor, strings: Callable[[list[int]], Sequence[str]], layers: Iterable[str]
+) -> InputGradients:
+    """Of a language model with the features x of a text: output i is token i + 1, and the last one the most likely next token."""
+    best_1 = model.logits(x_1LD[:, -1]).argmax(-1)
+    target_L = torch.cat([ids_1L[0, 1:], best_1.to(ids_1L)])
+    names = strings(target_L.tolist())
+    return InputGradients(model, (ids_1L,), lambda model: model.features(ids_1L)[0], target_L, names, dict.fromkeys(layers, 0))
+
+
+@contextmanager
+def _embeddings(model: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[dict[int, Tensor]]:
+    """Inside, the embeddings e_1MD of each input are leaves of the graph: the first that is given the input, which may have been packed."""
+    found: dict[int, Tensor] = {}
+
+    def hook(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        at = next((n for n, ids in enumerate(inputs) if n not in found and _same(args[0], ids)), None)
+        if at is None:
+            return None
+        if out.shape[1] <= LONGEST:
+            found[at] = out.detach().requires_grad_()
+            return found[at]
+        raise NotSupported(f"gradients are for at most {LONGEST:,} inputs, and this has {out.shape[1]:,}; shorten it")
+
+    with ExitStack() as undo:
+        for module in model.modules():
+            if isinstance(module, EMBEDDINGS):
+                undo.callback(module.register_forward_hook(hook).remove)
+        yield found
+
+
+def _same(x: Tensor, ids: Tensor) -> bool:
+    return x is ids or (x.dtype == ids.dtype and x.numel() == ids.numel() and torch.equal(x.flatten(), ids.flatten()))

@@ -1,0 +1,82 @@
+// What the model is given: a text to type, or a file to choose or to drop. Both have root, focus(), valid(), and asked(): their part of a request.
+
+import { element, readable } from "./dom.js";
+
+export class TextInput {
+  what = "Give the model a text, and see what every layer and head attends to.";
+
+  constructor(about, submit) {
+    const placeholder = about.generates ? "A text to read, or to continue" : "A text to read";
+    const onkeydown = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && submit();
+    this.root = element("textarea", { name: "text", rows: 2, required: true, "aria-label": "Text", placeholder, onkeydown });
+  }
+
+  focus() {
+    this.root.focus();
+  }
+
+  valid() {
+    return this.root.reportValidity();
+  }
+
+  filled() {
+    return this.root.value.trim() !== "";
+  }
+
+  asked() {
+    return { text: this.root.value };
+  }
+
+  write(text) {
+    this.root.value = text;
+  }
+}
+
+export class FileInput {
+  what = "Give the model an image or a clip, and see what every layer and head attends to.";
+
+  constructor(about, submit, send) {
+    // `send(bytes)` gives the number by which the server knows the file; it is sent as soon as it is chosen, and once.
+    Object.assign(this, { submit, send, file: null });
+    this.chooser = element("input", { type: "file", accept: "image/*,.npy", "aria-label": "Image or clip", onchange: () => this.take(this.chooser.files[0]) });
+    this.name = element("span", { class: "rx-quiet", "aria-live": "polite" }, "or drop one here");
+    this.root = element("div", { class: "rx-drop", ondragover: (event) => event.preventDefault(), ondrop: (event) => this.#drop(event) }, this.chooser, this.name);
+  }
+
+  #drop(event) {
+    event.preventDefault();
+    if (event.dataTransfer.files.length) this.take(event.dataTransfer.files[0]);
+  }
+
+  async take(file) {
+    if (!file) return;
+    this.file = null;
+    this.name.textContent = `sending ${readable(file.name, 40)} …`;
+    this.name.classList.remove("rx-error");
+    try {
+      this.file = await this.send(await file.arrayBuffer());
+      this.name.textContent = readable(file.name, 60);
+      this.submit();
+    } catch (error) {
+      this.name.textContent = error.message;
+      this.name.classList.add("rx-error");
+    }
+  }
+
+  focus() {
+    this.chooser.focus();
+  }
+
+  valid() {
+    if (!this.file) this.name.textContent = "choose a file first";
+    return Boolean(this.file);
+  }
+
+  filled() {
+    return Boolean(this.file);
+  }
+
+  asked() {
+    return { file: this.file };
+  }
+}

@@ -1,0 +1,20 @@
+"""See 2017 runs from end to end: few steps and texts, one seed; whether its claims hold is for the real run."""
+
+import json
+from dataclasses import replace
+
+from regard.recipes import run, see2017
+
+
+def test_it_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(see2017, "TRAIN", see2017.TRAIN.replace(steps=2, warmup_steps=1, evaluate_every=2))
+    recipe = see2017.recipe
+    few = {"names": "names:12,count=60,pool=100", "select": "select:12-5,count=60"}
+    variants = {
+        name: replace(one, options=replace(one.options, data=few[name.split(",")[0]]), data=one.data and "select:20-8,count=10")
+        for name, one in recipe.variants.items()
+    }
+    outcome = run(replace(recipe, variants=variants), tmp_path, seeds=(0,), log=lambda line: None)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert set(found["metrics"]) == set(recipe.variants) and len(outcome.verdicts) == len(recipe.claims)
+    assert len(list(tmp_path.glob("*.png"))) == len(recipe.pictures)
