@@ -14,7 +14,7 @@ from PIL import Image
 from regard.data.labelled_images import read_digits
 from regard.look.pen import draw_strokes
 from regard.look.pictures import png
-from regard.tasks import attention_maps, load_run, predict
+from regard.tasks import load_run, predict
 from regard.tasks.draw import RedrawOptions
 from regard.tasks.handwriting import HandwritingTask, WriteOptions
 
@@ -47,8 +47,6 @@ def drawing(recipe: Path) -> None:
         (found,) = predict(run, [str(digit)], RedrawOptions(samples=4, seed=2))
         save("draw.png", found.files[".png"])
         save("draw.gif", found.files[".gif"])
-        _, maps = attention_maps(run, str(digit))
-        save("draw-windows.png", maps.save_png(Path(folder) / "maps.png").read_bytes())
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def save_alignment(browser: Browser, run: Run, folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the pictures of the README.")
-    parser.add_argument("--run", type=Path, help="a translator that kept many checkpoints; trained anew if not given")
+    parser.add_argument("--run", type=Path, help="a translator that kept many checkpoints; if not given, one is trained")
     given = parser.parse_args().run
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

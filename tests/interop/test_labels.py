@@ -77,7 +77,7 @@ def test_an_imported_classifier_predicts_and_is_judged(task, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"architectures": ["BigBirdForSequenceClassification"]}, "is not supported; supported classifiers"),
+        ({"architectures": ["BigBirdForSequenceClassification"]}, "is not supported; supported are"),
         ({"problem_type": "regression"}, "only single-label"),
         ({"id2label": {"0": "x", "1": "y"}, "label2id": {"x": 0, "y": 1}}, "2 labels and scores for 3"),
         ({"id2label": {"first": "x", "1": "y"}}, "expected a label per number"),

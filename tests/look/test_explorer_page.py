@@ -178,6 +178,10 @@ def test_layouts_have_views_of_their_own(browser, tmp_path):
         browser.wait(f"document.querySelector('{sign}')")
     browser.run(f"{EXPLORER}.set({{view: 'text', map: 2, query: 1}})")
     browser.wait("document.querySelectorAll('.rx-sentence').length === 2")
+    first = float(weights[0, 0, 1, :5].sum())
+    browser.wait("document.querySelector('.rx-share').style.width")
+    widths = browser.run("[...document.querySelectorAll('.rx-share')].map((bar) => parseFloat(bar.style.width))")
+    assert max(widths) == 60 and widths[0] / widths[1] == pytest.approx(first / (1 - first), rel=0.02)
     assert browser.errors == []
 
 

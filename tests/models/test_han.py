@@ -111,15 +111,10 @@ def test_weights_sum_to_one_per_sentence_and_per_document():
 
 def test_sentences_of_a_batch_against_a_loop():
     ids_BL, n_B, segment_BL = batch(DOCUMENTS, seed=1)
-    rows, document_R, at_R, count_B = found = Sentences.of(ids_BL, n_B, segment_BL)
-    wanted = [(b, s, part.tolist()) for b, one in enumerate(DOCUMENTS) for s, part in enumerate(ids_BL[b, : int(n_B[b])].split(one)) if one]
-    assert count_B.tolist() == [len(one) for one in DOCUMENTS]
-    for r, (b, s, tokens) in enumerate(wanted):
-        assert (int(document_R[r]), int(at_R[r]), rows.ids_RM[r, : int(rows.n_R[r])].tolist()) == (b, s, tokens)
-    x_BSP = found.by_document(torch.arange(len(wanted))[:, None] + 1.0)
-    assert [[int(x) for x in row if x] for row in x_BSP[..., 0]] == [
-        [r + 1 for r, one in enumerate(wanted) if one[0] == b] for b in range(5)
-    ]
+    ids_T, n_R, count_B = Sentences.of(ids_BL, n_B, segment_BL)
+    assert ids_T.tolist() == [token for row, n in zip(ids_BL.tolist(), n_B.tolist(), strict=True) for token in row[:n]]
+    assert n_R.tolist() == [n for one in DOCUMENTS for n in one] and count_B.tolist() == [len(one) for one in DOCUMENTS]
+    assert Sentences.of(ids_BL, n_B, None).n_R.tolist() == [n for n in n_B.tolist() if n]  # one sentence each
 
 
 def test_a_long_document():

@@ -72,7 +72,7 @@ def trained(tmp_path_factory):
 
 
 def test_it_declares_itself(task, tmp_path):
-    assert task.name.isidentifier() and task.default_model in regard.catalogue.models()
+    assert task.name.replace("-", "_").isidentifier() and task.default_model in regard.catalogue.models()
     assert f"As in:  regard train {task.name}" in task.__doc__
     task(task.Options()), task.EvaluateOptions(), task.PredictOptions(), task.LookOptions()  # every option has a default
     assert task.Options.__dataclass_params__.frozen

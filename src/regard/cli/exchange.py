@@ -9,7 +9,7 @@ from typing import Literal
 from tyro.conf import Positional
 
 from ..errors import NotSupported, count
-from ..models import Classifier, config_of
+from ..models import Headed, body_of, config_of
 from ..tasks import find_task
 from ._command import Command
 
@@ -39,8 +39,8 @@ class Swap(Command):
         from ..layers.spec import split_names
 
         run = load_run(self.folder)
-        if isinstance(run.model, Classifier):
-            raise NotSupported(f"{self.folder}: swap the attention of the run that the classifier was trained from, then train it again")
+        if isinstance(run.model, Headed):
+            raise NotSupported(f"{self.folder}: swap the attention of the run that it was trained from, then train it again")
         runs.check_unused(self.out)
         names = split_names(self.attention)
         model = run.model.with_attention(tuple(names), layers=self.layers or None)
@@ -73,7 +73,7 @@ class Import(Command):
 
         run = import_checkpoint(self.folder, self.out)
         count = sum(parameter.numel() for parameter in run.model.parameters())
-        body = run.model.body if isinstance(run.model, Classifier) else run.model
+        body = body_of(run.model)
         print(f"{body.facts.name}, a run of the task {run.task}, {count:,} parameters. wrote {self.out}")
         print(f"Next:  {find_task(run.task).next_commands.format(out=self.out)}")
 

@@ -78,11 +78,12 @@ def read_labelled(
             return _classes(Path(one), fields, longest)
         return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled)
 
-    whole = shares == (0.0, 0.0) and not valid and not test  # nothing is held out
-    if not is_dataset(path) and Path(path).is_dir() and not whole:
-        parts = part_folders(Path(path))
-        path, valid, test = parts["train"], valid or parts.get("valid"), test or parts.get("test")
-    return three_parts(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts))
+    unit = "line"
+    if not is_dataset(path) and Path(path).is_dir():
+        unit, parts = "document", part_folders(Path(path))
+        if valid or test or shares != (0.0, 0.0):  # else nothing is held out
+            path, valid, test = parts["train"], valid or parts.get("valid"), test or parts.get("test")
+    return three_parts(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts), unit)
 
 
 def _classes(folder: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:

@@ -159,6 +159,10 @@ class HFTokenizer(Tokenizer):
             -1 if end <= begin or text[end - 1].isspace() else bisect_right(starts, end - 1) - 1 for begin, end in found.offsets
         ]
 
+    def _with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        found = self._native.encode(text, add_special_tokens=False)
+        return found.ids, found.offsets
+
     def decode(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
         """The text; special tokens vanish."""
         return self._native.decode([i for i in map(int, ids) if i not in self._special], skip_special_tokens=True)

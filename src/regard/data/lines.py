@@ -75,6 +75,12 @@ class Skipped:
         if len(self.first) < 5:
             self.first.append(f"{fault.where}: {fault.what}{f' ({fault.detail})' if fault.detail else ''}")
 
+    def add(self, other: Skipped) -> None:
+        """Count what was skipped of another source, too."""
+        self.counts += other.counts
+        self.first = [*self.first, *other.first][:5]
+        self.seen += other.seen
+
     def __len__(self) -> int:
         return self.counts.total()
 
@@ -121,6 +127,21 @@ def every_line(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, 
         raise BadFile(f"{path}, after line {number:,}: the {path.suffix} archive is damaged or cut short ({wrong}); refetch it") from wrong
     except OSError as wrong:
         raise BadFile(f"{path}, after line {number:,}: cannot be read ({wrong}); check its permissions and the disk") from wrong
+
+
+def whole_file(path: str | Path, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes, decompressed if it ends in .gz or .xz."""
+    path = check_file(path)
+    try:
+        with unchanged(path), _opened(path) as file:
+            content = file.read(limit + 1)
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as wrong:
+        raise BadFile(f"{path}: the {path.suffix} archive is damaged or cut short ({wrong}); refetch it") from wrong
+    except OSError as wrong:
+        raise BadFile(f"{path}: cannot be read ({wrong}); check its permissions and the disk") from wrong
+    if len(content) > limit:
+        raise BadFile(f"{path}: more than {limit:,} bytes; split it, or write a question per line into a .jsonl file")
+    return content
 
 
 def cells(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, list[str] | Fault]]:

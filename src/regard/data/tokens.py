@@ -154,6 +154,32 @@ class Tokenizer:
             for n, (token, (start, end)) in enumerate(cut)
         ]
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of the text, and for each the characters (first, end) of `text` that it stands for, without white space around them.
+
+        A token of a part of a character has the whole of it; one of white space alone has first == end.
+        """
+        ids, spans = self._with_offsets(_checked(text))
+        return ids, [_stripped(text, first, end) for first, end in spans]
+
+    def _with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        whose = list(range(len(text)))  # the character of `text` that each character after lower-casing comes from
+        if self.lowercase:  # which makes two characters of some
+            lower = [_lower.normalize_str(character) for character in text]
+            text, whose = "".join(lower), [n for n, part in enumerate(lower) for _ in part]
+        if self._native is not None:
+            found = self._native.encode(text, add_special_tokens=False)
+            ids, spans = found.ids, found.offsets
+        else:
+            ids = [self._ids.get(piece, UNK) for piece in self._pieces(text)]
+            if self.kind == "word":
+                spans = [span for _, span in _words.pre_tokenize_str(text)]
+            elif self.kind == "byte":
+                spans = [(n, n + 1) for n, character in enumerate(text) for _ in character.encode()]
+            else:
+                spans = [(n, n + 1) for n in range(len(text))]
+        return ids, [(whose[first], whose[end - 1] + 1) if end > first else (0, 0) for first, end in spans]
+
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
     def decode(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
@@ -303,6 +329,15 @@ def _checked(text: str) -> str:
     except UnicodeEncodeError as wrong:
         raise BadText(f"{text[:40]!r} holds half a surrogate pair ({wrong}); decode the bytes it came from as UTF-8") from wrong
     return text
+
+
+def _stripped(text: str, first: int, end: int) -> tuple[int, int]:
+    """The span without white space at its ends; an empty one stays at its end."""
+    while first < end and text[end - 1].isspace():
+        end -= 1
+    while first < end and text[first].isspace():
+        first += 1
+    return first, end
 
 
 def _is_mark(token: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from ..models import Bert
 from ._attention import Softmax, plain_attention_dropout
 from ._encoders import HEADS, encoder_family
-from ._family import ClassifierHead
+from ._family import SPANS, ClassifierHead
 from ._hf_config import HFConfig
 
 
@@ -22,6 +22,7 @@ def more_config(model: Bert) -> dict[str, Any]:
 CLASSIFIERS = {
     "text": ClassifierHead("BertForSequenceClassification", pooler="bert.pooler.dense"),
     "token": ClassifierHead("BertForTokenClassification"),
+    "span": ClassifierHead("BertForQuestionAnswering", SPANS),
 }
 BERT = encoder_family(
     "bert",

@@ -8,7 +8,7 @@ from ..models import Bert
 from ._attention import Softmax, plain_attention_dropout
 from ._constants import is_counting
 from ._encoders import MLMHead, mlm_table
-from ._family import ClassifierHead, Family, SettingKeys, Settings
+from ._family import SPANS, ClassifierHead, Family, SettingKeys, Settings
 from ._hf_config import HFConfig, hf_activation
 from ._names import Entry, LayerNames, block_layers, layer, tensor
 
@@ -83,5 +83,8 @@ DISTILBERT = Family(
     constants=((r"^embeddings\.position_ids$", is_counting),),
     fits=fits,
     # not DistilBertForSequenceClassification: its head has relu where ours has tanh
-    classifiers={"token": ClassifierHead("DistilBertForTokenClassification")},
+    classifiers={
+        "token": ClassifierHead("DistilBertForTokenClassification"),
+        "span": ClassifierHead("DistilBertForQuestionAnswering", SPANS),
+    },
 )

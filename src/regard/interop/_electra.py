@@ -9,7 +9,7 @@ from ..models import Bert
 from ._bert import more_config as bert_config
 from ._bert import more_settings as bert_settings
 from ._encoders import HEADS, MLMHead, encoder_family
-from ._family import ClassifierHead
+from ._family import SPANS, ClassifierHead
 from ._hf_config import HFConfig
 from ._names import layer
 
@@ -47,5 +47,8 @@ ELECTRA = encoder_family(
     mlm_head=MLMHead("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"),
     fits=lambda bert: bert.config.embedding_width is not None and bert.config.padding is None and not bert.config.pooler,
     # not ElectraForSequenceClassification: its head has gelu where ours has tanh
-    classifiers={"token": ClassifierHead("ElectraForTokenClassification")},
+    classifiers={
+        "token": ClassifierHead("ElectraForTokenClassification"),
+        "span": ClassifierHead("ElectraForQuestionAnswering", SPANS),
+    },
 )

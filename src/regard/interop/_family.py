@@ -28,9 +28,12 @@ DECODER: SettingKeys = {  # what most language models call alike
 Constants = tuple[tuple[str, Callable[[Tensor, Settings], bool]], ...]  # pattern of names → whether the values are the expected ones
 
 
+SPANS = "qa_outputs"  # the output layer of classes that answer questions
+
+
 @dataclass(frozen=True)
 class ClassifierHead:
-    """A class of transformers that classifies texts or tokens: its name, and the names of its output layer and pooler."""
+    """A class of transformers with a head for texts, tokens or spans: its name, and the names of its output layer and pooler."""
 
     architecture: str
     output: str = "classifier"
@@ -59,7 +62,9 @@ class Family:
     constants: Constants = ()  # tensors in some files that are not parameters
     extra_tensors: Callable[[Settings], dict[str, Tensor]] = lambda settings: {}  # written, but not read
     fits: Callable[[Any], bool] = lambda model: True  # of the families that our model belongs to, the first that fits is written
-    classifiers: Mapping[str, ClassifierHead] = field(default_factory=dict)  # of a "text", or of each "token"
+    classifiers: Mapping[str, ClassifierHead] = field(
+        default_factory=dict
+    )  # of a "text", of each "token", or of the "span" that answers a question
     own_heads: tuple[str, ...] = ()  # architectures whose classification head is a part of our model
     files: ProcessorFiles = TEXT  # what is read and written besides the model
 

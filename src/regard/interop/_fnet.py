@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._encoders import SETTINGS, encoder_family
-from ._family import ClassifierHead
+from ._family import SPANS, ClassifierHead
 from ._names import Entry, layer
 
 
@@ -23,5 +23,6 @@ FNET = encoder_family(
     classifiers={
         "text": ClassifierHead("FNetForSequenceClassification", pooler="fnet.pooler.dense"),
         "token": ClassifierHead("FNetForTokenClassification", pooler="fnet.pooler.dense"),
+        "span": ClassifierHead("FNetForQuestionAnswering", SPANS, "fnet.pooler.dense"),
     },
 )

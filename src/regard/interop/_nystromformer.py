@@ -8,7 +8,7 @@ from ..errors import BadConfig
 from ..models import Nystromformer
 from ._attention import refuse_overrides
 from ._encoders import HEADS, attention_table, encoder_family
-from ._family import ClassifierHead
+from ._family import SPANS, ClassifierHead
 from ._hf_config import HFConfig
 from ._names import Entry, tensor
 
@@ -46,5 +46,8 @@ NYSTROMFORMER = encoder_family(
     pretraining=False,
     mixer_table=mixer_table,
     # not NystromformerForSequenceClassification: its head reads the first token through gelu, ours through tanh
-    classifiers={"token": ClassifierHead("NystromformerForTokenClassification")},
+    classifiers={
+        "token": ClassifierHead("NystromformerForTokenClassification"),
+        "span": ClassifierHead("NystromformerForQuestionAnswering", SPANS),
+    },
 )

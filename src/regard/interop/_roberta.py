@@ -8,7 +8,7 @@ from ..models import Bert
 from ._bert import more_config as bert_config
 from ._bert import more_settings as bert_settings
 from ._encoders import HEADS, ROBERTA_HEAD, encoder_family, padded_positions, padded_positions_config
-from ._family import ClassifierHead
+from ._family import SPANS, ClassifierHead
 from ._hf_config import HFConfig
 
 
@@ -34,5 +34,6 @@ ROBERTA = encoder_family(
     classifiers={
         "text": ClassifierHead("RobertaForSequenceClassification", "classifier.out_proj", "classifier.dense"),
         "token": ClassifierHead("RobertaForTokenClassification"),
+        "span": ClassifierHead("RobertaForQuestionAnswering", SPANS),
     },
 )

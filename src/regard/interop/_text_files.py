@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data import HFTokenizer, Tokenizers
 from ..data.hf_tokenizer import Frame
-from ..models import Classifier, Model, TextEncoder, Translator
+from ..models import Classifier, Model, TextEncoder, Translator, body_of
 from ..models._encoder import Encoder
 from ..runs import Run
 from ..tasks import TextProcessor
@@ -55,7 +55,7 @@ class TextFiles:
 
 
 def _body(run: Run[Any]) -> Model:
-    return run.model.body if isinstance(run.model, Classifier) else run.model
+    return body_of(run.model)
 
 
 TEXT = TextFiles()

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
 from ..files import make_readable
-from ..models import Classifier, LanguageModel, Model, TextEncoder, Translator, build
+from ..models import Classifier, Headed, LanguageModel, Model, TextEncoder, Translator, body_of, build
 from ..models._model import Spec
 from ..patterns import Full
 from ..runs import Run, read_json, save
 from ..tasks import make_run, task_for
 from ..train.parameters import compare_parameters, load_parameters
-from ._classifiers import LabelHead, export_classifier
+from ._classifiers import LabelHead, export_head
 from ._defaults import DEFAULTS
 from ._families import FAMILIES, UNSUPPORTED
 from ._family import Family
@@ -82,7 +82,7 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
 
     `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
     """
-    out, body = Path(out), model.body if isinstance(model, Classifier) else model
+    out, body = Path(out), body_of(model)
     family = _exported_as(model)
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
@@ -96,8 +96,8 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
         config = absent | {key: generation[key] for key in IDS if key in generation} | config
     elif config["architectures"][0] in family.own_heads:
         config |= label_config(labels or [f"LABEL_{n}" for n in range(body.output.out_features)])
-    if isinstance(model, Classifier):
-        config, tensors = export_classifier(model, labels, config, tensors)
+    if isinstance(model, Headed):
+        config, tensors = export_head(model, labels, config, tensors)
     if (out / "config.json").exists():
         raise RunExists(f"{out} already holds a model; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
 
 def _exported_as(model: Model) -> Family:
     """The family that one of our models is written as."""
-    body = model.body if isinstance(model, Classifier) else model
+    body = body_of(model)
     families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
     if not families:
         known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
@@ -128,7 +128,7 @@ def _checkpoint(folder: Path, described: Mapping[str, Any], family: Family) -> M
         model = build(family.model, settings)
         load_parameters(model, from_hf(BaseNames(tensors, family.prefix), family.table(vars(model.config))), str(folder))
         if label_head:
-            model = Classifier(model, len(label_head.labels), each=label_head.per_token)
+            model = label_head.add_to(model)
             load_parameters(model.output, head, str(folder))
     return model.eval()
 

@@ -76,7 +76,7 @@ class AttentionPooling(nn.Module):
 
     def _inputs(self, h: Tensor, n_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys, computed for real tokens only, and the padded states."""
-        packing = Packing.of(n_B, h.shape[1] if h.dim() == 3 else max(int(n_B.max()), 1))
+        packing = Packing.of(n_B, h.shape[1] if h.dim() == 3 else max([1, *n_B.tolist()]))
         h_1TD = packing.pack(h) if h.dim() == 3 else h.unsqueeze(0)
         k_BMHK = packing.pad(torch.tanh(self.key(h_1TD))).unsqueeze(2)
         q_BRHK = self.query_RK[None, :, None].to(k_BMHK.dtype).expand(len(n_B), -1, -1, -1)

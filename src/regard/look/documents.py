@@ -13,15 +13,14 @@ the important words of a less important sentence can still be seen.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..errors import ShapeError
-from .layouts import Tree
+from .layouts import Layout, Sequence, Tree
 from .map import Map
 from .maps import Maps
 from .terminal import CAPTION, SHADES, display_width, head_matrix, readable, title
@@ -32,7 +31,7 @@ BAR = 6  # columns of the longest bar
 _MARKS = (" ", "▁", "Ġ")  # that tokenizers put before a word
 
 
-def document_maps(maps: Maps, tokens: Sequence[str], lengths: Sequence[int]) -> Maps:
+def document_maps(maps: Maps, tokens: Seq[str], lengths: Seq[int]) -> Maps:
     """The three maps above, of a capture of one document: first a batch of its sentences, then one row over them.
 
     `tokens` of the document in order, `lengths` of its sentences.
@@ -47,33 +46,39 @@ def document_maps(maps: Maps, tokens: Sequence[str], lengths: Sequence[int]) -> 
     for s, (first, end) in enumerate(spans):
         weights_ST[s, first:end] = words.read(0, 1, s)[:, 0].mean(0)[: end - first]
     weights_1S = over.read(0, 1)[:, 0].mean(0)[None]
-    starts = [" ".join(_sentence_start(tokens[first:end])) for first, end in spans]
-    key_labels, layout = (tuple(tokens),), Tree(spans)
-    of_tokens: dict[str, Any] = {"columns": tuple(range(T)), "key_labels": key_labels, "layout": layout}
-    of_document: dict[str, Any] = {"rows": (0,), "queries": 1, "query_labels": (("document",),)}
-    shared: dict[str, Any] = {"heads": (0,), "pattern": "full", "inputs": None, "deferred": False}
+    starts = [_label(tokens[first:end]) for first, end in spans]
+    document, tree = ["document"], Tree(spans)
     return Maps(
         [
-            replace(
-                words, layer="words", weights_BHLM=weights_ST[None, None], rows=tuple(range(S)), queries=S, query_labels=(tuple(starts),), **of_tokens, **shared
-            ),
-            replace(
-                over, layer="sentences", weights_BHLM=weights_1S[None, None], columns=tuple(range(S)), key_labels=(tuple(starts),), **of_document, **shared
-            ),
-            replace(over, layer="document", weights_BHLM=(weights_1S @ weights_ST)[None, None], **of_tokens, **of_document, **shared),
+            _map("words", words, weights_ST, starts, tokens, tree),
+            _map("sentences", over, weights_1S, document, starts, Sequence()),
+            _map("document", over, weights_1S @ weights_ST, document, tokens, tree),
         ]
-    )  # fmt: skip
+    )
 
 
-def _sentence_start(tokens: Sequence[str]) -> Iterator[str]:
-    """Some of its words, for a label."""
-    text = ""
-    for space, piece in pieces(tokens):
-        text += (" " if space and text else "") + piece
-        if len(text) > 24:
-            text = f"{text[:23]}…"
-            break
-    yield text
+def _map(layer: str, like: Map, weights_LM: Tensor, queries: Seq[str], keys: Seq[str], layout: Layout) -> Map:
+    return Map(
+        layer=layer,
+        mechanism=like.mechanism,
+        call=0,
+        run=like.run,
+        heads=(0,),
+        rows=tuple(range(len(queries))),
+        columns=tuple(range(len(keys))),
+        queries=len(queries),
+        weights_BHLM=weights_LM[None, None],
+        normalised=True,
+        query_labels=(tuple(queries),),
+        key_labels=(tuple(keys),),
+        layout=layout,
+    )
+
+
+def _label(tokens: Seq[str], longest: int = 24) -> str:
+    """The beginning of a sentence."""
+    text = "".join((" " if space else "") + piece for space, piece in pieces(tokens[:longest])).strip()
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class DrawnDocument:
 
     @classmethod
     def of(cls, m: Map, batch: int, columns: int) -> DrawnDocument:
-        """The sentences with the largest weights, each in lines of so many columns."""
+        """The sentences with the largest weights, each in lines of at most `columns` columns."""
         assert isinstance(m.layout, Tree)
         weights_T, labels, spans = head_matrix(m, batch)[0].abs(), m.labels(batch)[1], m.layout.spans
         weights_S = torch.stack([weights_T[first:end].sum() for first, end in spans])
@@ -123,7 +128,7 @@ class DrawnDocument:
         return max(one.weight for one in self.sentences)
 
 
-def pieces(labels: Sequence[str]) -> list[tuple[bool, str]]:
+def pieces(labels: Seq[str]) -> list[tuple[bool, str]]:
     """Whether a space comes before each token, and how it is written: by the marks of tokenizers, or every token is a word."""
     marked = any(label[:1] in _MARKS for label in labels)
     found = []
@@ -134,8 +139,8 @@ def pieces(labels: Sequence[str]) -> list[tuple[bool, str]]:
     return found
 
 
-def wrap(labels: Sequence[str], first: int, columns: int) -> list[list[Placed]]:
-    """The tokens from number `first` on, in lines of at most so many columns."""
+def wrap(labels: Seq[str], first: int, columns: int) -> list[list[Placed]]:
+    """The tokens from number `first` on, in lines of at most `columns` columns."""
     lines: list[list[Placed]] = [[]]
     column = 0
     for n, (space, text) in enumerate(pieces(labels)):
@@ -170,7 +175,7 @@ def document_text(m: Map, batch: int = 0, columns: int | None = None) -> str:
     return "\n".join([*lines, CAPTION])
 
 
-def _written(placed: Sequence[Placed], texts: Sequence[str]) -> str:
+def _written(placed: Seq[Placed], texts: Seq[str]) -> str:
     """Texts at the columns of these tokens."""
     line, at = "", 0
     for p, text in zip(placed, texts, strict=True):

@@ -287,7 +287,7 @@ def _floats(x: Tensor) -> bytes:
 
 
 def _over_keys(m: Map, x_M: Tensor) -> Tensor:
-    """A number per key, of numbers per input: what comes before a grid (a class token) is no input, and has none."""
+    """A number per key, of numbers per input: what comes before a grid (a class token) is not an input, and has none."""
     before = len(m.columns) - len(x_M)
     if before not in (0, getattr(m.layout, "prefix_tokens", 0)):
         raise ShapeError(f"{m.layer}: {len(m.columns)} keys, but {len(x_M)} inputs with gradients")

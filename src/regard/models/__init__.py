@@ -9,9 +9,11 @@ from typing import Any
 from ..errors import BadConfig, UnknownName
 from ._copy import CopyConfig, CopyModel, CopyOutputs, coverage_before, coverage_loss
 from ._encoder import TextEncoder, TextEncoderConfig
+from ._headed import Headed, body_of
 from ._image import ImageEncoder, ImageEncoderConfig
 from ._language import LanguageModel, LanguageModelConfig
 from ._model import Model, ModelConfig, ModelFacts, Sizes, Step, device_of, eval_mode
+from ._reader import Reader, Reading
 from ._text import DocumentModel, DocumentModelConfig, TextModel, TextModelConfig
 from ._translator import Translator, TranslatorConfig
 from .bart import Bart, BartConfig
@@ -44,9 +46,11 @@ from .pointer_transformer import PointerTransformer, PointerTransformerConfig
 from .reformer import Reformer, ReformerConfig
 from .rnn_lm import RNNLM, RNNLMConfig
 from .rnnsearch import RNNsearch, RNNsearchConfig
+from .san import SAN, SANConfig
 from .self_attentive import SelfAttentive, SelfAttentiveConfig
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .show_attend_tell import ShowAttendTell, ShowAttendTellConfig
+from .span_reader import SpanReader
 from .t5 import T5, T5Config
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig

@@ -107,37 +107,22 @@ class Rows(NamedTuple):
 
 
 class Sentences(NamedTuple):
-    """All sentences of a batch of documents as rows, in order, and where they belong."""
+    """The real tokens of a batch of documents, packed, and how they are divided."""
 
-    rows: Rows
-    document_R: Tensor  # the document of each
-    at_R: Tensor  # which sentence of it
+    ids_T: Tensor  # of the first document's first sentence, of its second, …
+    n_R: Tensor  # tokens of each sentence
     count_B: Tensor  # sentences of each document
 
     @classmethod
-    def of(cls, ids_BL: Tensor, n_B: Tensor | None, segment_BL: Tensor) -> Sentences:
-        """Consecutive tokens of a document with the same segment number are a sentence."""
-        B, L = ids_BL.shape
+    def of(cls, ids_BL: Tensor, n_B: Tensor | None, segment_BL: Tensor | None) -> Sentences:
+        """Consecutive tokens of a document with the same segment number are a sentence; without numbers the document is one."""
         real_BL = torch.ones_like(ids_BL, dtype=torch.bool)
         if n_B is not None:
-            real_BL = torch.arange(L, device=ids_BL.device) < n_B[:, None]
+            real_BL = torch.arange(ids_BL.shape[1], device=ids_BL.device) < n_B[:, None]
         begins_BL = real_BL.clone()
-        begins_BL[:, 1:] &= segment_BL[:, 1:] != segment_BL[:, :-1]
-        row_T = begins_BL[real_BL].cumsum(0) - 1  # of every real token
-        first_R = begins_BL[real_BL].nonzero()[:, 0]
-        at_T = torch.arange(len(row_T), device=ids_BL.device) - first_R[row_T]
-        n_R = torch.bincount(row_T, minlength=len(first_R))
-        ids_RM = ids_BL.new_zeros(len(n_R), max(int(n_R.max()), 1) if len(n_R) else 1)
-        ids_RM[row_T, at_T] = ids_BL[real_BL]
-        count_B = begins_BL.sum(1)
-        document_R = torch.arange(B, device=ids_BL.device).repeat_interleave(count_B)
-        at_R = torch.arange(len(n_R), device=ids_BL.device) - (count_B.cumsum(0) - count_B)[document_R]
-        return cls(Rows(ids_RM, n_R), document_R, at_R, count_B)
-
-    def by_document(self, x_RP: Tensor) -> Tensor:
-        """x_BSP: a row of sentences per document, padded with zeros."""
-        x_BSP = x_RP.new_zeros(len(self.count_B), max(int(self.count_B.max()), 1) if len(self.count_B) else 1, x_RP.shape[1])
-        return x_BSP.index_put((self.document_R, self.at_R), x_RP)
+        begins_BL[:, 1:] &= False if segment_BL is None else segment_BL[:, 1:] != segment_BL[:, :-1]
+        begins_T = begins_BL[real_BL]
+        return cls(ids_BL[real_BL], torch.bincount(begins_T.cumsum(0) - 1, minlength=int(begins_T.sum())), begins_BL.sum(1))
 
 
 def split_segments(ids_BL: Tensor, n_B: Tensor | None, segment_BL: Tensor, count: int) -> tuple[Rows, ...]:

@@ -7,54 +7,38 @@ a language model  W · x_n + b             its last token, which has read all ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import deepcopy
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
 from ..errors import NotSupported
 from ..layers import Dropout
-from ..patterns import Pattern
 from ._encoder import TextEncoder
+from ._headed import Headed
 from ._language import LanguageModel
-from ._model import AttentionChoice, Model
+from ._model import Model
 from ._text import Pooled, TextModel
 
 
-class Classifier(Model):
+class Classifier(Headed):
     """A model that reads texts, with a classification head. Its config is that of its body."""
 
     def __init__(self, body: Model, labels: int, *, each: bool = False, dropout: float = 0.1):
-        super().__init__()
+        super().__init__(body)
         if not isinstance(body, LanguageModel | TextModel):
             raise NotSupported(f"{type(body).__name__} does not read a single text; expected a language model or an encoder")
         if each and not isinstance(body, LanguageModel | TextEncoder):
             raise NotSupported(f"{type(body).__name__} makes one vector of a text; labels of words need a language model or an encoder")
-        self.body, self.each, self.config = body, each, body.config
+        self.each = each
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(body.pooled_width if isinstance(body, TextModel) else body.head()[0].shape[1], labels)
         nn.init.normal_(self.output.weight, std=0.02)
         nn.init.zeros_(self.output.bias)
 
-    @property
-    def max_length(self) -> int:
-        return self.body.max_length
-
-    def with_attention(
-        self, attention: AttentionChoice = None, *, pattern: Pattern | None = None, layers: Iterable[int] | None = None
-    ) -> Self:
-        """A copy whose body has another mechanism: see `Model.with_attention`."""
-        model = deepcopy(self)
-        model.body = self.body.with_attention(attention, pattern=pattern, layers=layers)
-        model.config = model.body.config
-        return model
-
     def pool(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Pooled:
         """What the head reads of each text; a language model ignores segments."""
         if isinstance(self.body, TextModel):
             return self.body.pool(ids_BL, n_B, segment_BL)
+        assert isinstance(self.body, LanguageModel)
         x_BLD = self.body.features(ids_BL)
         return Pooled(x_BLD[torch.arange(len(n_B), device=x_BLD.device), n_B - 1])
 

@@ -23,6 +23,7 @@ from . import (
     performer2021,
     recall2021,
     reformer2020,
+    san2018,
     see2017,
     sinkhorn2020,
     span2019,

@@ -19,7 +19,7 @@ from ..look import Maps, capture, keep_inputs
 from ..look.explorer import Recording, record_answers
 from ..look.gradients import next_token_gradients
 from ..look.interventions import Ablation, ablate
-from ..models import Classifier, LanguageModel, Model, eval_mode
+from ..models import LanguageModel, Model, body_of, eval_mode
 from ..runs import Run, checkpoints, load_checkpoint
 from ..tasks import attention_maps, find_task, predict
 from .responses import token_text
@@ -237,7 +237,7 @@ class Playground:
 
 def _ablate(model: Model, ablations: list[Ablation]) -> AbstractContextManager[None]:
     """Layers are named as maps name them: those of a classifier are its body's."""
-    return ablate(model.body if isinstance(model, Classifier) else model, ablations)
+    return ablate(body_of(model), ablations)
 
 
 def _sample(logits_N: Tensor, banned: tuple[int, ...], temperature: float, generator: torch.Generator) -> int:

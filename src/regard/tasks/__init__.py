@@ -47,6 +47,7 @@ from .images import Images, ImagesObjective, ImagesOptions
 from .language import Language, LanguageObjective, LanguageOptions, TextScore, perplexity
 from .masked import Masked, MaskedObjective, MaskedOptions
 from .pixels import CompletionOptions, PixelsOptions, PixelsTask
+from .question_answering import QuestionAnswering, QuestionAnsweringOptions, ReadingObjective
 from .summarization import Summarization, SummarizationObjective, SummarizationOptions
 from .translation import (
     Translation,

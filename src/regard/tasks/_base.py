@@ -30,7 +30,7 @@ from .. import runs
 from ..data import Tokenizer, Tokenizers
 from ..errors import BadConfig, MissingFile, NotSupported, UnknownName
 from ..look import Indices, Layers, Maps
-from ..models import MODELS, Classifier, Model, build, config_of, find_model
+from ..models import MODELS, Classifier, Headed, Model, body_of, build, config_of, find_model
 from ..runs import Run, RunConfig, parse_options, read_config, to_plain
 from ..train import Objective, TrainOptions
 from ..train.config import WARMUP
@@ -163,7 +163,7 @@ class Task(ABC, Generic[OptionsT]):
 
     def adapt(self, body: Model, processor: Any) -> Model:
         """A model, new or pretrained, made ready for this task."""
-        body = body.body if isinstance(body, Classifier) else body
+        body = body_of(body)
         if not isinstance(body, self.model_kind):
             raise NotSupported(f"{body.facts.name} is not a {words_for(self.model_kind)}; use {self.default_model}, for example")
         return body
@@ -299,10 +299,10 @@ def load_run(folder: Path | str, kind: type[Model] | None = None, *, config: Map
 
 
 def expect(run: Run[Any], kind: type[Kind]) -> Run[Kind]:
-    """The same run for those who need a model of this kind: it is one, or the body of its classifier is; else an error."""
+    """The same run for those who need a model of this kind: it is one, or its body is; else an error."""
     if isinstance(run.model, kind):
         return run
-    if isinstance(run.model, Classifier) and isinstance(run.model.body, kind):
+    if isinstance(run.model, Headed) and isinstance(run.model.body, kind):
         return run.with_model(run.model.body)
     needed = next((f": regard train {task.name}" for task in all_tasks() if issubclass(task.model_kind, kind)), "")
     has = words_for(find_task(run.task).model_kind)
@@ -312,7 +312,7 @@ def expect(run: Run[Any], kind: type[Kind]) -> Run[Kind]:
 def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options: Any = None, folder: Path | str = ".") -> Run[Any]:
     """A run in memory, of a model that was trained elsewhere; `runs.save` writes it."""
     kind = find_task(task)
-    name, settings = config_of(model.body if isinstance(model, Classifier) else model)
+    name, settings = config_of(body_of(model))
     config = RunConfig(task=kind.name, options=to_plain(options or kind.imported_options(model)), model=name, settings=settings)
     return Run(Path(folder), config, model.eval(), processor)
 
@@ -337,7 +337,7 @@ def save_model(
         raise BadConfig(f"tokenizer is {tokenizer!r}; expected a Tokenizer, or Tokenizers of source and target")
     pair = Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     names = tuple(model.labels if labels is None else labels)
-    body = model.body if isinstance(model, Classifier) else model
+    body = body_of(model)
     if find_model(body.facts.name) is not type(body):
         raise NotSupported(f"{type(body).__name__} is not one of `regard list models`, so it could not be built again; save its state_dict")
     if isinstance(model, Classifier) and len(names) != model.output.out_features:
@@ -414,6 +414,7 @@ KINDS = {
     "TextModel": "model of texts",
     "TextEncoder": "text encoder",
     "Classifier": "classifier",
+    "Reader": "reader of passages",
     "ImageTransformer": "model of pixels",
     "ViViT": "classifier of clips",
 }

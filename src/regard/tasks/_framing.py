@@ -32,7 +32,7 @@ def frame(tokenizer: Tokenizer, texts: Sequence[str], length: int, model: Model 
 
 
 def frame_document(tokenizer: Tokenizer, text: str, length: int, sentence_length: int, max_sentences: int) -> Framed:
-    """The beginning of a document: at most so many tokens and sentences. A long sentence becomes several, an empty document the end token."""
+    """The beginning of a document: at most `length` tokens and `max_sentences` sentences. A long sentence becomes several, an empty document the end token."""
     written = [(" " if first and text[first - 1].isspace() else "") + text[first:end] for first, end in sentence_spans(text[: 64 * length])]
     ids, segments = list[int](), list[int]()
     for sentence in tokenizer.encode_all(written[:max_sentences]):

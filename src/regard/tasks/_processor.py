@@ -19,7 +19,7 @@ from ..look import Indices, Layers, Map, Maps, capture
 from ..look.documents import document_maps
 from ..look.gradients import InputGradients, next_token_gradients
 from ..look.token_labels import Labels
-from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of
 from ..models._text import Axes
 from ._framing import frame
 from ._sentence_transformers import SentencePooling, read_pooling, write_pooling
@@ -73,7 +73,7 @@ class TextProcessor:
 @torch.no_grad()
 def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers = None, heads: Indices = None) -> Maps:
     """The maps of a language model, an encoder or a classifier while it reads this text as in training; a tab separates a pair."""
-    body = model.body if isinstance(model, Classifier) else model
+    body = body_of(model)
     assert isinstance(body, LanguageModel | TextModel)
     if isinstance(body, DocumentModel):
         return _document_maps(body, processor.tokenizer, text, layers)

@@ -21,7 +21,7 @@ import torch
 from .. import files
 from ..errors import BadConfig, BadFile, MissingFile, count
 from ..layers.spec import split_names
-from ..models import Classifier, Model, build, config_of
+from ..models import Model, body_of, build, config_of
 from ..runs import (
     CONFIG,
     METRICS,
@@ -236,7 +236,7 @@ class _Training:
         model.to(_device(options.device))
         objective = self.task.objective(dataset, self.processor, model, options.seed)
         self.metric = objective.metric
-        name, settings = config_of(model.body if isinstance(model, Classifier) else model)
+        name, settings = config_of(body_of(model))
         if not resume:
             options = self._begin(name, settings, model, dataset, objective, options)
         config = replace(self.config, model=name, settings=settings, train=to_plain(options))
@@ -289,7 +289,7 @@ class _Training:
             given, wanted = self.config.settings, self.task.model_settings(self.config.model, self.processor)
             sizes = {} if given.keys() & SIZES else self.task.size_settings(self.config.model)
             return build(self.config.model, {**sizes, **wanted, **given})
-        body = base.model.body if isinstance(base.model, Classifier) else base.model
+        body = body_of(base.model)
         copy = build(*config_of(body))  # drawn again even if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:
             load_parameters(copy, parameters_of(body))

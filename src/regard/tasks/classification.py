@@ -24,7 +24,7 @@ from ..data.lines import Fault
 from ..errors import BadConfig, NotSupported
 from ..layers import add_lora
 from ..look import Indices, Layers, Maps
-from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, build, find_model
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of, build, find_model
 from ..runs import Run
 from ..train import TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
@@ -155,7 +155,7 @@ class ClassificationTask(Task[TuningT]):
 
     def adapt(self, body: Model, processor: TextProcessor) -> Classifier:
         """With a pooler, also over an encoder that was trained without: transformers has no classifier of texts without one."""
-        body = body.body if isinstance(body, Classifier) else body
+        body = body_of(body)
         return self._classifier(body if self.per_token else with_texts(with_pooler(body), self.texts_per_example), processor)
 
     def build(self, model: str, settings: Mapping[str, Any], processor: TextProcessor) -> Classifier:

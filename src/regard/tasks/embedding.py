@@ -22,7 +22,7 @@ from ..data import Tokenizer
 from ..decode import PromptEncoder
 from ..errors import NotSupported
 from ..layers import max_pool, mean_pool
-from ..models import Classifier, LanguageModel, TextEncoder, TextModel, device_of, eval_mode
+from ..models import LanguageModel, TextEncoder, TextModel, body_of, device_of, eval_mode
 from ..runs import Run
 from ._framing import frame
 from ._processor import TextProcessor
@@ -116,7 +116,7 @@ def _segment_numbers(texts: Sequence[EncodedText], ids_BL: Tensor) -> Tensor:
 
 def embedder_of(run: Run[Any]) -> Embedder:
     """What computes the vectors of a run's model, or of the body of its classifier."""
-    body = run.model.body if isinstance(run.model, Classifier) else run.model
+    body = body_of(run.model)
     if not isinstance(body, LanguageModel | TextModel) or not isinstance(run.processor, TextProcessor):
         raise NotSupported(
             f"{run.folder}: a {body.facts.name} makes no vector of a text; sentence encoders, encoders and language models do"

@@ -41,7 +41,8 @@ export class Explorer {
     const crossing = maps.findLastIndex((map) => map.cross);
     const last = maps.findLastIndex((map) => !map.derived);
     const map = Math.max(0, crossing >= 0 ? crossing : last);
-    const state = { capture: this.captures.length - 1, map, head: 0, query: null, key: null, scale: "linear", direction: "out", view: "matrix", other: {}, theme: null };
+    const view = maps[map]?.layout.kind === "tree" && maps[map].rows === 1 ? "text" : "matrix"; // one row over a document is read, not looked up
+    const state = { capture: this.captures.length - 1, map, head: 0, query: null, key: null, scale: "linear", direction: "out", view, other: {}, theme: null };
     const saved = new URLSearchParams(this.embedded ? "" : location.hash.slice(1));
     for (const [name, value] of saved) {
       if (SAVED.includes(name)) state[name] = /^\d+$/.test(value) ? Number(value) : value;

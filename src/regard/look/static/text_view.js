@@ -29,7 +29,7 @@ export function tokenLine(labels, kind, onpick, label) {
     tokens[n].classList.add("rx-chosen");
     tokens[n].setAttribute("aria-selected", "true");
   };
-  line.shade = (values, range, scale, theme) => {
+  line.shade = (values, range, scale, theme, weights = values) => {
     tokens.forEach((token, n) => {
       if (!values) {
         token.style.background = token.style.color = "";
@@ -38,23 +38,29 @@ export function tokenLine(labels, kind, onpick, label) {
       }
       token.style.background = values[n] ? cssColour(values[n], range, scale, theme) : "";
       token.style.color = values[n] ? inkOn(values[n], range, scale, theme) : "";
-      token.title = formatWeight(values[n]);
+      token.title = formatWeight(weights[n]);
     });
   };
   return line;
 }
 
+const LONGEST_BAR = 60; // pixels; style.css leaves room for it
+
 function sentences(line, spans) {
-  // Tokens grouped by the spans of a tree; the share of each sentence is drawn beside it.
+  // Tokens grouped by the spans of a tree, with a bar for the weight of each sentence. Returns the shades of its words: weight / √weight of the
+  // sentence, so that the words of a light sentence can still be seen.
   const groups = spans.map(([first, end]) => element("p", { class: "rx-sentence" }, element("i", { class: "rx-share" }), ...line.tokens.slice(first, end)));
   line.replaceChildren(...groups);
   return (values) => {
-    const sums = spans.map(([first, end]) => (values ? values.slice(first, end).reduce((a, b) => a + Math.abs(b), 0) : 0));
+    const sums = spans.map(([first, end]) => values.subarray(first, end).reduce((a, b) => a + Math.abs(b), 0));
     const top = Math.max(...sums) || 1;
+    const shades = new Float32Array(values.length);
     groups.forEach((group, n) => {
-      group.firstChild.style.opacity = sums[n] / top;
-      group.firstChild.title = sums[n].toFixed(3);
+      group.firstChild.style.width = `${(LONGEST_BAR * sums[n]) / top}px`;
+      group.firstChild.title = `weight of the sentence ${formatWeight(sums[n])}`;
+      for (let at = spans[n][0]; at < spans[n][1]; at++) shades[at] = sums[n] ? values[at] / Math.sqrt(sums[n]) : 0;
     });
+    return shades;
   };
 }
 
@@ -74,7 +80,7 @@ export const textView = {
       keys = tokenLine(reader.keyLabels, "keys", one ? pickQuery : pickKey, one ? "Tokens" : "Keys");
       queries = one ? keys : tokenLine(reader.queryLabels, "queries", pickQuery, "Queries");
       const spans = reader.map.layout.spans;
-      shadeSentences = spans && spans.at(-1)[1] === reader.columns ? sentences(keys, spans) : () => {};
+      shadeSentences = spans && spans.at(-1)[1] === reader.columns ? sentences(keys, spans) : (values) => values;
       const titled = (title, line) => [element("h2", {}, title), line];
       stage.replaceChildren(...(one ? [keys] : [...titled("Queries", queries), ...titled("Keys", keys)]));
     }
@@ -89,12 +95,12 @@ export const textView = {
       if (at === null) return;
       const { values } = incoming ? await reader.column(head, at) : await reader.row(head, at);
       if (turn !== shade.turn) return;
-      const top = scale === "unit" ? 1 : values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-      const range = { top, signed: values.some((value) => value < 0) };
       const [lit, unlit] = incoming ? [queries, keys] : [keys, queries];
+      const shades = lit === keys ? shadeSentences(values) : values;
+      const top = scale === "unit" ? 1 : shades.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      const range = { top, signed: values.some((value) => value < 0) };
       if (unlit !== lit) unlit.shade(null);
-      lit.shade(values, range, scale === "log" ? "log" : "linear", app.theme());
-      if (lit === keys) shadeSentences(values);
+      lit.shade(shades, range, scale === "log" ? "log" : "linear", app.theme(), values);
     }
     build();
     if (app.state.query === null) app.set({ query: app.reader().rows - 1 });
