@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ from ._rouge import TYPES, Rouge, copied_words, lead, repeated_trigrams, words
 from .translation import BeamOptions, decoder_tokens, label_layer
 
 LONGEST = 1 << 24  # bytes of a line: an article
+SMALL = 20_000  # articles: below, small models learn more in the same time
+SMALL_SIZES = {"pointer_generator": {"embedding": 64, "width": 96}, "pointer_transformer": {"width": 128, "hidden": 512}}
 Pairs = Sequence[tuple[str, str]]
 
 
@@ -115,6 +117,7 @@ class Summarization(Task[SummarizationOptions]):
     default_model = "pointer_generator"
     default_train = TrainOptions(lr=2e-3, evaluate_every=150)
     most_warmup = 60
+    small = False  # few articles
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -133,6 +136,14 @@ class Summarization(Task[SummarizationOptions]):
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
         return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "", "articles")
+
+    def settle(self, dataset: Dataset[Pairs]) -> Self:
+        decided = type(self)(self.options)
+        decided.small = len(dataset.train) < SMALL
+        return decided
+
+    def size_settings(self, model: str) -> dict[str, Any]:
+        return dict(SMALL_SIZES.get(model, {})) if self.small else {}
 
     def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
         self.check_kind(model)
