@@ -96,7 +96,7 @@ def task_list(about: str, tasks: Iterable[Mapping[str, str]]) -> str:
     paragraphs, examples = split_examples(about)
     lines = ["usage: regard train TASK [OPTIONS]", "", *paragraphs, "", "Tasks:"]
     for task in tasks:
-        lines += two_columns(task["name"], task["summary"], left=14)
+        lines += two_columns(task["name"], task["summary"], left=20)
     return "\n".join([*lines, "", "Examples:", *(f"  {example}" for example in examples)])
 
 
