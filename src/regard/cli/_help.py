@@ -95,10 +95,8 @@ def task_list(about: str, tasks: Iterable[Mapping[str, str]]) -> str:
     """What `regard train` without a task prints."""
     paragraphs, examples = split_examples(about)
     lines = ["usage: regard train TASK [OPTIONS]", "", *paragraphs, "", "Tasks:"]
-    tasks = list(tasks)
-    left = 2 + max((len(task["name"]) for task in tasks), default=0)
     for task in tasks:
-        lines += two_columns(task["name"], task["summary"], left)
+        lines += two_columns(task["name"], task["summary"], left=20)
     return "\n".join([*lines, "", "Examples:", *(f"  {example}" for example in examples)])
 
 
