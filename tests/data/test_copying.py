@@ -57,14 +57,14 @@ def test_names_of_the_test_are_never_seen():
         read_pairs("names:5")
 
 
-def test_facts_in_any_order():
+def test_events_in_any_order():
     moved = 0
-    for text, summary in read_pairs("facts:5,count=20").train:
-        facts = re.findall(r"[A-Z]\w+ (?:met|saw|heard) [A-Z]\w+ \.", text)
-        assert len(facts) == 5 and sorted(facts) == sorted(re.findall(r"\w+ \w+ \w+ \.", summary))
-        moved += " ".join(facts) != summary
+    for text, summary in read_pairs("events:5,count=20").train:
+        events = re.findall(r"[A-Z]\w+ (?:met|saw|heard) [A-Z]\w+ \.", text)
+        assert len(events) == 5 and sorted(events) == sorted(re.findall(r"\w+ \w+ \w+ \.", summary))
+        moved += " ".join(events) != summary
     assert moved
-    for wrong in ("facts:x", "facts:0"):
+    for wrong in ("events:x", "events:0"):
         with pytest.raises(NotSupported):
             read_pairs(wrong)
 

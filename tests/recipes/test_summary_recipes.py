@@ -9,7 +9,7 @@ from regard.recipes import run, see2017
 def test_it_runs(monkeypatch, tmp_path):
     monkeypatch.setattr(see2017, "TRAIN", see2017.TRAIN.replace(warmup_steps=1))
     recipe = see2017.recipe
-    few = {"names": "names:12,count=60,pool=100", "facts": "facts:3,count=60"}
+    few = {"names": "names:12,count=60,pool=100", "events": "events:3,count=60"}
     variants = {
         name: replace(one, steps=2, options=replace(one.options, data=few[name.split(",")[0]])) for name, one in recipe.variants.items()
     }

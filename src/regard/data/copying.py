@@ -1,7 +1,7 @@
 """Generated texts whose summary is made of their own words: what a model that copies can do, and one that only generates cannot.
 
     names:20,count=5000        lo first Ambo mu ti second Reda …  →  Ambo Reda …: the names behind three markers, in the order of the markers
-    facts:8,count=5000         … Reda met Ambo . lo Timo saw Kasu . …  →  all eight facts in any order: after each, which is still missing?
+    events:8,count=5000        … Reda met Ambo . lo Timo saw Kasu . …  →  all eight events in any order: after each, which is still missing?
 
 A name belongs to training, validation or test by its hash, and a text has names of one part only: those of a test are never seen in training.
 """
@@ -48,15 +48,15 @@ def names(length: int, count: int, pool: int, seed: int, part: Callable[[str], s
     return rows
 
 
-def facts(number: int, count: int, seed: int) -> list[Row]:
-    """Texts with this many facts, such as "Reda met Ambo .", each behind some noise; the summary has the facts only, in any order.
+def events(number: int, count: int, seed: int) -> list[Row]:
+    """Texts with this many events, such as "Reda met Ambo .", each behind some noise; the summary has the events only, in any order.
 
-    A summary that starts a fact over has lost track of what it has said: the order tells nothing.
+    A summary that starts an event over has lost track of what it has said: the order tells nothing.
     """
     generator, rows = random.Random(seed), []
     pool = pool_of(2000, generator)
     for _ in range(count):
         said = [[generator.choice(pool), generator.choice(VERBS), generator.choice(pool), "."] for _ in range(number)]
-        text = " ".join(word for fact in said for word in (*generator.choices(NOISE, k=generator.randrange(1, 4)), *fact))
-        rows.append((text, text, " ".join(word for fact in generator.sample(said, number) for word in fact)))
+        text = " ".join(word for event in said for word in (*generator.choices(NOISE, k=generator.randrange(1, 4)), *event))
+        rows.append((text, text, " ".join(word for event in generator.sample(said, number) for word in event)))
     return rows

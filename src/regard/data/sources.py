@@ -11,7 +11,7 @@
     reverse:10-16,count=5000               3 1 4 → 4 1 3
     docstrings:installed                   the body of a docstring → its first line (`docstring_pairs`)
     names:20,count=5000                    names after markers among noise → the names in the order of the markers
-    facts:8,count=5000                     a text with eight facts among noise → the facts in any order
+    events:8,count=5000                    a text with eight events among noise → the events in any order
 
 A source is a function of what follows the colon and of `part`, which tells the split that a key falls in; it returns rows (key, source,
 target), and rows of one key fall in the same split.
@@ -162,11 +162,11 @@ def names(text: str, part: Callable[[str], str]) -> list[Row]:
     return copying.names(_number(head, "names:20"), count, pool, chosen["seed"], part)
 
 
-def facts(text: str, part: Callable[[str], str]) -> list[Row]:
+def events(text: str, part: Callable[[str], str]) -> list[Row]:
     """Facts to copy from texts: see `copying`."""
     head, chosen = source_options(text, {"count": 5000, "seed": 0})
-    number, count = between_option("facts", _number(head, "facts:8"), 1, 1000), between_option("count", chosen["count"], 1, 10_000_000)
-    return copying.facts(number, count, chosen["seed"])
+    number, count = between_option("events", _number(head, "events:8"), 1, 1000), between_option("count", chosen["count"], 1, 10_000_000)
+    return copying.events(number, count, chosen["seed"])
 
 
 def gettext(text: str, part: Callable[[str], str]) -> list[Row]:
@@ -288,7 +288,7 @@ SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "gettext": gettext,
     "docstrings": docstrings,
     "names": names,
-    "facts": facts,
+    "events": events,
     "copy": digits,
     "reverse": partial(digits, step=-1),
 }

@@ -5,7 +5,7 @@ Paper: See, Liu & Manning 2017, "Get to the point: summarization with pointer-ge
 Run:   regard run see2017        Takes: about six minutes on one CPU core; three seeds of five small models, equal steps per claim.
 
 Names: texts of 20 words with a name behind each of three markers, to be written in the order of the markers; 200 words in the vocabulary, and
-names of the test that occur nowhere in training. Facts: texts with eight facts such as "Reda met Ambo .", all of which are to be written, in any
+names of the test that occur nowhere in training. Events: texts with eight events such as "Reda met Ambo .", all of which are to be written, in any
 order, so that the decoder has to know what it has written; names are outside the vocabulary. The coverage loss acts in the last tenth of the
 steps. The ablation has the loss, but its scores do not see the coverage.
 """
@@ -25,10 +25,10 @@ from ._engine import Claim, Recipe, RecipeFacts, Results, at_least, at_most, var
 from ._engine.variants import train_run
 
 TRAIN = TrainOptions(lr=5e-3, schedule="constant", warmup_steps=30, average=0, log_every=50)
-STEPS = {"names": 200, "facts": 500}
+STEPS = {"names": 200, "events": 500}
 SIZE: dict[str, Any] = {"embedding": 24, "width": 24, "dropout": 0.0}
 NAMES = SummarizationOptions(data="names:20,count=4000", vocab_size=200, batch_tokens=1344, max_target_length=8, valid_summaries=20)
-FACTS = SummarizationOptions(data="facts:8,count=4000", vocab_size=18, batch_tokens=1472, max_target_length=60, valid_summaries=20)
+EVENTS = SummarizationOptions(data="events:8,count=4000", vocab_size=18, batch_tokens=1472, max_target_length=60, valid_summaries=20)
 GREEDY = SummaryOptions(beam=1)
 
 
@@ -50,9 +50,9 @@ def names(**settings: Any) -> SummaryVariant:
     return SummaryVariant(options=NAMES, steps=STEPS["names"], settings=settings)
 
 
-def facts(loss: float, seen: bool) -> SummaryVariant:
+def events(loss: float, seen: bool) -> SummaryVariant:
     """With this weight of the coverage loss; `seen`: the scores see the coverage."""
-    return SummaryVariant(options=replace(FACTS, coverage=loss), steps=STEPS["facts"], settings={"coverage": seen})
+    return SummaryVariant(options=replace(EVENTS, coverage=loss), steps=STEPS["events"], settings={"coverage": seen})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,9 @@ recipe = Recipe(
     variants={
         "names, pointer": names(),
         "names, no pointer": names(pointer=False),
-        "facts, no coverage": facts(0.0, seen=False),
-        "facts, coverage": facts(1.0, seen=True),
-        "facts, coverage loss only": facts(1.0, seen=False),
+        "events, no coverage": events(0.0, seen=False),
+        "events, coverage": events(1.0, seen=True),
+        "events, coverage loss only": events(1.0, seen=False),
     },
     claims=(
         at_least("pointer: at least 95 % of the texts with unseen names summarised exactly", 0.95, ("names, pointer", "exact_match")),
@@ -89,14 +89,14 @@ recipe = Recipe(
         Claim(
             "coverage: at most half as many repeated trigrams as without",
             lambda r: all(
-                a <= 0.5 * b for a, b in zip(r["facts, coverage", REPEATED].values, r["facts, no coverage", REPEATED].values, strict=True)
+                a <= 0.5 * b for a, b in zip(r["events, coverage", REPEATED].values, r["events, no coverage", REPEATED].values, strict=True)
             ),
-            lambda r: f"{r['facts, coverage', REPEATED]} against {r['facts, no coverage', REPEATED]}",
+            lambda r: f"{r['events, coverage', REPEATED]} against {r['events, no coverage', REPEATED]}",
         ),
         Claim(
             "the loss alone, unseen by the scores, leaves more repeated trigrams",
-            lambda r: (r["facts, coverage loss only", REPEATED] - r["facts, coverage", REPEATED]).low > 0,
-            lambda r: f"{r['facts, coverage loss only', REPEATED]} against {r['facts, coverage', REPEATED]}",
+            lambda r: (r["events, coverage loss only", REPEATED] - r["events, coverage", REPEATED]).low > 0,
+            lambda r: f"{r['events, coverage loss only', REPEATED]} against {r['events, coverage', REPEATED]}",
         ),
     ),
     pictures=(Copied(variant="names, pointer", text="lo ti third Zumora ka first Pelito mu se second Dakiva no vi lo pu ra ti ka se"),),
