@@ -98,7 +98,7 @@ def draw_attention(results: Results, out: Path) -> Path:
     names, _ = m.labels()
     grid = m.layout
     assert maps.image is not None
-    panels = [("frames", None), *((name, row.view(grid.rows, grid.columns)) for name, row in zip(names, m.weights_BHLM[0, 0], strict=True))]  # type: ignore[union-attr]
+    panels = [("frames", None), *((name, grid.side_by_side(row)) for name, row in zip(names, m.weights_BHLM[0, 0], strict=True))]  # type: ignore[union-attr]
     path = out / "attention.png"
     path.write_bytes(png(draw_panels(maps.image, panels, columns=1, title=text.splitlines()[0].replace("\t", " "))))
     return path

@@ -327,7 +327,7 @@ def progress_for(bar: bool, silent: bool, transient: bool = False) -> Progress:
 
 def describe(values: Mapping[str, Any], unit: str, left: float | None) -> str:
     """step 120  loss 3.142  lr 0.0007  12,345 tokens/s  2 min left"""
-    parts = [f"step {values['step']}  loss {values['loss']:.4f}", f"lr {values['lr']:.3g}", f"{values[f'{unit}_per_second']:,.0f} {unit}/s"]
+    parts = [f"step {values['step']}  loss {values['loss']:.4f}", f"lr {values['lr']:.3g}", f"{values['tokens_per_second']:,.0f} {unit}/s"]
     if left is not None:
         parts.append(f"{left / 60:.0f} min left" if left >= 90 else f"{left:.0f} s left")
     if values.get("skipped"):

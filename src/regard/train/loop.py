@@ -382,7 +382,7 @@ class _Loop:
         position, window = self.state.position, self.state.position.window
         if window.steps and self.log:
             unit = self.task.unit if isinstance(self.task, Counted) else "tokens"
-            values = position.averages(self.config.schedule.at(position.step), unit)
+            values = position.averages(self.config.schedule.at(position.step))
             self.log.write("train", values)
             share = self._used()
             self.shown.update(describe(values, unit, position.seconds * (1 - share) / share if share else None), share)

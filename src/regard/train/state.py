@@ -66,8 +66,8 @@ class Position:
         self.usual_norm = norm if taken == 0 else usual + 0.05 * (min(norm, limit * usual) - usual if far else norm - usual)
         return far
 
-    def averages(self, lr: float, unit: str = "tokens") -> dict[str, float]:
-        """A line of the log: counters, and means since the last line."""
+    def averages(self, lr: float) -> dict[str, float]:
+        """A line of the log: counters, and means since the last line. `tokens` are what the losses count, whatever that is."""
         window = self.window
         return {
             "step": self.step,
@@ -75,8 +75,8 @@ class Position:
             "loss": window.total / window.count,
             "lr": lr,
             "norm": window.norm / window.steps,
-            unit: self.tokens,
-            f"{unit}_per_second": window.count / max(window.seconds, 1e-9),
+            "tokens": self.tokens,
+            "tokens_per_second": window.count / max(window.seconds, 1e-9),
             "skipped": self.skipped,
             **{name: number / window.count for name, number in window.extra.items()},
         }
