@@ -229,3 +229,11 @@ class Batches:
             batches.append(order[at : at + rows])
             at += rows
         return batches
+
+
+def similar_lengths(lengths_E: Numbers, size: int, generator: np.random.Generator, pool: int = 32) -> list[Numbers]:
+    """Every example once, in batches of similar length: pools of as many batches are drawn at random, and each is sorted by length."""
+    order = generator.permutation(len(lengths_E))
+    pools = [order[at : at + pool * size] for at in range(0, len(order), pool * size)]
+    by_length = np.concatenate([some[np.argsort(lengths_E[some], kind="stable")] for some in pools] or [order])
+    return [by_length[at : at + size] for at in range(0, len(by_length), size)]

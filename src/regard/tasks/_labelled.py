@@ -144,10 +144,10 @@ def _by_words(ids: list[int], words: list[int], labels: list[int], length: int, 
 
 def collate(some: EncodedExamples, index: Numbers) -> LabelBatch:
     ids_BL, n_B = some.ids.padded(index)
+    tokens = [some.segments[one] for one in index]  # of each segment
+    numbers = np.concatenate([np.arange(len(each)) for each in tokens])
     segment_BL = torch.zeros_like(ids_BL)
-    for row, one in enumerate(index):
-        tokens = torch.from_numpy(some.segments[one].astype(np.int64))
-        segment_BL[row, : int(n_B[row])] = torch.arange(len(tokens)).repeat_interleave(tokens)
+    segment_BL[torch.arange(ids_BL.shape[1]) < n_B[:, None]] = torch.from_numpy(np.repeat(numbers, np.concatenate(tokens)))
     at = [row * ids_BL.shape[1] + int(position) for row, one in enumerate(index) for position in some.positions[one]]
     at_T = torch.tensor(at, dtype=torch.long) if len(some.positions.values) else torch.arange(len(index))
     label_T = torch.from_numpy(np.concatenate([some.labels[one] for one in index]).astype(np.int64))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from ..data.batches import similar_lengths
 from ..errors import BadConfig
 from ..layers import LoRALinear, merge_lora
 from ..layers.lora import Targets
@@ -92,12 +93,9 @@ class ClassificationObjective:
         self.metric = Metric(name, higher=name != "mse")
 
     def batches(self, epoch: int) -> Sequence[Any]:
-        """Examples of similar length together: pools of a random order are sorted, and their batches shuffled."""
-        generator, size = np.random.default_rng([self.seed, epoch]), self.options.batch_size
-        order = generator.permutation(len(self.train))
-        pools = [order[at : at + 32 * size] for at in range(0, len(order), 32 * size)]
-        by_length = np.concatenate([pool[np.argsort(self.train.ids.lengths[pool], kind="stable")] for pool in pools])
-        batches = [by_length[at : at + size] for at in range(0, len(by_length), size)]
+        """Examples of similar length together, the batches shuffled."""
+        generator = np.random.default_rng([self.seed, epoch])
+        batches = similar_lengths(self.train.ids.lengths, self.options.batch_size, generator)
         return [batches[n] for n in generator.permutation(len(batches))]
 
     def batch(self, item: Any) -> LabelBatch:

@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from ..data import Tokenizer, Tokenizers, load_tokenizers
-from ..data.batches import Numbers
+from ..data.batches import Numbers, similar_lengths
 from ..data.examples import Examples
 from ..data.questions import Question, read_questions
 from ..errors import BadConfig
@@ -305,6 +305,7 @@ def _prediction(found: Answers, threshold: float, nbest: int) -> Prediction:
 class ReadingObjective:
     """What the training loop asks. An item is the number of a data set and rows of it: a batch has one data set."""
 
+    unit = "windows"
     metric = Metric("f1", higher=True)
 
     def __init__(
@@ -320,20 +321,13 @@ class ReadingObjective:
 
     def batches(self, epoch: int) -> Sequence[tuple[int, Numbers]]:
         """All batches of the data, and of the others `also_ratio` times as many, drawn from all of them; in random order."""
-        generator = np.random.default_rng([self.seed, epoch])
-        own = [(0, rows) for rows in self._shuffled(self.train, generator)]
-        others = [(n, rows) for n, windows in enumerate(self.also, 1) for rows in self._shuffled(windows, generator)]
+        generator, size = np.random.default_rng([self.seed, epoch]), self.options.batch_size
+        own = [(0, rows) for rows in similar_lengths(self.train.ids.lengths, size, generator)]
+        others = [(n, rows) for n, windows in enumerate(self.also, 1) for rows in similar_lengths(windows.ids.lengths, size, generator)]
         more = round(self.options.also_ratio * len(own)) if others else 0
         chosen = [others[n] for n in generator.permutation(len(others))]
         mixed = own + [chosen[n % len(chosen)] for n in range(more)]
         return [mixed[n] for n in generator.permutation(len(mixed))]
-
-    def _shuffled(self, windows: Windows, generator: np.random.Generator) -> list[Numbers]:
-        """Windows of similar length together: pools of a random order are sorted."""
-        size, order = self.options.batch_size, generator.permutation(len(windows))
-        pools = [order[at : at + 32 * size] for at in range(0, len(order), 32 * size)]
-        by_length = np.concatenate([pool[np.argsort(windows.ids.lengths[pool], kind="stable")] for pool in pools])
-        return [by_length[at : at + size] for at in range(0, len(by_length), size)]
 
     def batch(self, item: tuple[int, Numbers]) -> WindowBatch:
         number, rows = item
