@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import BOS, EOS, PAD, Batches, Corpus, Ragged, Tokenizers, collate, read_pairs
-from regard.data.batches import _encoded
+from regard.data.batches import _encoded, similar_lengths
 from regard.errors import NotSupported, ShapeError
 
 
@@ -189,3 +189,16 @@ def test_what_cannot_be_asked():
         Batches(CAPTIONS, 0)
     with pytest.raises(ShapeError, match="2 source sentences and 1 target"):
         Corpus(Ragged.of([[2], [2]]), Ragged.of([[1, 2]]))
+
+
+def test_batches_of_similar_length_hold_every_example_once():
+    lengths = np.random.default_rng(0).integers(1, 200, 1001)
+    batches = similar_lengths(lengths, 16, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1001)) and {len(batch) for batch in batches[:-1]} == {16}
+    spread = np.mean([np.ptp(lengths[batch]) for batch in batches])
+    assert spread < 0.2 * np.mean([np.ptp(lengths[at : at + 16]) for at in range(0, 1000, 16)])
+    again = similar_lengths(lengths, 16, np.random.default_rng(2))
+    assert (
+        not np.array_equal(np.concatenate(batches), np.concatenate(again))
+        and similar_lengths(lengths[:0], 16, np.random.default_rng(0)) == []
+    )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.arrow import PREFIX, is_dataset
 
 TokenizerKind = Literal["bpe", "unigram", "word", "char", "byte"]
 Files = str | tuple[str, ...]
 OnError = Literal["stop", "skip"]
+Pairs = Sequence[tuple[str, str]]  # source and target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class DataOptions:
 
     def absolute(self) -> Self:
         """The same with absolute paths, so that a run finds its data from any directory."""
-        paths: dict[str, Any] = {name: _absolute(given) for name in ("data", "valid", "test") if (given := getattr(self, name))}
+        paths: dict[str, Any] = {name: absolute_files(given) for name in ("data", "valid", "test") if (given := getattr(self, name))}
         return replace(self, **paths)
 
 
@@ -62,11 +65,25 @@ class TokenizerOptions(DataOptions):
             return self.vocab_size or 8000  # there are no more words or characters than the text has
         return min(max(round(int(factor * characters**0.5), -2), 500), 8000)
 
+    def tokenizers_of(self, texts: Sequence[str]) -> Tokenizers:
+        """That of --tokenizer-file, or one trained on these texts."""
+        if self.tokenizer_file is not None:
+            return load_tokenizers(self.tokenizer_file, self.lowercase)
+        size = self.choose_vocab_size(sum(map(len, texts)))
+        return Tokenizers(Tokenizer.train(texts, self.tokenizer, size, lowercase=self.lowercase))
 
-def _absolute(given: Files) -> Files:
+    def tokenizers_of_pairs(self, pairs: Pairs, joint: bool = True) -> Tokenizers:
+        """The same for pairs of texts, with one vocabulary for both or one for each."""
+        if self.tokenizer_file is not None:
+            return load_tokenizers(self.tokenizer_file, self.lowercase)
+        size = self.choose_vocab_size(sum(len(source) + len(target) for source, target in pairs))
+        return Tokenizers.train(pairs, self.tokenizer, size, joint, lowercase=self.lowercase)
+
+
+def absolute_files(given: Files) -> Files:
     """Files that exist by their absolute paths; names of embedded data, and what is not there, unchanged."""
     if not isinstance(given, str):
-        return tuple(str(_absolute(one)) for one in given)
+        return tuple(str(absolute_files(one)) for one in given)
     if is_dataset(given):
         name, mark, split = given.removeprefix(PREFIX).partition("#")
         return f"{PREFIX}{os.path.abspath(name)}{mark}{split}" if Path(name).exists() else given

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..data import Skipped, Tokenizer, Tokenizers, load_tokenizers
+from ..data import Skipped
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..data.lines import Fault
 from ..errors import BadConfig, NotSupported
@@ -129,11 +129,7 @@ class ClassificationTask(Task[TuningT]):
             )
         if base is not None:
             return TextProcessor(base.tokenizers, labels)
-        o, texts = self.options, [text for one in raw.train for text in self.texts_of(one)]
-        if o.tokenizer_file is not None:
-            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase), labels)
-        size = o.choose_vocab_size(sum(map(len, texts)))
-        return TextProcessor(Tokenizers(Tokenizer.train(texts, o.tokenizer, size, lowercase=o.lowercase)), labels)
+        return TextProcessor(self.options.tokenizers_of([text for one in raw.train for text in self.texts_of(one)]), labels)
 
     def encode(self, raw: Examples[Any], processor: TextProcessor, cache: Path) -> Dataset[list[Any]]:
         fingerprint = digest(repr(tuple(one)) for part in (raw.train, raw.valid, raw.test) for one in part)

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import nn
 
-from ..data import Tokenizer, Tokenizers, load_tokenizers
 from ..data.batches import Numbers, similar_lengths
 from ..data.examples import Examples
 from ..data.questions import Question, read_questions
@@ -29,7 +28,7 @@ from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._answer_maps import answer_maps
 from ._base import Dataset, Example, Prediction, Report, Task, check_range, digest, require_parts
-from ._options import Files, TokenizerOptions, _absolute
+from ._options import Files, TokenizerOptions, absolute_files
 from ._processor import TextProcessor
 from ._squad import best_threshold, score_answers, sliding_window
 from ._windows import Answers, WindowBatch, Windows, collate, encode_questions, expressible, find_answers, span_loss
@@ -72,7 +71,7 @@ class QuestionAnsweringOptions(TokenizerOptions):
         return replace(super().whole(data), also=())
 
     def absolute(self) -> Self:
-        return replace(super().absolute(), also=tuple(str(_absolute(one)) for one in self.also))
+        return replace(super().absolute(), also=tuple(str(absolute_files(one)) for one in self.also))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,15 +167,11 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         return MixedExamples(own.train, own.valid, own.test, own.skipped, tuple(other.train for other in others))
 
     def make_processor(self, raw: MixedExamples, base: TextProcessor | None) -> TextProcessor:
-        o = self.options
         if base is not None:
             return TextProcessor(base.tokenizers)
-        if o.tokenizer_file is not None:
-            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
         questions = [one for part in (raw.train, *raw.also) for one in part]
         texts = [*dict.fromkeys(one.context for one in questions), *(one.text for one in questions)]
-        size = o.choose_vocab_size(sum(map(len, texts)))
-        return TextProcessor(Tokenizers(Tokenizer.train(texts, o.tokenizer, size, lowercase=o.lowercase)))
+        return TextProcessor(self.options.tokenizers_of(texts))
 
     def encode(self, raw: MixedExamples, processor: TextProcessor, cache: Path) -> MixedDataset:
         parts = (raw.train, raw.valid, raw.test, *raw.also)

@@ -20,7 +20,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..data import UNK, Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, load_tokenizers, read_pairs
+from ..data import UNK, Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, collate, read_pairs
 from ..data.open_pairs import encode_article, open_corpus
 from ..data.parallel import ARTICLES
 from ..decode import GREEDY, Beam, DecoderTokens, Hypothesis, translate
@@ -30,7 +30,7 @@ from ..models import CopyModel, Model, coverage_loss
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, Prediction, Report, Task, check_range, require_parts
-from ._options import Files, TokenizerKind, TokenizerOptions
+from ._options import Files, Pairs, TokenizerKind, TokenizerOptions
 from ._processor import TextProcessor
 from ._rouge import TYPES, Rouge, copied_words, lead, repeated_trigrams, words
 from .translation import BeamOptions, decoder_tokens, label_layer
@@ -38,7 +38,6 @@ from .translation import BeamOptions, decoder_tokens, label_layer
 LONGEST = 1 << 24  # bytes of a line: an article
 SMALL = 20_000  # articles: below, small models learn more in the same time
 SMALL_SIZES = {"pointer_generator": {"embedding": 64, "width": 96}, "pointer_transformer": {"width": 128, "hidden": 512}}
-Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +125,7 @@ class Summarization(Task[SummarizationOptions]):
         return read_pairs(self.options.data, fields=fields, longest=LONGEST, names=ARTICLES, **self.options.parts())
 
     def make_processor(self, raw: Parallel, base: TextProcessor | None) -> TextProcessor:
-        o = self.options
-        if base is not None:
-            return base
-        if o.tokenizer_file is not None:
-            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
-        size = o.choose_vocab_size(sum(len(article) + len(summary) for article, summary in raw.train))
-        return TextProcessor(Tokenizers.train(raw.train, o.tokenizer, size, lowercase=o.lowercase))
+        return TextProcessor(self.options.tokenizers_of_pairs(raw.train)) if base is None else base
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
         return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "", "articles")

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, load_tokenizers, read_pairs
+from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, read_pairs
 from ..data.hf_tokenizer import TranslationTokens
 from ..decode import GNMT, GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
 from ..errors import BadConfig
@@ -26,11 +26,10 @@ from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, Prediction, Report, Task, require_parts
 from ._bleu import score
-from ._options import Files, TokenizerOptions
+from ._options import Files, Pairs, TokenizerOptions
 from ._processor import TextProcessor
 
 SMALL = 20_000  # pairs: below, a model of width 128 learns more in the same time
-Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +114,7 @@ class Translation(Task[TranslationOptions]):
         return read_pairs(self.options.data, fields=fields, **self.options.parts())
 
     def make_processor(self, raw: Parallel, base: TextProcessor | None) -> TextProcessor:
-        o = self.options
-        if base is not None:
-            return base
-        if o.tokenizer_file is not None:
-            return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
-        size = o.choose_vocab_size(sum(len(source) + len(target) for source, target in raw.train))
-        return TextProcessor(Tokenizers.train(raw.train, o.tokenizer, size, o.joint, lowercase=o.lowercase))
+        return TextProcessor(self.options.tokenizers_of_pairs(raw.train, self.options.joint)) if base is None else base
 
     def encode(self, raw: Parallel, processor: TextProcessor, cache: Path) -> Dataset[Pairs]:
         return Dataset(raw.train, raw.valid, raw.test, raw.digest, str(raw.skipped) if len(raw.skipped) else "", "pairs")
