@@ -28,6 +28,8 @@ export class Explorer {
     this.build();
     this.state = this.startState();
     root.explorer = this; // for tests and for the console
+    this.system = matchMedia("(prefers-color-scheme: dark)");
+    this.system.onchange = () => this.state.theme === null && (this.matchTheme(), this.opened?.update(new Set(["theme"])));
     this.matchTheme();
     this.renderControls();
     this.openView();
@@ -132,9 +134,7 @@ export class Explorer {
   }
 
   matchTheme() {
-    const system = matchMedia("(prefers-color-scheme: dark)");
-    this.root.dataset.theme = this.state.theme ?? (system.matches ? "dark" : "light");
-    system.onchange = () => this.state.theme === null && (this.matchTheme(), this.opened?.update(new Set(["theme"])));
+    this.root.dataset.theme = this.state.theme ?? (this.system.matches ? "dark" : "light");
     this.themeButton.setAttribute("aria-label", this.theme() === "dark" ? "Use the light theme" : "Use the dark theme");
     const style = getComputedStyle(this.root);
     const read = (name) => style.getPropertyValue(`--${name}`).trim();
