@@ -22,6 +22,9 @@ from .tiles import TILE, TileReader
 
 EXACT = 32 * 2**20  # bytes of exact weights in a file; larger maps are stored as tiles only, which are exact to 1/510 of a tile's range
 LARGEST = 256 * 2**20  # bytes of a file before compression
+NO_GRADIENTS = (
+    "This file was written without gradients: regard look … --html FILE --gradients adds them, in Python save_html(…, gradients=True)."
+)
 STATIC = files(__package__).joinpath("static")
 _IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"\./([\w-]+\.js)";\n', re.MULTILINE)
 
@@ -86,6 +89,8 @@ def pack(recordings: list[Recording], title: str = "", gradients: bool = False) 
                 add(recording, f"gradients/{number}/{i}")
             if not gradients:
                 one["outputs"] = None
+        if not gradients:
+            capture.setdefault("no_gradients", NO_GRADIENTS)
     header = json.dumps({**described, "exact": exact, "index": index}, ensure_ascii=False).encode()
     return zlib.compress(len(header).to_bytes(4, "little") + header + pieces, 6)
 

@@ -174,7 +174,9 @@ class Playground:
                 ids = self._encode(model, text)
                 with capture(model, tokens=self._strings(ids)) as maps:
                     x_1LD = model.features(ids_1L := torch.tensor([ids]))
-                if not isinstance(model, QuantizedLanguageModel):  # its linear layers have no backward pass
+                if isinstance(model, QuantizedLanguageModel):
+                    maps.no_gradients = "The linear layers of a quantized model have no backward pass, so there are no gradients."
+                else:
                     maps.gradients = next_token_gradients(model, ids_1L, x_1LD, self._strings, maps.layers)
                 return maps, self._scores(model, text, x_1LD)
             assert self._read_other is not None

@@ -21,7 +21,7 @@ from ..look.gradients import InputGradients, next_token_gradients
 from ..look.token_labels import Labels
 from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of
 from ..models._text import Axes
-from ._framing import frame
+from ._framing import MASK, frame
 from ._sentence_transformers import SentencePooling, read_pooling, write_pooling
 
 
@@ -77,13 +77,13 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     assert isinstance(body, LanguageModel | TextModel)
     if isinstance(body, DocumentModel):
         return _document_maps(body, processor.tokenizer, text, layers)
-    ids, segments = frame(processor.tokenizer, text.split("\t"), sys.maxsize)
+    ids, segments = frame(processor.tokenizer, text.split("\t"), sys.maxsize, masks=isinstance(model, TextEncoder))
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
     ids_BL = torch.tensor([ids])
-    tokens = processor.tokenizer.strings(ids)
+    tokens = _strings(processor.tokenizer, ids)
     segment_BL = _segment_numbers(segments)
     if isinstance(body, LanguageModel):
         with capture(body, layers, heads, tokens=tokens) as maps:
@@ -98,6 +98,8 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
         body.pool(ids_BL, segment_BL=segment_BL)
     if isinstance(model, Classifier) and isinstance(body, TextEncoder):
         maps.gradients = _label_gradients(model, processor, maps.layers, ids_BL, segment_BL)
+    elif isinstance(model, TextEncoder):
+        maps.gradients = _token_gradients(model, processor.tokenizer, maps.layers, ids_BL, segment_BL)
     if not axes:
         return maps
     return Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
@@ -139,6 +141,22 @@ def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers:
 def _segment_numbers(segments: list[int]) -> torch.Tensor:
     """segment_BL of one example."""
     return torch.arange(len(segments)).repeat_interleave(torch.tensor(segments))[None]
+
+
+def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Names of tokens; our own vocabularies have no name for the mask, the number after their last."""
+    known = len(tokenizer)
+    return [tokenizer.strings([i])[0] if i < known else MASK for i in ids]
+
+
+def _token_gradients(model: TextEncoder, tokenizer: Tokenizer, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:
+    """Of the token that an encoder predicts at each position: of a [MASK], the one it fills in."""
+
+    def features(model: TextEncoder) -> Tensor:
+        return model.features(ids_BL, segment_BL=segment_BL)[0]
+
+    best_L = model.logits(features(model))[:, : len(tokenizer)].argmax(-1)
+    return InputGradients(model, (ids_BL,), features, best_L, tokenizer.strings(best_L.tolist()), dict.fromkeys(layers, 0))
 
 
 def _label_gradients(model: Classifier, processor: TextProcessor, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:

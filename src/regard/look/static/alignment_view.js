@@ -1,6 +1,6 @@
 // Source above, target below, and links between them: for translation, and for any two texts of which one attends to the other.
 
-import { element, formatWeight, readable, svgElement, tokenText } from "./dom.js";
+import { element, formatWeight, readable, signed, svgElement, tokenText } from "./dom.js";
 import { tokenLine } from "./text_view.js";
 
 const MOST = 512; // tokens per side
@@ -81,7 +81,7 @@ function hypotheses(app) {
   const button = (n) => {
     const { score, output } = app.captures[n];
     const chosen = n === app.state.capture;
-    return element("li", {}, element("button", { type: "button", "aria-pressed": String(chosen), onclick: () => app.set({ capture: n, query: null, key: null }) }, element("span", { class: "rx-number" }, score.toFixed(3)), element("span", { dir: "auto" }, readable(output, 200))));
+    return element("li", {}, element("button", { type: "button", "aria-pressed": String(chosen), onclick: () => app.set({ capture: n, query: null, key: null }) }, element("span", { class: "rx-number" }, signed(score, 3)), element("span", { dir: "auto" }, readable(output, 200))));
   };
   return [element("section", { class: "rx-hypotheses", "aria-label": "Hypotheses" }, element("h2", {}, "Hypotheses of the beam", element("small", {}, " score: log-probability, divided by the length penalty")), element("ol", {}, numbers.map(button)))];
 }

@@ -29,7 +29,7 @@ export class Explorer {
     this.state = this.startState();
     root.explorer = this; // for tests and for the console
     this.system = matchMedia("(prefers-color-scheme: dark)");
-    this.system.onchange = () => this.state.theme === null && (this.matchTheme(), this.opened?.update(new Set(["theme"])));
+    this.system.onchange = () => this.state.theme === null && (this.matchTheme(), this.renderControls(), this.opened?.update(new Set(["theme"])));
     this.matchTheme();
     this.renderControls();
     this.openView();
@@ -43,7 +43,8 @@ export class Explorer {
     const crossing = maps.findLastIndex((map) => map.cross);
     const last = maps.findLastIndex((map) => !map.derived);
     const map = Math.max(0, crossing >= 0 ? crossing : last);
-    const view = maps[map]?.layout.kind === "tree" && maps[map].rows === 1 ? "text" : "matrix"; // one row over a document is read, not looked up
+    const { kind } = maps[map]?.layout ?? {};
+    const view = kind === "grid" ? "image" : kind === "tree" && maps[map].rows === 1 ? "text" : "matrix"; // an image is looked at, one row over a document read
     const state = { capture: this.captures.length - 1, map, head: 0, query: null, key: null, scale: "linear", direction: "out", view, other: {}, theme: null };
     const saved = new URLSearchParams(this.embedded ? "" : location.hash.slice(1));
     for (const [name, value] of saved) {
@@ -75,7 +76,7 @@ export class Explorer {
     if (!changed.size) return;
     if (changed.has("theme")) this.matchTheme();
     this.renderControls();
-    if (changed.has("view")) this.openView();
+    if (changed.has("view") || ((changed.has("map") || changed.has("capture")) && !this.fits())) this.openView();
     else this.opened?.update(changed);
     this.panel.update().catch(this.report);
     this.onchange?.(changed);
@@ -180,7 +181,7 @@ export class Explorer {
 
   available() {
     const map = this.capture().maps[this.state.map];
-    return VIEWS.filter((view) => !view.available || this.capture().maps.some(view.available) || view.available(map));
+    return VIEWS.filter((view) => !view.available || view.always || this.capture().maps.some(view.available) || view.available(map));
   }
 
   renderTabs() {
@@ -214,7 +215,14 @@ export class Explorer {
     const view = VIEWS.find((one) => one.id === id);
     const { maps } = this.capture();
     const fits = !view.available || view.available(maps[this.state.map]);
-    this.set({ view: id, ...(fits ? {} : { map: maps.findLastIndex(view.available) }) });
+    const last = fits ? -1 : maps.findLastIndex(view.available);
+    this.set({ view: id, ...(last < 0 ? {} : { map: last }) });
+  }
+
+  fits() {
+    // Whether the open view can show the chosen map.
+    const view = VIEWS.find((one) => one.id === this.state.view);
+    return !view.available || view.available(this.capture().maps[this.state.map]);
   }
 
   openView() {
@@ -223,10 +231,9 @@ export class Explorer {
     this.opened = null;
     this.stage.className = "rx-stage";
     this.stage.replaceChildren();
-    const map = this.capture().maps[this.state.map];
-    if (view.available && !view.available(map)) {
-      this.stage.append(element("p", { class: "rx-quiet" }, "This view has nothing to show for this layer; choose another."));
-      this.opened = { update: (changed) => changed.has("map") && this.openView() };
+    if (!this.fits()) {
+      this.stage.append(element("p", { class: "rx-quiet" }, view.missing?.(this) ?? "This view has nothing to show for this layer; choose another."));
+      this.opened = { update: (changed) => (changed.has("map") || changed.has("capture")) && this.openView() };
     } else {
       this.opened = view.mount(this.stage, this);
     }

@@ -1,6 +1,6 @@
 // Runs the model: a text or a file to read, a text to continue; heads to ablate; another mechanism; an earlier checkpoint.
 
-import { choose, element, percent, readable, tokenText } from "./dom.js";
+import { choose, element, linesText, percent, readable, signed, tokenText } from "./dom.js";
 import { Explorer } from "./app.js";
 import { FileInput, TextInput } from "./live_input.js";
 import { tokenLine } from "./text_view.js";
@@ -135,8 +135,8 @@ export class LiveBar {
       if (baseline?.loss) parts.push(change(loss - baseline.loss));
     }
     if (next) parts.push(element("span", {}, "Next: ", ...next.flatMap(([token, share], n) => [n ? " · " : "", element("b", { dir: "auto" }, tokenText(token, 20)), ` ${percent(share)}`])));
-    if (output) parts.push(element("span", {}, "Output: ", element("b", { dir: "auto" }, readable(output, 300))));
-    if (baseline?.output && baseline.output !== output) parts.push(element("span", { class: "rx-worse" }, "unchanged model: ", element("b", { dir: "auto" }, readable(baseline.output, 300))));
+    if (output) parts.push(element("span", {}, "Output: ", element("b", { dir: "auto" }, linesText(output))));
+    if (baseline?.output && baseline.output !== output) parts.push(element("span", { class: "rx-worse" }, "unchanged model: ", element("b", { dir: "auto" }, linesText(baseline.output))));
     if (baseline?.output && baseline.output === output) parts.push(element("span", {}, "the same as without the change"));
     if (note) parts.push(element("span", { class: "rx-quiet" }, note));
     this.result.replaceChildren(...parts);
@@ -169,7 +169,7 @@ export class LiveBar {
 }
 
 function change(by) {
-  const text = `${by >= 0 ? "+" : "−"}${Math.abs(by).toFixed(3)} compared with the unchanged model`;
+  const text = `${by >= 0.0005 ? "+" : ""}${signed(by, 3)} compared with the unchanged model`;
   return element("span", { class: by > 0.0005 ? "rx-worse" : "" }, text);
 }
 

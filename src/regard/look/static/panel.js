@@ -1,6 +1,6 @@
 // Beside every view: the chosen pair and its exact weight, and the keys its query attends to most. It is also what a screen reader reads.
 
-import { element, formatWeight, percent, readable, tokenText } from "./dom.js";
+import { element, formatWeight, patternText, percent, readable, tokenText } from "./dom.js";
 import { largest } from "./format.js";
 
 const SHOWN = 10;
@@ -77,7 +77,7 @@ export class Panel {
     const { head } = this.app.state;
     const pairs = [
       ["Mechanism", map.mechanism],
-      ["Pattern", readable(map.pattern, 60)],
+      ["Pattern", readable(patternText(map.pattern), 60)],
       ["Size", `${map.rows.toLocaleString("en")} queries × ${map.columns.toLocaleString("en")} keys`],
       ["Rows", map.normalised ? "sum to one" : "do not sum to one"],
     ];
