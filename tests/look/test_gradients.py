@@ -186,7 +186,9 @@ def test_patches_of_a_convolutional_stem_have_them_too():
     sizes = {"image_size": (8, 8), "patch_size": (4, 4), "channels": 1, "width": 8, "heads": 2, "depth": 1, "hidden": 8, "classes": 3}
     model = build("vit", {**sizes, "stem": (4,)}).eval().double()
     image_1CHW = torch.rand(1, 1, 8, 8, dtype=torch.float64)
-    gradients = InputGradients(model, (image_1CHW,), lambda model: model(image_1CHW), torch.tensor([2]), ["c"], {}, logits=lambda _, x_N: x_N)
+    gradients = InputGradients(
+        model, (image_1CHW,), lambda model: model(image_1CHW), torch.tensor([2]), ["c"], {}, logits=lambda _, x_N: x_N
+    )
     patches = next(module for module in model.modules() if isinstance(module, PatchEmbedding))
     moved = torch.zeros(1, 4, 8, dtype=torch.float64)
     with hooked(patches, lambda out: out + moved):

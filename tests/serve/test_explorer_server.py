@@ -150,7 +150,7 @@ class LocalServed:
     def __init__(self, run):
         self.socket = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
-        self.server = build_server(LocalExplorer(run, "a run"), None)
+        self.server = build_server(LocalExplorer(Playground.of_run(run), "a run"), None)
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
 
     def __enter__(self):

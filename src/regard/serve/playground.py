@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..attention import MECHANISMS
+from ..attention import MECHANISMS, Attention
 from ..data import Tokenizer
 from ..decode import PromptEncoder
 from ..decode.quantization import QuantizedLanguageModel
@@ -79,6 +79,7 @@ class Playground:
             "steps": sorted(self._steps),
             "generates": self.tokenizer is not None,
             "inputs": self.inputs,
+            "ablates": [name for name, module in body_of(self.model).named_modules() if isinstance(module, Attention)],
         }
 
     @torch.no_grad()

@@ -47,7 +47,7 @@ export class LiveBar {
       parts.push(choose("Parameters", all, this.step, (step) => ((this.step = step), again())));
     }
     const here = this.explorer && this.explorer.capture().maps[this.explorer.state.map];
-    if (here && !here.derived && here.heads[this.explorer.state.head] !== "mean") {
+    if (here && this.about.ablates.includes(here.name) && here.heads[this.explorer.state.head] !== "mean") {
       const [layer, head] = [here.name, Number(here.heads[this.explorer.state.head])];
       const add = (how) => {
         this.ablations = [...this.ablations.filter((one) => one.layer !== layer || one.head !== head), { layer, head, how }];
