@@ -42,8 +42,9 @@ export function readable(label, longest = 24) {
 }
 
 export function linesText(text, longest = 300) {
-  // An answer of several lines or columns as one line.
-  return readable(text.trim().replace(/\t/g, " ").replace(/\s*\n\s*/g, " · "), longest);
+  // An answer of several lines or columns as one line, without long lines that explain the first.
+  const [first, ...others] = text.trim().replace(/\t/g, " ").split(/\s*\n\s*/);
+  return readable([first, ...others.filter((line) => line.length <= 60)].join(" · "), longest);
 }
 
 export function patternText(pattern) {

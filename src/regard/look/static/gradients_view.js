@@ -11,7 +11,7 @@ const MEASURES = [["norm", "norm"], ["times", "gradient × input"]];
 export const gradientsView = {
   id: "gradients",
   title: "Gradients",
-  hint: "Above: what the query attends to. Below: how much the log-probability of its output changes with each input. If both agree, the picture says more.",
+  hint: "First what the query attends to, then how much the log-probability of its output changes with each input. If both agree, the picture says more.",
   uses: [],
   always: true, // where there are none, it says why
   available: (map) => (map.outputs ?? null) !== null,
