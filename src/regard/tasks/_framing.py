@@ -41,7 +41,10 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
     mask = SpecialTokens.of(tokenizer).mask
     if isinstance(tokenizer, HFTokenizer):  # which finds the mask in a text itself, with the spaces around it
         return tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[mask]))
-    return [i for part in tokenizer.encode_all(text.split(MASK)) for i in (*part, mask)][:-1]
+    *before, last = text.split(MASK)
+    if tokenizer.kind in ("bpe", "unigram"):  # the space before a word is part of its token, and that is what is masked
+        before = [part.removesuffix(" ") for part in before]
+    return [i for part in tokenizer.encode_all([*before, last]) for i in (*part, mask)][:-1]
 
 
 def frame_document(tokenizer: Tokenizer, text: str, length: int, sentence_length: int, max_sentences: int) -> Framed:

@@ -156,7 +156,7 @@ class Masked(TextTask[MaskedOptions]):
             [{"token": token, "probability": p} for token, p in zip(tokenizer.strings(numbers), ps, strict=True)]
             for numbers, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-        lines = [" ".join(f"{one['token']}({one['probability']:.2f})" for one in each) for each in found]
+        lines = [" ".join(f"{one['token'].replace(chr(10), '↵')}({one['probability']:.2f})" for one in each) for each in found]
         return Prediction("\t".join(lines), {"masks": found})
 
     @classmethod

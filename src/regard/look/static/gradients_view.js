@@ -21,7 +21,12 @@ export const gradientsView = {
   mount(stage, app) {
     stage.classList.add("rx-scroll");
     let parts;
-    const query = () => app.state.query ?? (app.reader().map.layout.prefix_tokens ? 0 : app.reader().rows - 1); // a class token decides
+    const query = () => {
+      // A class token decides, and a mask is what is predicted.
+      const { map, queryLabels, rows } = app.reader();
+      const masked = queryLabels.indexOf("[MASK]");
+      return app.state.query ?? (map.layout.prefix_tokens ? 0 : masked >= 0 ? masked : rows - 1);
+    };
     function build() {
       const reader = app.reader();
       const outputs = app.capture().labels[reader.map.outputs];

@@ -5,6 +5,8 @@ import { Explorer } from "./app.js";
 import { FileInput, TextInput } from "./live_input.js";
 import { tokenLine } from "./text_view.js";
 
+const FOLLOW = 120; // milliseconds per step of a search: a small model is faster than the eye
+
 export class LiveBar {
   constructor(root, source, about) {
     Object.assign(this, { root, source, about, ablations: [], mechanism: "", step: "", busy: false });
@@ -17,7 +19,10 @@ export class LiveBar {
     this.choices = element("div", { class: "rx-controls rx-choices" });
     this.stream = element("div", { class: "rx-stream", hidden: true });
     this.result = element("div", { class: "rx-result", role: "status" });
-    const generation = about.generates
+    const beam = element("button", { type: "button", class: "rx-button", title: "The beam search, step by step", onclick: () => this.watch() }, "Watch the beam");
+    const generation = about.searches
+      ? [(this.write = beam)]
+      : about.generates
       ? [this.write, element("label", { class: "rx-field" }, element("span", {}, "Tokens"), this.length), element("label", { class: "rx-field" }, element("span", {}, "Temperature"), this.heat)]
       : [];
     this.form = element("form", { class: "rx-prompt", onsubmit: (event) => (event.preventDefault(), this.capture()) }, this.input.root, element("div", { class: "rx-inline-plain" }, this.run, ...generation));
@@ -140,6 +145,32 @@ export class LiveBar {
     if (baseline?.output && baseline.output === output) parts.push(element("span", {}, "the same as without the change"));
     if (note) parts.push(element("span", { class: "rx-quiet" }, note));
     this.result.replaceChildren(...parts);
+  }
+
+  watch() {
+    if (!this.input.valid()) return;
+    return this.working(async () => {
+      this.result.textContent = "Searching …";
+      const response = await this.post("generate", this.asked());
+      if (!this.explorer) this.show(await (await this.post("captures", this.asked())).json()); // whose labels name the source
+      this.stream.hidden = false;
+      const { labels, maps } = this.explorer.capture();
+      const source = labels[maps.findLast((map) => map.cross)?.column_labels] ?? [];
+      for await (const { error, beam } of serverEvents(response)) {
+        if (error) throw new Error(error.message);
+        if (!beam) continue;
+        const read = tokenLine(source, "keys", () => {}, "Source, shaded by the attention of the best prefix");
+        read.shade([...beam[0].row], { top: Math.max(...beam[0].row), signed: false }, "linear", this.root.dataset.theme);
+        const line = ({ tokens, score }) => {
+          const written = tokenLine(tokens, "queries", () => {}, "Prefix");
+          written.choose(tokens.length - 1);
+          return element("li", {}, element("span", { class: "rx-number" }, signed(score, 2)), written);
+        };
+        this.stream.replaceChildren(read, element("ol", { class: "rx-beam", "aria-label": "Prefixes of the beam with their log-probabilities" }, beam.map(line)));
+        await new Promise((done) => setTimeout(done, FOLLOW));
+      }
+      this.show(await (await this.post("captures", this.asked())).json());
+    });
   }
 
   generate() {
