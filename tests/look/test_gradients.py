@@ -220,14 +220,44 @@ def test_a_pixel_depends_on_those_before_it(channels, output):
     assert float(first.norm[0].max()) == 0 and gradients.outputs[1].startswith("1,2 = ")
 
 
-def tiny_run(name: str, folder):
+@pytest.mark.parametrize(
+    ("model", "text", "layer", "tokens"),
+    [
+        ("han", "item is fine\nitem is broken", "document", ["item", "is", "fine", "item", "is", "broken"]),
+        ("self_attentive", "item is fine", "attention.attention", ["item", "is", "fine", "⟨eos⟩"]),
+        ("esim", "item fine\titem is fine", "first_to_second", ["item", "is", "fine", "⟨eos⟩"]),
+    ],
+)
+def test_a_label_depends_on_the_words_that_are_attended_to(model, text, layer, tokens, tmp_path):
+    run, _ = tiny_run("classify", tmp_path, model, {"embedding": 6, "width": 6, "hidden": 6}, pairs=model == "esim")
+    _, maps = attention_maps(run, text, "*")
+    recording, number = Recording(maps), maps.layers.index(layer)
+    piece = torch.from_numpy(np.frombuffer(recording.piece(f"gradients/{number}/0"), "<f4").copy())
+    assert list(maps.all[number].labels()[1]) == tokens and len(piece) == 1 + 2 * len(tokens)
+    table = next(module for module in run.model.modules() if isinstance(module, nn.Embedding))
+    moved, gradients = torch.zeros(1, maps.gradients.inputs[0].shape[1], table.embedding_dim, dtype=torch.float64), maps.gradients
+
+    def log_probability():
+        return gradients.log_probability(run.model, gradients._features(run.model)[0], 0)
+
+    with hooked(table, lambda out: out + moved.view_as(out)):
+        slow_MD = central_differences(log_probability, moved)
+    check(gradients.rows([0])[0], slow_MD, table(gradients.inputs[0])[0])
+    here = gradients.positions.get(layer, list(range(len(tokens))))
+    torch.testing.assert_close(piece[1 : 1 + len(tokens)].double(), slow_MD.norm(dim=-1)[here], atol=1e-5, rtol=1e-4)
+
+
+def tiny_run(name: str, folder, model: str | None = None, settings=None, pairs: bool = False):
     """A run of a few steps of this task, in double precision."""
     task = find_task(name)
     example = task.example(folder)
-    options = task.default_train.replace(steps=2, epochs=None, schedule="constant", warmup_steps=0, average=0)
+    if pairs:
+        (folder / "pairs.tsv").write_text("".join(f"item {n}\titem {n % 7} is fine\t{'good' if n % 2 else 'bad'}\n" for n in range(60)))
+        example = replace(example, options=replace(example.options, data=str(folder / "pairs.tsv")))
+    options = task.default_train.replace(steps=2, epochs=None, schedule="constant", warmup_steps=0, average=0, seeds=())
     with pytest.MonkeyPatch.context() as plain:
         plain.setattr(ImageTextProcessor, "encode_images", ENCODE)
-        train(task, example.options, options, folder / "run", settings=example.settings, progress=False)
+        train(task, example.options, options, folder / "run", model=model, settings=settings or example.settings, progress=False)
     run = load_run(folder / "run")
     run.model.double()
     return run, example

@@ -225,9 +225,9 @@ class Recording:
         output = 0 if count == 1 else i if count == reader.rows else m.rows[i]
         if output not in self._gradient_rows:
             self._gradient_rows[output] = self.gradients.rows([output])[0]
-        row = self._gradient_rows[output]
+        row, at = self._gradient_rows[output], self.gradients.positions.get(m.layer)
         return _floats(torch.tensor([row.log_probability])) + b"".join(
-            _floats(_over_keys(m, x[number])) for x in (row.norm, row.times_input)
+            _floats(_over_keys(m, x[number] if at is None else x[number][at])) for x in (row.norm, row.times_input)
         )
 
     def read_gradients(self) -> None:

@@ -61,6 +61,7 @@ class InputGradients:
         self._provide: Provide = lambda: nullcontext(model)
         self.inputs, self._features, self._logits = tuple(inputs), features, logits
         self.target_L, self.outputs, self.layers = target_L, list(outputs), dict(layers)
+        self.positions: dict[str, list[int]] = {}  # of layers whose keys are some of the inputs: which
 
     def within(self, provide: Provide) -> Self:
         """The same of a model that `provide()` gives for the time of the computation: under an ablation, say."""
@@ -139,14 +140,16 @@ def _inputs(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor:
     if isinstance(module, Values):
         values_1LE, first, _ = args
         return module.embed(values_1LE, first)
-    return out.flatten(2).mT if isinstance(module, ConvEncoder) else out
+    if isinstance(module, ConvEncoder):
+        return out.flatten(2).mT
+    return out if out.dim() == 3 else out.flatten(0, -2)[None]  # rows of tokens, or sentences that were packed
 
 
 def _output(module: nn.Module, args: tuple[Any, ...], out: Tensor, e_1MD: Tensor) -> Tensor:
     """What the module gives for embeddings e."""
     if isinstance(module, Values):
         return module.positioned(e_1MD, args[2])
-    return e_1MD.mT.reshape(out.shape) if isinstance(module, ConvEncoder) else e_1MD
+    return (e_1MD.mT if isinstance(module, ConvEncoder) else e_1MD).reshape(out.shape)
 
 
 def _same(x: Tensor, ids: Tensor) -> bool:

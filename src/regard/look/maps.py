@@ -160,7 +160,8 @@ class Maps(Mapping[str, list[Map]]):
     def choose(self, layers: Layers) -> Maps:
         """Those of some layers, chosen as in `capture`."""
         wanted = layer_filter(layers, self.layers)
-        return Maps([m for m in self.all if wanted(m.layer, self.layers.index(m.layer))], self.idle, self.image)
+        chosen = [m for m in self.all if wanted(m.layer, self.layers.index(m.layer))]
+        return Maps(chosen, self.idle, self.image, gradients=self.gradients)
 
     def merge_words(self, words: Seq[int], keys: Seq[int] | None = None) -> Maps:
         """Every map with sub-word tokens merged into words; see `Map.merge_words`."""
