@@ -2,7 +2,7 @@
 
     python -m benchmarks.explorer            opening and moving about; what must hold: 4,096 tokens open in less than 3 seconds, and of the
                                              frames while a map of 1,024 × 1,024 weights and 12 heads is dragged, 95 % take less than 50 ms
-    python -m benchmarks.explorer --bertviz SITE-PACKAGES --libraries NODE_MODULES       the same maps in both, the table of docs/bertviz.md
+    python -m benchmarks.explorer --bertviz SITE-PACKAGES --libraries NODE_MODULES       also the same maps in both, for docs/bertviz.md
 
 Run it on an idle machine: the model, its server and the browser share the cores. BertViz asks for IPython and is not in constraints.txt; give it an environment of its own. Its page loads RequireJS, d3 and jQuery from
 cdnjs.cloudflare.com; to see it draw without a network, `--libraries` takes the same from npm, and the page asks for those instead:
@@ -201,19 +201,28 @@ def main() -> None:
     given = parser.parse_args()
     if given.serve:
         return serve()
-    if given.bertviz is None:
-        lines = ["## The explorer in chromium", "", f"{machine()}; GPT-2's width and 12 heads, two layers, behind `regard look`."]
-        return write("explorer", [*lines, *page_table()])
-    lines = [f"{LAYERS} layers of {HEADS} heads; pages not drawn within {given.seconds:g} s count as frozen."]
+    lines = ["## The explorer in chromium", "", f"{machine()}; GPT-2's width and 12 heads, two layers, behind `regard look`."]
+    write("explorer", [*lines, *page_table()])
+    if given.bertviz is not None:
+        write("explorer beside BertViz", side_by_side(given))
+
+
+def side_by_side(given: argparse.Namespace) -> list[str]:
+    """A row per length and program; one that froze is not tried with longer texts."""
+    about = f"{LAYERS} layers of {HEADS} heads; pages not drawn within {given.seconds:g} s count as frozen, and longer texts are not tried then."
+    lines = ["## The explorer beside BertViz", "", f"{machine()}; {about}"]
     lines += ["", "| tokens | program | file | drawn after | asks |", "|---|---|---|---|---|"]
+    frozen: set[str] = set()
     for length in given.lengths:
         progress(f"{length:,} tokens in both")
         with tempfile.TemporaryDirectory() as folder:
-            for name, (page, size) in write_pages(length, Path(folder), given.bertviz, given.libraries).items():
+            pages = write_pages(length, Path(folder), None if "BertViz" in frozen else given.bertviz, given.libraries)
+            for name, (page, size) in pages.items():
                 took, hosts = draw(name, page, given.seconds)
                 drawn = "not drawn" if took is None else f"{took:.1f} s"
                 lines.append(f"| {length:,} | {name} | {size / 1e6:.1f} MB | {drawn} | {', '.join(sorted(hosts)) or 'nobody'} |")
-    write("explorer beside BertViz", ["## The explorer beside BertViz", "", f"{machine()}; {lines[0]}", *lines[1:]])
+                frozen |= {name} if took is None else set()
+    return lines
 
 
 if __name__ == "__main__":

@@ -131,7 +131,8 @@ def search(
             try:
                 next(running)
             except StopIteration as done:
-                return _hypotheses(*done.value, source_n_B)
+                finished, steps = done.value
+                return _hypotheses(finished, steps, source_n_B)
 
 
 class Prefix(NamedTuple):

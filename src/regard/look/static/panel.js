@@ -78,7 +78,7 @@ export class Panel {
     const pairs = [
       ["Mechanism", map.mechanism],
       ["Pattern", readable(patternText(map.pattern), 60)],
-      ["Size", `${map.rows.toLocaleString("en")} queries × ${map.columns.toLocaleString("en")} keys`],
+      ["Size", `${map.rows.toLocaleString("en")} ${map.rows === 1 ? "query" : "queries"} × ${map.columns.toLocaleString("en")} ${map.columns === 1 ? "key" : "keys"}`],
       ["Rows", map.normalised ? "sum to one" : "do not sum to one"],
     ];
     const turn = (this.described = (this.described ?? 0) + 1);
