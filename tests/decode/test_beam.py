@@ -43,7 +43,8 @@ def test_a_search_can_be_watched(table, width):
     asked = {"source_n_B": torch.tensor([3]), "tokens": FREE, "want_weights": True}
     steps = list(watch(model, model.start_rows([0]), options, **asked))
     (answers,) = search(model, model.start_rows([0]), options, **asked)
-    for number, alive in enumerate(steps, 1):
+    for number, (alive, ended) in enumerate(steps, 1):
+        assert all(len(one.ids) < number and model.end not in one.ids for one in ended)
         assert 1 <= len(alive) <= width and [one.log_prob for one in alive] == sorted((one.log_prob for one in alive), reverse=True)
         for one in alive:
             assert len(one.ids) == number and model.end not in one.ids
@@ -51,7 +52,7 @@ def test_a_search_can_be_watched(table, width):
             assert math.isclose(one.log_prob, log_prob, rel_tol=1e-9)
             torch.testing.assert_close(one.weights_M[:3], torch.tensor(weights[-1], dtype=torch.float64))
     for answer in answers:  # every answer went through the beam
-        assert all(any(one.ids == answer.ids[:n] for one in steps[n - 1]) for n in range(1, len(answer.ids) + 1))
+        assert all(any(one.ids == answer.ids[:n] for one in steps[n - 1].alive) for n in range(1, len(answer.ids) + 1))
 
 
 def slow_beam(model, sentence, width, length, beta, most, size):

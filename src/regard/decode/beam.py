@@ -143,6 +143,13 @@ class Prefix(NamedTuple):
     weights_M: Tensor | None  # attention weights of the query that chose its last token
 
 
+class Watched(NamedTuple):
+    """A search after a step, best first: the prefixes that go on, and the best hypotheses that have ended."""
+
+    alive: list[Prefix]
+    ended: list[Hypothesis]
+
+
 def watch(
     model: DecoderModel,
     state: Any,
@@ -151,15 +158,17 @@ def watch(
     source_n_B: Tensor,
     tokens: DecoderTokens = DecoderTokens(),  # noqa: B008  frozen
     want_weights: bool = False,
-) -> Iterator[list[Prefix]]:
-    """The search over one sentence as it happens: the prefixes that are alive after each step, best first."""
+) -> Iterator[Watched]:
+    """The search over one sentence as it happens, step by step."""
     running = _run(model, state, options, source_n_B, tokens, None, want_weights)
     while True:
         with torch.inference_mode():
             alive = next(running, None)
             if alive is None:
                 return
-            found = _prefixes(alive)
+            has_ended = float(alive.finished.score_Bn.max()) > NEVER
+            ended = _hypotheses(alive.finished, alive.steps, source_n_B)[0] if has_ended else []
+            found = Watched(_prefixes(alive), ended)
         yield found
 
 
@@ -184,6 +193,7 @@ class _Alive(NamedTuple):
     log_prob_R: Tensor  # of the whole prefix
     parent_R: Tensor
     steps: list[_Step]
+    finished: _Finished
 
 
 def _run(
@@ -246,7 +256,7 @@ def _run(
         coverage_RM = None if coverage_RM is None else coverage_RM[parent_R]
         if not (slots == size == 1 and all_kept):  # a greedy step in which all rows stay moves none
             state = state.reorder(parent_R)
-        yield _Alive(token_R, log_prob_R, parent_R, steps)
+        yield _Alive(token_R, log_prob_R, parent_R, steps, finished)
     assert finished is not None
     return finished, steps
 

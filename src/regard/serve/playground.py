@@ -169,8 +169,17 @@ class Playground:
                 prefixes = next(running, None)
             if prefixes is None:
                 return
-            plain = [(one.tokens, round(one.log_prob, 4), [round(w, 5) for w in one.weights_M.tolist()]) for one in prefixes]
-            yield {"beam": [{"tokens": tokens, "score": score, "row": row} for tokens, score, row in plain]}
+            yield {
+                "beam": [
+                    {
+                        "tokens": one.tokens,
+                        "score": round(one.log_prob, 4),
+                        "row": [round(w, 5) for w in one.weights_M.tolist()],
+                        "ended": one.ended,
+                    }
+                    for one in prefixes
+                ]
+            }
 
     # -- parts -----------------------------------------------------------------------------------------------------------
 

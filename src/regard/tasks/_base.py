@@ -79,11 +79,12 @@ class Report:
 
 
 class BeamPrefix(NamedTuple):
-    """The beginning of an answer during a search."""
+    """The beginning of an answer during a search, or all of it."""
 
     tokens: list[str]
     log_prob: float
     weights_M: Tensor  # attention to the input of the query that chose the last token
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class Task(ABC, Generic[OptionsT]):
         return "", text_maps(run.model, run.processor, text, layers, heads)
 
     def watch(self, run: Run[Any], text: str) -> Iterator[list[BeamPrefix]]:
-        """The answer to a text as it is searched: after each step the prefixes of the beam, best first. Of tasks with `searches`."""
+        """The answer to a text as it is searched: after each step what has ended and the prefixes that go on, each best first. Of tasks with `searches`."""
         raise NotSupported(f"a run of the task {self.name} has no beam to watch")
 
     @classmethod

@@ -303,15 +303,17 @@ def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
 
 
 def watch_beam(run: Run[Translator], sentence: str, options: Beam) -> Iterator[list[BeamPrefix]]:
-    """The translation of one sentence as it is searched: after each step the prefixes of the beam, best first."""
+    """The translation of one sentence as it is searched: after each step what has ended and the prefixes that go on, each best first."""
     model, tokenizers = run.model, run.processor.tokenizers
     tokens = decoder_tokens(tokenizers.target)
     source = [*tokenizers.source.encode(sentence), tokens.end]
     source_n_B = torch.tensor([len(source)])
     with torch.no_grad():
         state = model.start(torch.tensor([source]), source_n_B)
-    for prefixes in watch(model, state, options, source_n_B=source_n_B, tokens=tokens, want_weights=True):
-        yield [BeamPrefix(tokenizers.target.strings(one.ids), one.log_prob, cast(Tensor, one.weights_M)) for one in prefixes]
+    for now in watch(model, state, options, source_n_B=source_n_B, tokens=tokens, want_weights=True):
+        ended = [(one.ids, one.log_prob, cast(Tensor, one.weights_LM)[-1], True) for one in now.ended]
+        alive = [(one.ids, one.log_prob, cast(Tensor, one.weights_M), False) for one in now.alive]
+        yield [BeamPrefix(tokenizers.target.strings(ids), *about) for ids, *about in (*ended, *alive)]
 
 
 # -- attention maps ----------------------------------------------------------------------------------------------------

@@ -160,15 +160,17 @@ export class LiveBar {
         if (error) throw new Error(error.message);
         if (!beam) continue;
         const read = tokenLine(source, "keys", () => {}, "Source, shaded by the attention of the best prefix");
-        read.shade([...beam[0].row], { top: Math.max(...beam[0].row), signed: false }, "linear", this.root.dataset.theme);
-        const line = ({ tokens, score }) => {
-          const written = tokenLine(tokens, "queries", () => {}, "Prefix");
-          written.choose(tokens.length - 1);
-          return element("li", {}, element("span", { class: "rx-number" }, signed(score, 2)), written);
+        const { row } = beam.find(({ ended }) => !ended) ?? beam[0];
+        read.shade([...row], { top: Math.max(...row), signed: false }, "linear", this.root.dataset.theme);
+        const line = ({ tokens, score, ended }) => {
+          const written = tokenLine(tokens, "queries", () => {}, ended ? "Hypothesis that has ended" : "Prefix");
+          if (!ended) written.choose(tokens.length - 1);
+          return element("li", { class: ended ? "rx-ended" : "" }, element("span", { class: "rx-number" }, signed(score, 2)), written);
         };
         this.stream.replaceChildren(read, element("ol", { class: "rx-beam", "aria-label": "Prefixes of the beam with their log-probabilities" }, beam.map(line)));
         await new Promise((done) => setTimeout(done, FOLLOW));
       }
+      this.stream.hidden = true; // the answers are in the alignment view
       this.show(await (await this.post("captures", this.asked())).json());
     });
   }
