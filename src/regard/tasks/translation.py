@@ -311,9 +311,9 @@ def watch_beam(run: Run[Translator], sentence: str, options: Beam) -> Iterator[l
     with torch.no_grad():
         state = model.start(torch.tensor([source]), source_n_B)
     for now in watch(model, state, options, source_n_B=source_n_B, tokens=tokens, want_weights=True):
-        ended = [(one.ids, one.log_prob, cast(Tensor, one.weights_LM)[-1], True) for one in now.ended]
-        alive = [(one.ids, one.log_prob, cast(Tensor, one.weights_M), False) for one in now.alive]
-        yield [BeamPrefix(tokenizers.target.strings(ids), *about) for ids, *about in (*ended, *alive)]
+        named = tokenizers.target.strings
+        ended = [BeamPrefix(named(one.ids), one.log_prob, cast(Tensor, one.weights_LM)[-1], ended=True) for one in now.ended]
+        yield ended + [BeamPrefix(named(one.ids), one.log_prob, cast(Tensor, one.weights_M)) for one in now.alive]
 
 
 # -- attention maps ----------------------------------------------------------------------------------------------------
