@@ -247,6 +247,18 @@ def test_a_label_depends_on_the_words_that_are_attended_to(model, text, layer, t
     torch.testing.assert_close(piece[1 : 1 + len(tokens)].double(), slow_MD.norm(dim=-1)[here], atol=1e-5, rtol=1e-4)
 
 
+def test_a_word_of_a_summary_depends_on_the_article_copied_words_included(tmp_path):
+    run, example = tiny_run("summarization", tmp_path)
+    _, maps = attention_maps(run, example.input, "*")
+    gradients, (read_1M,), table = maps.gradients, maps.gradients.inputs, run.model.encoder.token
+    moved = torch.zeros(1, read_1M.shape[1], table.embedding_dim, dtype=torch.float64)
+    assert len(gradients.outputs) != read_1M.shape[1]  # or the summary would be moved, too
+    with hooked(table, lambda out: out + moved if out.shape[-2] == moved.shape[1] else out):
+        slow_MD = central_differences(lambda: gradients._features(run.model)[1][gradients.target_L[1]], moved)
+    check(gradients.rows([1])[0], slow_MD, table(read_1M)[0])
+    assert Recording(maps).piece(f"gradients/{maps.layers.index('summary → article')}/1")
+
+
 def tiny_run(name: str, folder, model: str | None = None, settings=None, pairs: bool = False):
     """A run of a few steps of this task, in double precision."""
     task = find_task(name)
