@@ -25,10 +25,9 @@ from ..layers.tubelets import TubeletEmbedding
 from ..models import LanguageModel, eval_mode
 from ..models._pixels import Values
 from ..models.show_attend_tell import ConvEncoder
-from ..models.vit import ConvStem
 
 LONGEST = 2048  # inputs: a forward pass with gradients keeps the activations of every layer
-EMBEDDINGS = (nn.Embedding, PatchEmbedding, TubeletEmbedding, Values, ConvEncoder, ConvStem)
+EMBEDDINGS = (nn.Embedding, PatchEmbedding, TubeletEmbedding, Values, ConvEncoder)
 Provide = Callable[[], AbstractContextManager[Any]]
 
 
@@ -111,14 +110,10 @@ def next_token_gradients(
 def _embeddings(model: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[dict[int, Tensor]]:
     """Inside, the embeddings e_1MD of each input are leaves of the graph: the first that is given the input, which may have been packed."""
     found: dict[int, Tensor] = {}
-    read = list(inputs)  # what the embedding of each is given
 
     def hook(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        at = next((n for n, ids in enumerate(read) if n not in found and _same(args[0], ids)), None)
+        at = next((n for n, ids in enumerate(inputs) if n not in found and _same(args[0], ids)), None)
         if at is None:
-            return None
-        if isinstance(module, ConvStem):
-            read[at] = out
             return None
         e_1MD = _inputs(module, args, out).detach().requires_grad_()
         if e_1MD.shape[1] > LONGEST:
