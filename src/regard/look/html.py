@@ -66,15 +66,21 @@ def pack(recordings: list[Recording], title: str = "", gradients: bool = False) 
     index: dict[str, list[int]] = {}
     exact = sum(4 * r.heads * r.rows * r.columns for recording in recordings for r in recording.readers) <= EXACT
 
+    def refuse() -> None:
+        raise NotSupported(
+            f"a page of more than {LARGEST >> 20} MiB; capture fewer layers or heads, or serve it: regard look RUN without a text"
+        )
+
     def add(recording: Recording, key: str, data: bytes | None = None) -> None:
         data = recording.piece(key) if data is None else data
         index[f"{recording.id}/{key}"] = [len(pieces), len(data)]
         pieces.extend(data)
         if len(pieces) > LARGEST:
-            raise NotSupported(
-                f"a page of more than {LARGEST >> 20} MiB; capture fewer layers or heads, or serve it: regard look RUN without a text"
-            )
+            refuse()
 
+    tiles = ((r, 2 if r.pattern() is not None else 1) for recording in recordings for r in recording.readers)
+    if sum(kinds * r.heads * r.rows * r.columns for r, kinds in tiles) > LARGEST:  # before anything is computed: a byte per weight at least
+        refuse()
     for recording in recordings:
         for number, reader in enumerate(recording.readers):
             add(recording, f"statistics/{number}")
