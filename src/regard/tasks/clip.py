@@ -27,6 +27,7 @@ from ..data.scenes import class_names
 from ..data.tokens import PAD
 from ..errors import BadConfig
 from ..look import Grid, Indices, Layers, Maps, capture
+from ..look.gradients import InputGradients
 from ..models import CLIP, Model, eval_mode
 from ..models.clip import MAX_SCALE, contrastive_loss
 from ..runs import Run
@@ -69,6 +70,9 @@ class ZeroShotOptions:
 
     def prompts(self, name: str) -> list[str]:
         return [template.replace("{}", name) for template in self.templates]
+
+
+PLAIN = ZeroShotOptions(templates=("{}",))  # captions as they are
 
 
 class Clip(ImageTextTask[ClipOptions]):
@@ -116,9 +120,7 @@ class Clip(ImageTextTask[ClipOptions]):
         return Report(metrics=metrics, notes=(notes,), details={"data": self.test_name(data), "images": len(images)})
 
     def predict(self, run: Run[CLIP], inputs: Sequence[str], options: ZeroShotOptions) -> list[Prediction]:
-        names, templates = (
-            (options.classes, options) if options.classes else (run.processor.text.labels, ZeroShotOptions(templates=("{}",)))
-        )
+        names, templates = (options.classes, options) if options.classes else (run.processor.text.labels, PLAIN)
         if not names:
             raise BadConfig(f"{run.folder} has no captions to choose from; name classes with --classes")
         t_NE = class_vectors(run.model, run.processor, names, templates)
@@ -136,11 +138,32 @@ class Clip(ImageTextTask[ClipOptions]):
         """The maps of the image tower, from its class token and its patches."""
         pixels, model = run.processor.read(text), run.model
         rows, columns = model.image.config.grid
+        x_1CHW = run.processor.encode_images([pixels])
         with eval_mode(model), capture(model, "image.*" if layers is None else layers, heads) as maps:
-            model.encode_images(run.processor.encode_images([pixels]))
-        names = ["[class]", *(f"{r + 1},{c + 1}" for r in range(rows) for c in range(columns))]
+            i_1E = model.encode_images(x_1CHW)
+        names = ["class", *(f"{row},{column}" for row in range(rows) for column in range(columns))]
         grid = Grid(rows, columns, prefix_tokens=1)
-        return "", Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
+        found = Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
+        captions = run.processor.text.labels
+        if not captions:
+            found.no_gradients = "This run has no captions to choose from, so there is no output whose gradient could be taken."
+            return "", found
+
+        def logits(model: CLIP, i_1E: Tensor) -> Tensor:
+            return model.scale * i_1E @ class_vectors(model, run.processor, captions, PLAIN).T
+
+        p_N = logits(model, i_1E)[0].softmax(-1)
+        best = p_N.topk(min(3, len(captions)))
+        found.gradients = InputGradients(
+            model,
+            (x_1CHW,),
+            lambda model: logits(model, model.encode_images(x_1CHW)),
+            best.indices[:1],
+            [captions[int(best.indices[0])]],
+            dict.fromkeys(found.layers, 0),
+            logits=lambda _, x_N: x_N,
+        )
+        return "\n".join(f"{captions[n]}\t{p:.4f}" for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)), found
 
     @classmethod
     def example(cls, folder: Path) -> Example:
