@@ -88,10 +88,11 @@ class RecurrentStack(nn.Module):
         for layer, old in enumerate(zip(*(x.unbind(1) for x in hidden), strict=True)):
             if layer:
                 gates_BG = self._linear(F.dropout(outputs[-1][0], self.dropout, self.training), "ih", layer)
-            outputs.append(self._cell(gates_BG, self._linear(old[0], "hh", layer), old))
+            outputs.append(self.update(gates_BG, self._linear(old[0], "hh", layer), old))
         return outputs[-1][0], tuple(torch.stack(x, 1) for x in zip(*outputs, strict=True))
 
-    def _cell(self, from_x: Tensor, from_h: Tensor, old: Hidden) -> Hidden:
+    def update(self, from_x: Tensor, from_h: Tensor, old: Hidden) -> Hidden:
+        """The hidden state of one layer after a step, each (B, width), given the parts of its gates."""
         if self.cell == "rnn":
             return (torch.tanh(from_x + from_h),)
         if self.cell == "lstm":
