@@ -35,7 +35,7 @@ def save(name: str, content: bytes) -> None:
 def handwriting(recipe: Path) -> None:
     run = load_run(recipe / "window" / "0")
     task = HandwritingTask()
-    written = task.write(run, TEXT, WriteOptions(bias=2.0, seed=1))
+    written = task.write(run, TEXT, WriteOptions(bias=2.0, seed=5))
     save("handwriting.png", png(draw_strokes(written.points_L3.numpy(), TEXT, written.weights_LM.numpy())))
     rows = []
     for prime in HANDS:

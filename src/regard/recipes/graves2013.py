@@ -31,7 +31,7 @@ from ._engine.recogniser import RecogniserVariant, reading_accuracy
 from ._engine.variants import short_training, train_run
 
 DATA = "hershey:scripts"
-TEST = "scripts,count=60,words=1,letters=8,seed=1"
+TEST = "scripts,count=400,words=1,letters=8,seed=1"
 SHOWN = ("attention", "quick", "lazy")
 TRAIN = TrainOptions(steps=1700, lr=4e-3, schedule="cosine", average=0, evaluate_every=340, log_every=50)
 POINTS = 13.7  # per character, the mean of the data: how long a network writes that cannot know when it has finished
