@@ -31,7 +31,7 @@ from ._engine.base import variant_folder
 from ._engine.variants import short_training, train_run
 
 SETTINGS = {"width": 48, "heads": 4, "depth": 3, "hidden": 128, "dropout": 0.0}
-STEPS, LEARNING_RATE, BATCH = 400, 3e-2, 16
+STEPS, LEARNING_RATE, BATCH = 300, 3e-2, 16
 IMAGES = {"data": 6000, "valid": 200, "test": 300}
 SAMPLES = 8  # completions per image whose mean is compared with the image
 WIDE = "1-D, 24 keys"
