@@ -37,11 +37,11 @@ SAMPLES = 8  # completions per image whose mean is compared with the image
 WIDE = "1-D, 24 keys"
 
 
-def write_pairs(folder: Path) -> dict[str, str]:
+def write_pairs(folder: Path) -> dict[str, Any]:
     """Images of two digits, as the options of a task name them; each part has digits of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     pixels, _ = read_digits()
-    generator, found = np.random.default_rng(0), dict[str, str]()
+    generator, found = np.random.default_rng(0), dict[str, Any]()
     parts = np.split(generator.permutation(len(pixels)), [len(pixels) * 8 // 10, len(pixels) * 9 // 10])
     for (name, count), some in zip(IMAGES.items(), parts, strict=True):
         left, right = pixels[generator.choice(some, (2, count))]
