@@ -43,13 +43,13 @@ from ._labelled import (
     label_logits,
     names_of,
 )
-from ._options import Files, show_files
+from ._options import Files, VectorOptions, show_files
 from ._processor import TextProcessor, text_maps
 from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler, with_texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyOptions(TuningOptions):
+class ClassifyOptions(TuningOptions, VectorOptions):
     """Data, vocabulary and fine-tuning."""
 
     multi_label: bool = False
@@ -249,6 +249,17 @@ class Classify(ClassificationTask[ClassifyOptions]):
 
     def texts_of(self, example: Labelled) -> Sequence[str]:
         return example.texts
+
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        return {**super().model_settings(model, processor), **self.options.vector_settings(model)}
+
+    def make_processor(self, raw: Examples[Any], base: TextProcessor | None) -> TextProcessor:
+        if base is not None:
+            self.options.tokenizers_from(base.tokenizers)
+        return super().make_processor(raw, base)
+
+    def initialise(self, body: Model, processor: TextProcessor) -> None:
+        self.options.set_embeddings(body, processor.tokenizer)
 
     @property
     def target(self) -> Target:  # type: ignore[override]
