@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data import Tokenizers
 from ..data.captions import Captioned, Captions
-from ..data.hf_tokenizer import SpecialTokens
+from ..data.hf_tokenizer import HFTokenizer, SpecialTokens
 from ..data.images import Pixels
 from ..data.scenes import class_names
 from ..data.tokens import PAD
@@ -97,7 +98,9 @@ class Clip(ImageTextTask[ClipOptions]):
         if base is not None:
             return made
         counts = Counter(caption for one in raw.train for caption in one.captions)
-        return ImageTextProcessor(made.image, TextProcessor(made.text.pair, tuple(caption for caption, _ in counts.most_common(KEPT))))
+        # as published, the token that ends a text has the largest id: transformers reads texts elsewhere if it is 2, as our EOS
+        tokenizer = HFTokenizer.from_tokenizer(made.tokenizer, "both", end_last=True)
+        return ImageTextProcessor(made.image, TextProcessor(Tokenizers(tokenizer), tuple(caption for caption, _ in counts.most_common(KEPT))))
 
     def model_settings(self, model: str, processor: ImageTextProcessor) -> dict[str, Any]:
         sizes = {"image_size": processor.image.size[0], "channels": processor.image.channels}
