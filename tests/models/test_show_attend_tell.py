@@ -49,7 +49,7 @@ def test_a_step_is_a_position(attention):
 def test_one_step_by_hand():
     """The equations of the paper, one after the other."""
     model, (image, ids_BL) = made(), inputs()
-    a_BMD = model.encoder(image).flatten(2).mT + model.position
+    a_BMD = model.encoder(image) + model.position
     h, c = (torch.tanh(model.first[name](a_BMD.mean(1))) for name in "hc")
     e = model.token(ids_BL[:, 0])
     W, b = model.query_and_gate.weight, model.query_and_gate.bias

@@ -3,8 +3,8 @@ r"""Gradients with respect to the inputs, to hold beside attention: what an outp
 $$g_{ij} = \frac{\partial \log p(y_i)}{\partial e_j} \qquad \mathrm{norm}_{ij} = \lVert g_{ij} \rVert_2 \qquad
   \mathrm{times\ input}_{ij} = g_{ij} \cdot e_j$$
 
-y_i is an output: the next token of a text, a token of a translation, the label of an image. e_j is the embedding of input j: a row of the
-token table, or the projection of a patch, before positions are added (Simonyan et al. 2013; Jain & Wallace 2019 compare them with attention).
+y_i is an output: the next token of a text, a token of a translation or of a caption, the label of an image. e_j is the embedding of input j: a
+row of the token table, the projection of a patch, or a cell of a feature map, before positions are added (Simonyan et al. 2013; Jain & Wallace 2019 compare them with attention).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from ..kernels import accumulation_dtype
 from ..layers.patches import PatchEmbedding
 from ..layers.tubelets import TubeletEmbedding
 from ..models import LanguageModel, eval_mode
+from ..models.show_attend_tell import ConvEncoder
 
 LONGEST = 2048  # inputs: a forward pass with gradients keeps the activations of every layer
-EMBEDDINGS = (nn.Embedding, PatchEmbedding, TubeletEmbedding)
+EMBEDDINGS = (nn.Embedding, PatchEmbedding, TubeletEmbedding, ConvEncoder)
 Provide = Callable[[], AbstractContextManager[Any]]
 
 

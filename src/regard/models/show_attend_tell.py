@@ -163,7 +163,7 @@ class ShowAttendTell(Model):
         expected = (c.channels, c.image_size, c.image_size)
         if image_BCHW.dim() != 4 or image_BCHW.shape[1:] != expected:
             raise ShapeError(f"ShowAttendTell takes images (batch, {', '.join(map(str, expected))}), got {tuple(image_BCHW.shape)}")
-        a_BMD = self.encoder(image_BCHW).flatten(2).mT + self.position
+        a_BMD = self.encoder(image_BCHW) + self.position
         mean_BD = a_BMD.mean(1)
         fixed = {"annotations": a_BMD, "keys": self.key(a_BMD)}
         return fixed, tuple(torch.tanh(self.first[name](mean_BD)).unsqueeze(1) for name in ("h", "c"))
@@ -206,9 +206,10 @@ class _SampledRead:
 
 
 class ConvEncoder(nn.Module):
-    """3 × 3 convolutions, each with batch norm; each factor 2 of the stride is one of stride 2. x_BCHW to a_BDhw.
+    """3 × 3 convolutions, each with batch norm; each factor 2 of the stride is one of stride 2. x_BCHW to a_BMD, a vector per cell.
 
-    Batch norm matters: most of a drawing is background, and with a norm per image, or none, 700 steps did not even learn colours.
+    Batch norm matters: most of a drawing is background, and with a norm per image, or none, 700 steps did not even learn colours. Batches must
+    be drawn at random: see `CaptionBatches.shuffled`.
     """
 
     def __init__(self, channels: int, features: int, stride: int):
@@ -222,5 +223,5 @@ class ConvEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        found: Tensor = self.layers(x_BCHW)
-        return found
+        found_BDhw: Tensor = self.layers(x_BCHW)
+        return found_BDhw.flatten(2).mT

@@ -28,6 +28,7 @@ from ..data.scenes import class_names
 from ..data.tokens import PAD
 from ..errors import BadConfig
 from ..look import Grid, Indices, Layers, Maps, capture
+from ..look.gradients import InputGradients
 from ..models import CLIP, Model, eval_mode
 from ..models.clip import MAX_SCALE, contrastive_loss
 from ..runs import Run
@@ -136,14 +137,29 @@ class Clip(ImageTextTask[ClipOptions]):
 
     @torch.no_grad()
     def attention_maps(self, run: Run[CLIP], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        """The maps of the image tower, from its class token and its patches."""
-        pixels, model = run.processor.read(text), run.model
+        """The nearest of the captions that the run has kept, and the maps of the image tower, from its class token and its patches."""
+        pixels, model, captions = run.processor.read(text), run.model, run.processor.text.labels
         rows, columns = model.image.config.grid
+        x_1CHW = run.processor.encode_images([pixels])
         with eval_mode(model), capture(model, "image.*" if layers is None else layers, heads) as maps:
-            model.encode_images(run.processor.encode_images([pixels]))
+            i_1E = model.encode_images(x_1CHW)
         names = ["[class]", *(f"{r + 1},{c + 1}" for r in range(rows) for c in range(columns))]
         grid = Grid(rows, columns, prefix_tokens=1)
-        return "", Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
+        maps = Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
+        if not captions:
+            return "", maps
+        t_NE = text_vectors(model, run.processor, captions)
+        nearest_1 = (i_1E @ t_NE.T).argmax(-1)
+        maps.gradients = InputGradients(
+            model,
+            (x_1CHW,),
+            lambda model: model.scale * model.encode_images(x_1CHW) @ t_NE.T,
+            nearest_1,
+            [captions[int(nearest_1)]],
+            dict.fromkeys((m.layer for m in maps.all), 0),
+            logits=lambda _, x_N: x_N,
+        )
+        return captions[int(nearest_1)], maps
 
     @classmethod
     def example(cls, folder: Path) -> Example:
