@@ -115,7 +115,10 @@ def test_templates_need_a_place_for_the_class():
 def test_two_stages(some, processor):
     """First the VAE alone, then the transformer alone; temperature and β move on with the first."""
     objective = DalleObjective(Dataset(some, some, some, ""), processor, DalleOptions(vae_epochs=2, batch_size=20, max_length=12), seed=0)
-    first, second, third = (objective.batches(epoch) for epoch in range(3))
+    first, second, third, fourth = (objective.batches(epoch) for epoch in range(4))
+    rates = [[objective.batch_rate(item) for item in plan] for plan in (first + second, third, fourth)]
+    assert rates[0][0] == 1 and sorted(rates[0], reverse=True) == rates[0] and rates[0][-1] < 0.1  # the VAE's falls, then a new warm-up
+    assert rates[1] == pytest.approx([(n + 1) / len(third) for n in range(len(third))]) and set(rates[2]) == {1.0}
     assert [item.progress for item in (*first, *second)] == pytest.approx([n / 6 for n in range(6)])
     assert sorted(n for item in first for n in item.rows) == list(range(60)) and third[0].progress is None
     settings = {"vocab_size": 100, "max_length": 12, "image_size": 16, "codes": 5, "features": 8, "width": 8, "heads": 2, "depth": 1}
@@ -127,7 +130,7 @@ def test_two_stages(some, processor):
         objective.loss(model, batch).total.backward()
         touched = {name.partition(".")[0] == "vae" for name, p in model.named_parameters() if p.grad is not None}
         assert touched == {learning == "vae"}
-    assert temperature(0) == 1 and temperature(1) == pytest.approx(COLDEST) and temperature(0.3) > temperature(0.6)
+    assert temperature(0) == 1 and temperature(0.5) == temperature(1) == pytest.approx(COLDEST) and temperature(0.2) > temperature(0.4)
 
 
 def test_drawings_are_ranked(tmp_path, capsys):

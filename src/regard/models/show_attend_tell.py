@@ -206,7 +206,8 @@ class _SampledRead:
 
 
 class ConvEncoder(nn.Module):
-    """3 × 3 convolutions, each with batch norm; each factor 2 of the stride is one of stride 2. x_BCHW to a_BMD, a vector per cell.
+    """A 4 × 4 convolution of stride 2 for each factor 2 of the stride, then one of 3 × 3, each with batch norm. x_BCHW to a_BMD, a vector per
+    cell, which sees as many pixels on each side of the cell: with 3 × 3 and stride 2 it would see 1.5 pixels more to the left and above.
 
     Batch norm matters: most of a drawing is background, and with a norm per image, or none, 700 steps did not even learn colours. Batches must
     be drawn at random: see `CaptionBatches.shuffled`.
@@ -217,7 +218,7 @@ class ConvEncoder(nn.Module):
         layers: list[nn.Module] = []
         before, width = channels, max(32, features // 2)
         for _ in range(stride.bit_length() - 1):
-            layers += [nn.Conv2d(before, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+            layers += [nn.Conv2d(before, width, 4, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
             before = width
         layers += [nn.Conv2d(before, features, 3, padding=1), nn.BatchNorm2d(features), nn.ReLU(), nn.Conv2d(features, features, 1)]
         self.layers = nn.Sequential(*layers)
