@@ -86,7 +86,14 @@ def test_pixels_are_read_back():
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("count=0", "1 to"), ("size=4", "16 to"), ("objects=5", "1 to 4"), ("objects=3,shapes=2", "1 to 2"), ("pairings=x", "all, seen, unseen"), ("count=x", "integer")],
+    [
+        ("count=0", "1 to"),
+        ("size=4", "16 to"),
+        ("objects=5", "1 to 4"),
+        ("objects=3,shapes=2", "1 to 2"),
+        ("pairings=x", "all, seen, unseen"),
+        ("count=x", "integer"),
+    ],
 )
 def test_bad_options(text, says):
     with pytest.raises(NotSupported, match=says):

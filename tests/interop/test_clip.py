@@ -99,10 +99,10 @@ def test_a_clip_trained_here_is_the_same_in_transformers(tmp_path):
     assert ids[-1] == max(ids) == run.model.config.vocab_size - 1 == run.model.config.end and ids.count(ids[-1]) == 1
 
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
-    theirs, tokenizer = (
-        kind.from_pretrained(tmp_path / "out") for kind in (transformers.CLIPModel, transformers.AutoTokenizer)
-    )
-    processors = [kind.from_pretrained(tmp_path / "out") for kind in (transformers.CLIPImageProcessorPil, transformers.ViTImageProcessorPil)]
+    theirs, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in (transformers.CLIPModel, transformers.AutoTokenizer))
+    processors = [
+        kind.from_pretrained(tmp_path / "out") for kind in (transformers.CLIPImageProcessorPil, transformers.ViTImageProcessorPil)
+    ]
     texts = ["a red circle", "a large blue square and a small red circle", "a ⟨end⟩ of a red circle"]
     assert [tokenizer(text)["input_ids"] for text in texts] == [run.processor.ids(text, 32) for text in texts]
     images = [scene.pixels for scene in scenes("count=3,size=16,seed=1")]

@@ -53,7 +53,7 @@ def more_config(model: Model) -> dict[str, Any]:
     if c.end == OLD_END:
         raise NotSupported(
             f"this clip ends its texts with the token {OLD_END}, for which transformers reads them elsewhere, as in the first checkpoints; "
-            "train it with a tokenizer whose end token has another id (--tokenizer-file)"
+            "train it with a tokenizer whose end token has another id: one that `regard train clip` makes, or --tokenizer-file"
         )
     both = {
         "hidden_act": hf_activation(c.activation),

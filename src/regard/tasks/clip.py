@@ -101,7 +101,9 @@ class Clip(ImageTextTask[ClipOptions]):
         counts = Counter(caption for one in raw.train for caption in one.captions)
         # as published, the token that ends a text has the largest id: transformers reads texts elsewhere if it is 2, as our EOS
         tokenizer = HFTokenizer.from_tokenizer(made.tokenizer, "both", end_last=True)
-        return ImageTextProcessor(made.image, TextProcessor(Tokenizers(tokenizer), tuple(caption for caption, _ in counts.most_common(KEPT))))
+        return ImageTextProcessor(
+            made.image, TextProcessor(Tokenizers(tokenizer), tuple(caption for caption, _ in counts.most_common(KEPT)))
+        )
 
     def model_settings(self, model: str, processor: ImageTextProcessor) -> dict[str, Any]:
         sizes = {"image_size": processor.image.size[0], "channels": processor.image.channels}
