@@ -23,7 +23,7 @@ from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, below
 from ._engine.variants import short_training, train_run
 
 DATA = "scenes:count=8000,size=24,objects=3,colours=4,shapes=3"
-TRAIN = short_training(800, 0.02, evaluations=2)
+TRAIN = short_training(1500, 0.02, evaluations=2)
 SIZE: dict[str, Any] = {"features": 64, "embedding": 64, "width": 96, "alignment": 48}
 
 
