@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent / "pictures"
-PICTURES = {"captions.png": "xu2015/words_soft.png", "similarities.png": "clip2021/similarities.png", "drawings.png": "dalle2021/drawings.png"}
+PICTURES = {
+    "captions.png": "xu2015/words_soft.png",
+    "similarities.png": "clip2021/similarities.png",
+    "drawings.png": "dalle2021/drawings.png",
+}
 
 
 def main(runs: Path) -> None:

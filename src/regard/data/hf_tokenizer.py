@@ -113,7 +113,7 @@ class HFTokenizer(Tokenizer):
         bos, eos = SPECIAL[BOS], LAST_END if end_last else SPECIAL[EOS]
         special = [*SPECIAL, *(["[MASK]"] if mask else []), *([eos] if end_last else [])]
         native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-        end = native.token_to_id(eos)
+        end = len(tokenizer) + mask if end_last else EOS  # specials beyond the vocabulary are numbered in order
         first, last = f"{bos} " * (frame in ("both", "bos")), f" {eos}" * (frame in ("both", "eos"))
         if first or last:
             last_b = f" {eos}:1" if last else ""
