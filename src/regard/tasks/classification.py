@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data import Skipped
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..data.lines import Fault
-from ..errors import BadConfig, NotSupported
+from ..errors import BadConfig, BadFile, NotSupported
 from ..layers import add_lora
 from ..look import Indices, Layers, Maps
 from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of, build, find_model
@@ -264,6 +264,15 @@ class Classify(ClassificationTask[ClassifyOptions]):
     @property
     def target(self) -> Target:  # type: ignore[override]
         return "value" if self.options.regression else "labels" if self.options.multi_label else "class"
+
+    def load_processor(self, folder: Path) -> TextProcessor:
+        processor: TextProcessor = super().load_processor(folder)
+        if self.target == "value" and len(processor.labels) != 1:
+            raise BadFile(
+                f"{folder}: config.json has regression, which is one number, and labels.json {len(processor.labels)} labels; restore the one "
+                "that was changed"
+            )
+        return processor
 
     def read(self) -> Examples[Any]:
         o = self.options
