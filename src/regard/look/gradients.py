@@ -135,8 +135,6 @@ def _inputs(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor:
     if isinstance(module, Values):
         values_1LE, first, _ = args
         return module.embed(values_1LE, first)
-    if isinstance(module, ConvEncoder):
-        return out.flatten(2).mT
     return out if out.dim() == 3 else out.flatten(0, -2)[None]  # rows of tokens, or sentences that were packed
 
 
@@ -144,7 +142,7 @@ def _output(module: nn.Module, args: tuple[Any, ...], out: Tensor, e_1MD: Tensor
     """What the module gives for embeddings e."""
     if isinstance(module, Values):
         return module.positioned(e_1MD, args[2])
-    return (e_1MD.mT if isinstance(module, ConvEncoder) else e_1MD).reshape(out.shape)
+    return e_1MD.reshape(out.shape)
 
 
 def _same(x: Tensor, ids: Tensor) -> bool:

@@ -184,6 +184,9 @@ class Task(ABC, Generic[OptionsT]):
         """A new model by name."""
         return self.adapt(build(model, settings), processor)
 
+    def initialise(self, body: Model, processor: Any) -> None:
+        """Set those parameters of a new model that do not begin at random."""
+
     def freeze(self, model: Model) -> None:
         """Freeze those parameters of an initialised model that must not change."""
 

@@ -98,7 +98,7 @@ class ImageProcessor:
         plain: dict[str, Any] = {
             "image_processor_type": "ViTImageProcessor" if self.shortest_edge is None else "CLIPImageProcessor",
             "do_resize": True,
-            **({"size": whole} if self.shortest_edge is None else cropped),
+            **({"size": whole, "do_center_crop": False} if self.shortest_edge is None else cropped),
             "resample": next(number for number, name in RESAMPLE.items() if name == self.resample),
             "do_rescale": True,
             "rescale_factor": 1 / 255,
