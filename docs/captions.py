@@ -1,4 +1,5 @@
-"""Draw the pictures of docs/captions.md from runs of recipes: `python docs/captions.py RUNS` reads RUNS/xu2015 and RUNS/dalle2021."""
+"""Copy the pictures of docs/captions.md from runs of recipes: `python docs/captions.py RUNS` reads RUNS/xu2015, RUNS/clip2021 and
+RUNS/dalle2021, of those that there are."""
 
 from __future__ import annotations
 
@@ -6,13 +7,19 @@ import shutil
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-PICTURES = {"captions.png": "xu2015/words_soft.png", "drawings.png": "dalle2021/drawings.png"}
+HERE = Path(__file__).parent / "pictures"
+PICTURES = {
+    "captions.png": "xu2015/words_soft.png",
+    "similarities.png": "clip2021/similarities.png",
+    "drawings.png": "dalle2021/drawings.png",
+}
 
 
 def main(runs: Path) -> None:
     for name, made in PICTURES.items():
-        shutil.copy(runs / made, HERE / name)
+        if (runs / made).exists():
+            shutil.copy(runs / made, HERE / name)
+            print(f"wrote {HERE / name}")
 
 
 if __name__ == "__main__":

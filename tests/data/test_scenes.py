@@ -46,6 +46,20 @@ def test_relations_hold_and_words_are_unambiguous(some):
     assert len(seen) == 4
 
 
+def test_more_objects_than_two():
+    some = scenes("count=200,objects=4")
+    assert {len(one.things) for one in some} == {1, 2, 3, 4}
+    for scene in (one for one in some if len(one.things) > 2):
+        assert len({thing.colour for thing in scene.things}) == len({thing.shape for thing in scene.things}) == len(scene.things)
+        related = [caption for caption in scene.captions if " and " not in caption]
+        assert related and len(scene.captions) - len(related) == len(scene.things) * (len(scene.things) - 1)
+        for caption in related:
+            first, second = sorted((thing for thing in scene.things if str(thing) in caption), key=lambda thing: caption.index(str(thing)))
+            (x, y), (u, v) = first.centre, second.centre
+            true = {"left of": x < u, "right of": x > u, "above": y < v, "below": y > v}
+            assert true[caption.removeprefix(f"a {first} ").removesuffix(f" a {second}")]
+
+
 def test_places_of_single_objects():
     for scene in scenes("count=100,objects=1,size=48"):
         (thing,) = scene.things
@@ -72,7 +86,14 @@ def test_pixels_are_read_back():
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("count=0", "1 to"), ("size=4", "16 to"), ("objects=3", "1 to 2"), ("pairings=x", "all, seen, unseen"), ("count=x", "integer")],
+    [
+        ("count=0", "1 to"),
+        ("size=4", "16 to"),
+        ("objects=5", "1 to 4"),
+        ("objects=3,shapes=2", "1 to 2"),
+        ("pairings=x", "all, seen, unseen"),
+        ("count=x", "integer"),
+    ],
 )
 def test_bad_options(text, says):
     with pytest.raises(NotSupported, match=says):

@@ -10,9 +10,11 @@ from tests.interop.conftest import randomize
 
 import regard
 from regard.cli import main
+from regard.data.scenes import scenes
 from regard.errors import NotSupported
 from regard.interop import export, export_run
 from regard.models import build
+from regard.tasks.clip import image_vectors, text_vectors
 
 transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
 Image = pytest.importorskip("PIL.Image", reason="reads images; pip install regard[images]")
@@ -84,6 +86,37 @@ def test_a_run_on_disk_is_the_same_and_trains_on(checkpoint, tmp_path, capsys):
     assert main([*command, "--batch-size", "4", "--shares", "0.2", "0.2", "--quiet", "--out", str(tmp_path / "tuned")]) == 0
     assert main(["export", str(tmp_path / "tuned"), "--out", str(tmp_path / "out")]) == 0
     transformers.CLIPModel.from_pretrained(tmp_path / "out")
+
+
+def test_a_clip_trained_here_is_the_same_in_transformers(tmp_path):
+    small = {"width": 8, "heads": 2, "depth": 1, "hidden": 8, "embedding": 8, "patch_size": 8}
+    small |= {"image_width": 8, "image_heads": 2, "image_depth": 1, "image_hidden": 8}
+    settings = [part for name, value in small.items() for part in ("--set", f"{name}={value}")]
+    command = ["train", "clip", "--data", "scenes:count=40,size=16", "--image-size", "16", "--batch-size", "8", "--steps", "2", "--quiet"]
+    assert main([*command, "--shares", "0.2", "0.2", "--out", str(tmp_path / "run"), *settings]) == 0
+    run = regard.load_run(tmp_path / "run")
+    ids = run.processor.ids("a ⟨end⟩ of a red circle", 32)
+    assert ids[-1] == max(ids) == run.model.config.vocab_size - 1 == run.model.config.end and ids.count(ids[-1]) == 1
+
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    theirs, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in (transformers.CLIPModel, transformers.AutoTokenizer))
+    processors = [
+        kind.from_pretrained(tmp_path / "out") for kind in (transformers.CLIPImageProcessorPil, transformers.ViTImageProcessorPil)
+    ]
+    texts = ["a red circle", "a large blue square and a small red circle", "a ⟨end⟩ of a red circle"]
+    assert [tokenizer(text)["input_ids"] for text in texts] == [run.processor.ids(text, 32) for text in texts]
+    images = [scene.pixels for scene in scenes("count=3,size=16,seed=1")]
+    pixels, same = (processor(images, return_tensors="pt")["pixel_values"] for processor in processors)
+    assert torch.equal(pixels, same)
+    with torch.no_grad():
+        found = theirs.eval()(**tokenizer(texts, padding=True, return_tensors="pt"), pixel_values=pixels)
+    for mine, other in (
+        (text_vectors(run.model, run.processor, texts), found.text_embeds),
+        (image_vectors(run.model, run.processor, images), found.image_embeds),
+    ):
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
+    again = regard.load_run(tmp_path / "out")
+    torch.testing.assert_close(text_vectors(again.model, again.processor, texts), found.text_embeds, atol=1e-5, rtol=0)
 
 
 def test_an_end_that_transformers_reads_otherwise_is_refused(tmp_path):

@@ -35,6 +35,21 @@ def test_ours_in_transformers(kind, tmp_path):
         assert transformers.AutoTokenizer.from_pretrained(tmp_path)("the cat").input_ids == [*ends[0], *mine.encode("the cat"), *ends[1]]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "byte", "char", "word", "unigram"])
+def test_an_end_with_the_largest_id(kind, tmp_path):
+    mine = Tokenizer.train(["the cat sat, (on the mat). The naïve 日本語 ☃!\n x ‿ ½ ² Ⅷ"] * 3, kind, vocab_size=300, min_count=1)
+    ended = HFTokenizer.from_tokenizer(mine, "both", end_last=True)
+    assert ended.roles["eos"] == len(mine) == len(ended) - 1
+    assert HFTokenizer.from_tokenizer(ended, "both") is ended  # it knows what it puts around texts
+    again = Tokenizer.from_json(json.loads(json.dumps(ended.to_json())))
+    ended.save_pretrained(tmp_path)
+    other = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*texts(), "the ⟨end⟩ cat", "⟨eos⟩"]:  # which are not special in a text
+        ids = mine.encode(text)
+        assert ended.encode(text) == again.encode(text) == ids, text
+        assert other(text).input_ids == [1, *ids, len(mine)], text
+
+
 def byte_files(folder, special=("<|endoftext|>",)):
     trained = Tokenizer.train(["the cat sat on the mat, the cat sat"] * 3, vocab_size=280)
     vocabulary = {token: n for n, token in enumerate([*special, *trained.vocabulary[4:]])}

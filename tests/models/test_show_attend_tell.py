@@ -10,7 +10,7 @@ from regard.attention import HardAttention, SoftmaxAttention
 from regard.attention.hard import Choice
 from regard.errors import ShapeError
 from regard.models import ShowAttendTell, ShowAttendTellConfig
-from regard.models.show_attend_tell import _SampledRead
+from regard.models.show_attend_tell import ConvEncoder, _SampledRead
 from regard.tasks._image_text import CaptionBatch
 from regard.tasks.captions import CaptionsObjective, CaptionsOptions, doubly_stochastic, rewards
 
@@ -46,10 +46,22 @@ def test_a_step_is_a_position(attention):
     torch.testing.assert_close(first, logits_BLN[:, 0])
 
 
+@pytest.mark.parametrize("stride", [2, 4, 8])
+def test_a_cell_sees_as_many_pixels_on_each_side(stride):
+    torch.manual_seed(0)
+    encoder, size = ConvEncoder(3, 8, stride).eval(), 16 * stride
+    image = torch.rand(1, 3, size, size, requires_grad=True)
+    grid, cell = 16, (7, 9)
+    encoder(image)[0, cell[0] * grid + cell[1]].sum().backward()
+    for axis, at in enumerate(cell):
+        seen = image.grad[0].abs().sum(0).sum(1 - axis).nonzero().flatten()
+        assert int(seen[0]) > 0 and int(seen[-1]) < size - 1 and (seen[0] + seen[-1]) / 2 == at * stride + (stride - 1) / 2
+
+
 def test_one_step_by_hand():
     """The equations of the paper, one after the other."""
     model, (image, ids_BL) = made(), inputs()
-    a_BMD = model.encoder(image).flatten(2).mT + model.position
+    a_BMD = model.encoder(image) + model.position
     h, c = (torch.tanh(model.first[name](a_BMD.mean(1))) for name in "hc")
     e = model.token(ids_BL[:, 0])
     W, b = model.query_and_gate.weight, model.query_and_gate.bias

@@ -79,6 +79,19 @@ def test_a_task_is_told_the_used_share_of_the_budget_before_each_step(tmp_path):
     assert done.steps == 4 and task.told == [0, 0.25, 0.5, 0.75]
 
 
+def test_a_task_may_scale_the_learning_rate_of_a_batch(tmp_path):
+    class Still(Tiny):
+        def batch_rate(self, item):
+            return 0.0
+
+    still, moving = Net(), Net()
+    before = [p.detach().clone() for p in still.parameters()]
+    for model, task in ((still, Still()), (moving, Tiny())):
+        fit(model, task, config(budget=Budget(steps=4)), tmp_path / type(task).__name__, progress=False)
+    assert all(torch.equal(p, b) for p, b in zip(still.parameters(), before, strict=True))
+    assert not all(torch.equal(p, b) for p, b in zip(moving.parameters(), before, strict=True))
+
+
 def test_clipping_bounds_the_gradient(tmp_path):
     seen = []
 

@@ -25,6 +25,7 @@ from ._vocab_files import TokenizerConfig, from_vocabulary, read_text
 from .tokens import BOS, BYTE_OF, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
 
 MAX_VOCABULARY = 2**22  # the largest published ones have 2**18 tokens
+LAST_END = "⟨end⟩"
 Frame = Literal["none", "bos", "eos", "both"]
 USUAL = {  # the names that special tokens usually have
     "pad": ("[PAD]", "<pad>"),
@@ -39,6 +40,8 @@ USUAL = {  # the names that special tokens usually have
 
 class HFTokenizer(Tokenizer):
     """Text to ids and back as the published model does it; text that spells a special token, such as [MASK], becomes that token.
+
+    One made of our own tokenizer splits such text as that does.
 
     `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask, and start, which begins what a translator writes.
     `eos_ids` end what a model writes, `banned_ids` it never writes; None if its files do not say.
@@ -67,6 +70,8 @@ class HFTokenizer(Tokenizer):
         if max(named, default=0) > MAX_VOCABULARY or max(self.roles.values(), default=0) > MAX_VOCABULARY:
             raise BadFile(f"a tokenizer with the token id {max(*named, *self.roles.values())}; expected at most {MAX_VOCABULARY}")
         self.vocabulary = tuple(named.get(number, "") for number in range(max(named, default=-1) + 1))
+        # the names of special tokens are plain text for our tokenizers
+        self._native.encode_special_tokens = self._spelt_out = self.vocabulary[: len(SPECIAL)] == SPECIAL and "mask" not in self.roles
         special = {added["id"] for added in self._described["added_tokens"] if added["special"]} | {
             number for role, number in self.roles.items() if role != "unk"
         }
@@ -96,24 +101,26 @@ class HFTokenizer(Tokenizer):
         return cls(native, roles, chat_template=_chat_template(folder))
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: Tokenizer, frame: Frame = "none", mask: bool = False) -> HFTokenizer:
+    def from_tokenizer(cls, tokenizer: Tokenizer, frame: Frame = "none", mask: bool = False, end_last: bool = False) -> HFTokenizer:
         """One of our own tokenizers in the library's form.
 
         `frame`: which special tokens it puts around texts: BOS and EOS ("both"), one of them, or none. `mask`: the model has a mask token.
+        `end_last`: the token that ends a text is not EOS but one with the largest id, as CLIP's.
         """
-        if isinstance(tokenizer, HFTokenizer) and tokenizer.vocabulary[: len(SPECIAL)] != SPECIAL:
+        if isinstance(tokenizer, HFTokenizer) and (tokenizer.vocabulary[: len(SPECIAL)] != SPECIAL or tokenizer.roles.get("eos") != EOS):
             return tokenizer  # it says itself what it puts around texts
         native = _converted(tokenizer)
-        special = [*SPECIAL, *(["[MASK]"] if mask else [])]
+        bos, eos = SPECIAL[BOS], LAST_END if end_last else SPECIAL[EOS]
+        special = [*SPECIAL, *(["[MASK]"] if mask else []), *([eos] if end_last else [])]
         native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-        bos, eos = SPECIAL[BOS], SPECIAL[EOS]
+        end = len(tokenizer) + mask if end_last else EOS  # specials beyond the vocabulary are numbered in order
         first, last = f"{bos} " * (frame in ("both", "bos")), f" {eos}" * (frame in ("both", "eos"))
         if first or last:
             last_b = f" {eos}:1" if last else ""
             native.post_processor = processors.TemplateProcessing(
-                single=f"{first}$A{last}", pair=f"{first}$A{last} $B:1{last_b}", special_tokens=[(bos, BOS), (eos, EOS)]
+                single=f"{first}$A{last}", pair=f"{first}$A{last} $B:1{last_b}", special_tokens=[(bos, BOS), (eos, end)]
             )
-        roles = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK} | ({"mask": len(tokenizer)} if mask else {})
+        roles = {"pad": PAD, "bos": BOS, "eos": end, "unk": UNK} | ({"mask": len(tokenizer)} if mask else {})
         return cls(native, roles)
 
     def save_pretrained(self, folder: Path, kinds: bool = False) -> None:
@@ -123,8 +130,8 @@ class HFTokenizer(Tokenizer):
         named = {f"{role}_token": self.vocabulary[number] for role, number in self.roles.items() if role in USUAL}
         inputs = ["input_ids", "token_type_ids", "attention_mask"] if kinds else ["input_ids", "attention_mask"]
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, "clean_up_tokenization_spaces": False, **named}
-        if "⟨bos⟩" in named.values() and "mask" not in self.roles:
-            config["split_special_tokens"] = True  # the names of special tokens are plain text for our tokenizers
+        if self._spelt_out:
+            config["split_special_tokens"] = True
         if self.chat_template is not None:
             config["chat_template"] = self.chat_template
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

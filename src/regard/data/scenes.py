@@ -3,6 +3,7 @@
     scenes:                                  2,000 scenes of 32 × 32 pixels with one or two objects
     scenes:count=500,size=48,seed=3
     scenes:objects=1                         one object each
+    scenes:objects=4                         one to four
     scenes:colours=4,shapes=3                the first four colours and the first three shapes only
     scenes:pairings=seen                     without six pairings of colour and shape, those of `UNSEEN`
     scenes:pairings=unseen,objects=1         those only
@@ -10,9 +11,10 @@
     one object      a large red circle · a red circle at the top left
     two objects     a red circle left of a blue square · a blue square right of a red circle ·
                     a large red circle and a small blue square · a small blue square and a large red circle
+    more objects    the same of every two of them
 
 The objects of a scene differ in colour and in shape, so a word names one of them. A relation holds along the axis on which the centres are
-further apart, by a clear margin. Every pixel belongs to a shape or to the background: there is no anti-aliasing. A scene depends on the
+further apart, by a clear margin; of more than two objects, pairs without a margin have no such caption. Every pixel belongs to a shape or to the background: there is no anti-aliasing. A scene depends on the
 seed and on its number alone.
 """
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +79,6 @@ def scenes(text: str = "") -> list[Scene]:
     """The scenes that the part after `scenes:` describes."""
     _, chosen = source_options(f",{text}" if text else "", DEFAULTS)
     count, size = between_option("count", chosen["count"], 1, 1_000_000), between_option("size", chosen["size"], 16, 512)
-    objects = between_option("objects", chosen["objects"], 1, 2)
     if chosen["pairings"] not in PAIRINGS:
         raise NotSupported(f"pairings={chosen['pairings']}: expected one of {', '.join(PAIRINGS)}")
     if count * size * size * 3 > 4 << 30:
@@ -86,6 +87,7 @@ def scenes(text: str = "") -> list[Scene]:
         between_option("colours", chosen["colours"], 2, len(COLOURS)),
         between_option("shapes", chosen["shapes"], 2, len(SHAPES)),
     )
+    objects = between_option("objects", chosen["objects"], 1, min(4, colours, shapes))
     kinds = [one for one in _pairings(chosen["pairings"]) if one[0] in [*COLOURS][:colours] and one[1] in SHAPES[:shapes]]
     return [_scene(random.Random(f"{chosen['seed']}/{number}"), size, objects, kinds) for number in range(count)]
 
@@ -104,7 +106,8 @@ def _scene(draw: random.Random, size: int, objects: int, kinds: list[tuple[str, 
             side = max(5, round(SIZES[name] * size))
             left, top = draw.randint(0, size - side), draw.randint(0, size - side)
             things.append(Thing(colour, shape, name, (left, top, left + side, top + side)))
-        if len(things) < 2 or (_apart(things[0].box, things[1].box) and _relation(things[0], things[1], size)):
+        pairs = list(combinations(things, 2))
+        if all(_apart(one.box, other.box) for one, other in pairs) and (not pairs or any(_relation(*pair, size) for pair in pairs)):
             break
     pixels = np.full((size, size, 3), 255, dtype=np.uint8)
     for thing in things:
@@ -136,8 +139,9 @@ def _place(thing: Thing, size: int) -> str:
 def _captions(things: list[Thing], size: int) -> tuple[str, ...]:
     if len(things) == 1:
         return f"a {things[0].size} {things[0]}", f"a {things[0]} {_place(things[0], size)}"
-    related = (f"a {one} {_relation(one, other, size)} a {other}" for one, other in permutations(things))
-    listed = (f"a {one.size} {one} and a {other.size} {other}" for one, other in permutations(things))
+    pairs = list(permutations(things, 2))
+    related = (f"a {one} {relation} a {other}" for one, other in pairs if (relation := _relation(one, other, size)))
+    listed = (f"a {one.size} {one} and a {other.size} {other}" for one, other in pairs)
     return (*related, *listed)
 
 

@@ -53,7 +53,7 @@ def more_config(model: Model) -> dict[str, Any]:
     if c.end == OLD_END:
         raise NotSupported(
             f"this clip ends its texts with the token {OLD_END}, for which transformers reads them elsewhere, as in the first checkpoints; "
-            "train it with a tokenizer whose end token has another id (--tokenizer-file)"
+            "train it with a tokenizer whose end token has another id: one that `regard train clip` makes, or --tokenizer-file"
         )
     both = {
         "hidden_act": hf_activation(c.activation),
@@ -61,7 +61,10 @@ def more_config(model: Model) -> dict[str, Any]:
         "projection_dim": c.embedding,
         "attention_dropout": plain_attention_dropout(model),
     }
-    text = {key: getattr(c, ours) for ours, key in TEXT.items()} | {"eos_token_id": OLD_END if c.end is None else c.end}
+    text = {key: getattr(c, ours) for ours, key in TEXT.items()} | {
+        "eos_token_id": OLD_END if c.end is None else c.end,
+        "bos_token_id": None,  # its default is an id of the published vocabulary; the tokenizer says what begins a text
+    }
     image = {key: getattr(c, ours) for ours, key in IMAGE.items()}
     return {
         "architectures": ["CLIPModel"],

@@ -11,7 +11,6 @@ Hard attention reads one sampled cell, $\hat z_t = β_t\, a_{s_t}$ with $s_t \si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,7 +115,7 @@ class ShowAttendTell(Model):
 
     def features(self, image_BCHW: Tensor, target_BL: Tensor) -> Tensor:
         """x_BLD under teacher forcing. `target_BL` starts with BOS; position t predicts token t + 1."""
-        return torch.stack([x_BD for x_BD, _, _ in self._steps(image_BCHW, target_BL)], 1)
+        return self._all_steps(image_BCHW, target_BL)[0]
 
     def forward(self, image_BCHW: Tensor, target_BL: Tensor) -> Tensor:
         """logits_BLN under teacher forcing."""
@@ -125,20 +124,23 @@ class ShowAttendTell(Model):
     def read(self, image_BCHW: Tensor, target_BL: Tensor, soft_share: float = 0.5) -> Reading:
         """Features and weights; of hard attention in training the samples too: this share of the images reads the average of all cells."""
         if not (self.hard and self.training):
-            steps = list(self._steps(image_BCHW, target_BL, want_weights=True))
-            return Reading(torch.stack([x for x, _, _ in steps], 1), torch.stack([w for _, w, _ in steps], 1))
+            x_BLD, weights = self._all_steps(image_BCHW, target_BL, want_weights=True)
+            return Reading(x_BLD, torch.stack(weights, 1))
         sampled = _SampledRead(torch.rand(len(image_BCHW), device=image_BCHW.device) < soft_share)
-        x_BLD = torch.stack([x_BD for x_BD, _, _ in self._steps(image_BCHW, target_BL, sampled)], 1)
-        weights, log_prob, entropy = (torch.stack(each, 1) for each in zip(*sampled.steps, strict=True))
-        return Reading(x_BLD, weights, log_prob, entropy)
+        x_BLD, _ = self._all_steps(image_BCHW, target_BL, sampled)
+        return Reading(x_BLD, *(torch.stack(each, 1) for each in zip(*sampled.steps, strict=True)))
 
-    def _steps(
+    def _all_steps(
         self, image_BCHW: Tensor, target_BL: Tensor, sampled: _SampledRead | None = None, want_weights: bool = False
-    ) -> Iterator[tuple[Tensor, Any, Hidden]]:
+    ) -> tuple[Tensor, list[Any]]:
+        """x_BLD, and the attention weights of each step if wanted."""
         fixed, hidden = self._encode(image_BCHW)
-        for e_BE in self.dropout(self.token(target_BL)).unbind(1):
-            x_BD, weights_BM, hidden = self._advance(e_BE, hidden, fixed, sampled, want_weights)
-            yield x_BD, weights_BM, hidden
+        e_BLE, read, weights = self.dropout(self.token(target_BL)), list[tuple[Tensor, Tensor]](), list[Tensor | None]()
+        for e_BE in e_BLE.unbind(1):
+            h_BW, z_BD, weights_BM, hidden = self._advance(e_BE, hidden, fixed, sampled, want_weights)
+            read.append((h_BW, z_BD))
+            weights.append(weights_BM)
+        return self._before_output(e_BLE, *(torch.stack(each, 1) for each in zip(*read, strict=True))), weights
 
     # -- decoding ------------------------------------------------------------------------------------------------------
 
@@ -151,9 +153,9 @@ class ShowAttendTell(Model):
         """One token per row: the logits of the next, and the attention weights over the cells; the state advances."""
         assert isinstance(state, Decoding)
         e_BE, hidden = self.dropout(self.token(token_B)), (state.now["h"], state.now["c"])
-        x_BD, weights_BM, (h_B1W, c_B1W) = self._advance(e_BE, hidden, state.fixed, None, want_weights)
+        h_BW, z_BD, weights_BM, (h_B1W, c_B1W) = self._advance(e_BE, hidden, state.fixed, None, want_weights)
         state.move(h=h_B1W, c=c_B1W)
-        return Step(self.logits(x_BD), weights_BM)
+        return Step(self.logits(self._before_output(e_BE, h_BW, z_BD)), weights_BM)
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
@@ -163,15 +165,15 @@ class ShowAttendTell(Model):
         expected = (c.channels, c.image_size, c.image_size)
         if image_BCHW.dim() != 4 or image_BCHW.shape[1:] != expected:
             raise ShapeError(f"ShowAttendTell takes images (batch, {', '.join(map(str, expected))}), got {tuple(image_BCHW.shape)}")
-        a_BMD = self.encoder(image_BCHW).flatten(2).mT + self.position
+        a_BMD = self.encoder(image_BCHW) + self.position
         mean_BD = a_BMD.mean(1)
         fixed = {"annotations": a_BMD, "keys": self.key(a_BMD)}
         return fixed, tuple(torch.tanh(self.first[name](mean_BD)).unsqueeze(1) for name in ("h", "c"))
 
     def _advance(
         self, e_BE: Tensor, hidden: Hidden, fixed: dict[str, Tensor], sampled: _SampledRead | None, want_weights: bool
-    ) -> tuple[Tensor, Tensor | None, Hidden]:
-        """x_BD that predicts the next word, the attention weights if wanted, and the next state of the LSTM."""
+    ) -> tuple[Tensor, Tensor, Tensor | None, Hidden]:
+        """h_t and ẑ_t, the attention weights if wanted, and the next state of the LSTM."""
         a_BMD, k_BMA = fixed["annotations"], fixed["keys"]
         query_BA, gate_B1 = self.query_and_gate(torch.cat([hidden[0][:, 0], e_BE], -1)).split((self.config.alignment, 1), -1)
         q, k, v = query_BA[:, None, None], k_BMA.unsqueeze(2), a_BMD.unsqueeze(2)
@@ -186,8 +188,11 @@ class ShowAttendTell(Model):
             context_BD = self.attention(q, k, v)[:, 0, 0] if weights_BM is None else (weights_BM.unsqueeze(1) @ a_BMD)[:, 0]
         z_BD = torch.sigmoid(gate_B1) * context_BD
         h_BW, hidden = self.lstm.step(self.lstm.input_gates(torch.cat([e_BE, z_BD], -1)), hidden)
-        x_BE = torch.tanh(e_BE + self.from_state(self.dropout(h_BW)) + self.from_context(z_BD))
-        return self.dropout(x_BE), weights_BM, hidden
+        return h_BW, z_BD, weights_BM, hidden
+
+    def _before_output(self, e: Tensor, h: Tensor, z: Tensor) -> Tensor:
+        """What predicts the next word, at one step or at all."""
+        return self.dropout(torch.tanh(e + self.from_state(self.dropout(h)) + self.from_context(z)))
 
 
 class _SampledRead:
@@ -206,9 +211,11 @@ class _SampledRead:
 
 
 class ConvEncoder(nn.Module):
-    """3 × 3 convolutions, each with batch norm; each factor 2 of the stride is one of stride 2. x_BCHW to a_BDhw.
+    """A 4 × 4 convolution of stride 2 for each factor 2 of the stride, then one of 3 × 3, each with batch norm. x_BCHW to a_BMD, a vector per
+    cell, which sees as many pixels on each side of the cell: with 3 × 3 and stride 2 it would see 1.5 pixels more to the left and above.
 
-    Batch norm matters: most of a drawing is background, and with a norm per image, or none, 700 steps did not even learn colours.
+    Batch norm matters: most of a drawing is background, and with a norm per image, or none, 700 steps did not even learn colours. Batches must
+    be drawn at random: see `CaptionBatches.shuffled`.
     """
 
     def __init__(self, channels: int, features: int, stride: int):
@@ -216,11 +223,11 @@ class ConvEncoder(nn.Module):
         layers: list[nn.Module] = []
         before, width = channels, max(32, features // 2)
         for _ in range(stride.bit_length() - 1):
-            layers += [nn.Conv2d(before, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+            layers += [nn.Conv2d(before, width, 4, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
             before = width
         layers += [nn.Conv2d(before, features, 3, padding=1), nn.BatchNorm2d(features), nn.ReLU(), nn.Conv2d(features, features, 1)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        found: Tensor = self.layers(x_BCHW)
-        return found
+        found_BDhw: Tensor = self.layers(x_BCHW)
+        return found_BDhw.flatten(2).mT

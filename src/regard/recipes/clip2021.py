@@ -26,7 +26,7 @@ from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, var
 from ._engine.variants import short_training, train_run
 
 DATA, UNSEEN = "scenes:count=4000,size=24,pairings=seen", "scenes:count=300,size=24,pairings=unseen,objects=1,seed=1"
-TRAIN = short_training(350, 0.01, evaluations=2)
+TRAIN = short_training(600, 0.01, evaluations=2)
 SIZE: dict[str, Any] = {
     "width": 64, "heads": 4, "depth": 2, "hidden": 128, "embedding": 64,
     "patch_size": 4, "image_width": 64, "image_heads": 4, "image_depth": 3, "image_hidden": 128,

@@ -32,7 +32,9 @@ from ._engine.variants import short_training, train_run
 from .clip2021 import SIZE as CLIP_SIZE
 
 DATA = "scenes:count=2000,size=16,objects=1,colours=4,shapes=3"
-TRAIN = TrainOptions(steps=1350, lr=5e-3, schedule="wsd", warmup_steps=20, average=0, log_every=150, evaluate_every=450, save_every=1350)
+TRAIN = TrainOptions(
+    steps=1350, optimizer="muon", lr=0.02, schedule="wsd", warmup_steps=20, average=0, log_every=150, evaluate_every=450, save_every=1350
+)
 TRAIN_CLIP = short_training(100, 0.01, evaluations=1)
 SIZE: dict[str, Any] = {"stride": 2, "codes": 64, "features": 32, "width": 64, "heads": 4, "depth": 4}
 CLASSES = [f"{colour} {shape}" for colour in list(COLOURS)[:4] for shape in SHAPES[:3]]
@@ -58,7 +60,7 @@ class DalleVariant:
     ranked: bool = False
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        options = DalleOptions(data=DATA, image_size=16, max_length=10, vae_epochs=32, kl=0.1)
+        options = DalleOptions(data=DATA, image_size=16, max_length=10, vae_epochs=32, kl=0.02)
         run, training = train_run(self.task, options, TRAIN.replace(seed=seed), out, settings={**SIZE, **self.settings})
         names = CLASSES * REPEATS
         prompts = [f"a {'large' if n % 2 else 'small'} {name}" for n, name in enumerate(names)]

@@ -128,7 +128,7 @@ class ImageTextTask(Task[ImageTextOptionsT]):
 
 
 class CaptionBatches:
-    """Every caption with its image once per epoch, in batches of captions of similar length."""
+    """Every caption with its image once per epoch, in batches."""
 
     def __init__(self, images: Sequence[Captioned], processor: ImageTextProcessor, longest: int, size: int, seed: int = 0):
         self.images, self.processor, self.size, self.seed = images, processor, size, seed
@@ -140,15 +140,10 @@ class CaptionBatches:
         return [list(range(at, min(at + self.size, len(self.pairs)))) for at in range(0, len(self.pairs), self.size)]
 
     def shuffled(self, epoch: int) -> list[list[int]]:
-        """Batches of this epoch: of eight batches drawn at random, the captions are sorted by length."""
-        draw = random.Random(f"{self.seed}/{epoch}")
-        order = draw.sample(range(len(self.pairs)), len(self.pairs))
-        batches = []
-        for at in range(0, len(order), 8 * self.size):
-            some = sorted(order[at : at + 8 * self.size], key=lambda n: len(self.ids[n]))
-            batches += [some[b : b + self.size] for b in range(0, len(some), self.size)]
-        draw.shuffle(batches)
-        return batches
+        """Batches of this epoch, drawn at random. Sorted by length they would save padding, but scenes with short captions are alike, and the
+        statistics that batch norm takes over such a batch tell in training, and only there, what kind of caption follows."""
+        order = random.Random(f"{self.seed}/{epoch}").sample(range(len(self.pairs)), len(self.pairs))
+        return [order[at : at + self.size] for at in range(0, len(order), self.size)]
 
     def distinct(self, epoch: int) -> list[list[int]]:
         """Batches of this epoch in which no caption occurs twice: contrastive losses take all other captions for wrong ones."""

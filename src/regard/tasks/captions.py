@@ -38,6 +38,7 @@ from ..data.scenes import COLOURS, SHAPES, Thing
 from ..decode import Beam, DecoderTokens, Hypothesis
 from ..decode.beam import search
 from ..look import Grid, Indices, Layers, Map, Maps, capture
+from ..look.gradients import InputGradients
 from ..models import Model, ShowAttendTell, eval_mode
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
@@ -132,12 +133,19 @@ class Captioning(ImageTextTask[CaptionsOptions]):
         pixels = processor.read(text)
         (best,) = describe(model, processor, [pixels], options.search())
         special = SpecialTokens.of(processor.tokenizer)
+        image_1CHW, target_1L = processor.encode_images([pixels]), torch.tensor([[special.begin, *best.ids]])
+
+        def features(model: ShowAttendTell) -> Tensor:
+            return model.features(image_1CHW, target_1L)[0]
+
         with eval_mode(model), capture(model, layers, heads) as maps:
-            model.features(processor.encode_images([pixels]), torch.tensor([[special.begin, *best.ids]]))
-        words = processor.tokenizer.strings([*best.ids, special.end])
+            features(model)
+        wanted = [*best.ids, special.end]
+        words, cells = processor.tokenizer.strings(wanted), [f"{row},{column}" for row in range(model.grid) for column in range(model.grid)]
         grid = Grid(model.grid, model.grid)
-        drawn = [_over_steps(maps[layer]).label(words, layout=grid) for layer in maps.layers]
-        return processor.tokenizer.decode(best.ids), Maps(drawn, maps.idle, image=pixels)
+        drawn = [_over_steps(maps[layer]).label(words, cells, layout=grid) for layer in maps.layers]
+        gradients = InputGradients(model, (image_1CHW,), features, torch.tensor(wanted), words, dict.fromkeys(maps.layers, 0))
+        return processor.tokenizer.decode(best.ids), Maps(drawn, maps.idle, image=pixels, gradients=gradients)
 
     @classmethod
     def example(cls, folder: Path) -> Example:

@@ -20,13 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data import Tokenizers
 from ..data.captions import Captioned, Captions
-from ..data.hf_tokenizer import SpecialTokens
+from ..data.hf_tokenizer import HFTokenizer, SpecialTokens
 from ..data.images import Pixels
 from ..data.scenes import class_names
 from ..data.tokens import PAD
 from ..errors import BadConfig
 from ..look import Grid, Indices, Layers, Maps, capture
+from ..look.gradients import InputGradients
 from ..models import CLIP, Model, eval_mode
 from ..models.clip import MAX_SCALE, contrastive_loss
 from ..runs import Run
@@ -71,6 +73,9 @@ class ZeroShotOptions:
         return [template.replace("{}", name) for template in self.templates]
 
 
+PLAIN = ZeroShotOptions(templates=("{}",))  # captions as they are
+
+
 class Clip(ImageTextTask[ClipOptions]):
     """Train images and texts into one space: search by words, classify without examples.
 
@@ -97,7 +102,11 @@ class Clip(ImageTextTask[ClipOptions]):
         if base is not None:
             return made
         counts = Counter(caption for one in raw.train for caption in one.captions)
-        return ImageTextProcessor(made.image, TextProcessor(made.text.pair, tuple(caption for caption, _ in counts.most_common(KEPT))))
+        # as published, the token that ends a text has the largest id: transformers reads texts elsewhere if it is 2, as our EOS
+        tokenizer = HFTokenizer.from_tokenizer(made.tokenizer, "both", end_last=True)
+        return ImageTextProcessor(
+            made.image, TextProcessor(Tokenizers(tokenizer), tuple(caption for caption, _ in counts.most_common(KEPT)))
+        )
 
     def model_settings(self, model: str, processor: ImageTextProcessor) -> dict[str, Any]:
         sizes = {"image_size": processor.image.size[0], "channels": processor.image.channels}
@@ -116,9 +125,7 @@ class Clip(ImageTextTask[ClipOptions]):
         return Report(metrics=metrics, notes=(notes,), details={"data": self.test_name(data), "images": len(images)})
 
     def predict(self, run: Run[CLIP], inputs: Sequence[str], options: ZeroShotOptions) -> list[Prediction]:
-        names, templates = (
-            (options.classes, options) if options.classes else (run.processor.text.labels, ZeroShotOptions(templates=("{}",)))
-        )
+        names, templates = (options.classes, options) if options.classes else (run.processor.text.labels, PLAIN)
         if not names:
             raise BadConfig(f"{run.folder} has no captions to choose from; name classes with --classes")
         t_NE = class_vectors(run.model, run.processor, names, templates)
@@ -133,14 +140,31 @@ class Clip(ImageTextTask[ClipOptions]):
 
     @torch.no_grad()
     def attention_maps(self, run: Run[CLIP], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        """The maps of the image tower, from its class token and its patches."""
-        pixels, model = run.processor.read(text), run.model
+        """The nearest of the captions that the run has kept, and the maps of the image tower, from its class token and its patches."""
+        pixels, model, captions = run.processor.read(text), run.model, run.processor.text.labels
         rows, columns = model.image.config.grid
+        x_1CHW = run.processor.encode_images([pixels])
         with eval_mode(model), capture(model, "image.*" if layers is None else layers, heads) as maps:
-            model.encode_images(run.processor.encode_images([pixels]))
-        names = ["[class]", *(f"{r + 1},{c + 1}" for r in range(rows) for c in range(columns))]
+            i_1E = model.encode_images(x_1CHW)
+        names = ["class", *(f"{row},{column}" for row in range(rows) for column in range(columns))]
         grid = Grid(rows, columns, prefix_tokens=1)
-        return "", Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
+        found = Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
+        if not captions:
+            found.no_gradients = "This run has no captions to choose from, so there is no output whose gradient could be taken."
+            return "", found
+        t_NE = class_vectors(model, run.processor, captions, PLAIN)
+        p_N = (model.scale * i_1E @ t_NE.T)[0].softmax(-1)
+        best = p_N.topk(min(3, len(captions)))
+        found.gradients = InputGradients(
+            model,
+            (x_1CHW,),
+            lambda model: model.scale * model.encode_images(x_1CHW) @ t_NE.T,
+            best.indices[:1],
+            [captions[int(best.indices[0])]],
+            dict.fromkeys(found.layers, 0),
+            logits=lambda _, x_N: x_N,
+        )
+        return "\n".join(f"{captions[n]}\t{p:.4f}" for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)), found
 
     @classmethod
     def example(cls, folder: Path) -> Example:

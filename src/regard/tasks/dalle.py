@@ -1,8 +1,9 @@
 r"""Images from texts: pictures with sentences in, a model that draws out.
 
-Two stages in one training. During the first --vae-epochs the discrete VAE learns its codes: reconstruction plus β KL to the uniform distribution; the
-temperature of the Gumbel-softmax falls from 1 to 1/16, and β rises from 0 to --kl over the first half. Then its parameters stay as they are, and
-the transformer learns text and codes: (text + 7 · image) / 8, cross-entropies per token.
+Two stages in one training. During the first --vae-epochs the discrete VAE learns its codes: reconstruction plus β KL to the uniform distribution; over
+the first half the temperature of the Gumbel-softmax falls from 1 to 1/16, and β rises from 0 to --kl. Then its parameters stay as they are, and
+the transformer learns text and codes: (text + 7 · image) / 8, cross-entropies per token. Each stage has a learning rate of its own, a factor of the
+schedule's: of the VAE it falls along half a cosine to zero, of the transformer it rises from zero in its first epoch.
 
 The deciding metric is the joint bound of both stages, −log p(text, image) ≤ −log p(image | codes) − log p(text, codes), in nats per number in the image.
 """
@@ -172,6 +173,7 @@ class Item(NamedTuple):
 
     rows: list[int]
     progress: float | None = None
+    rate: float = 1.0  # factor of the learning rate
 
 
 class ImageBatch(NamedTuple):
@@ -193,10 +195,15 @@ class DalleObjective:
     def batches(self, epoch: int) -> Sequence[Item]:
         o, images = self.options, self.train.images
         if epoch >= o.vae_epochs:
-            return [Item(rows) for rows in self.train.shuffled(epoch)]
+            plan = self.train.shuffled(epoch)
+            return [Item(rows, rate=(n + 1) / len(plan) if epoch == o.vae_epochs else 1.0) for n, rows in enumerate(plan)]
         order = random.Random(f"{self.seed}/{epoch}").sample(range(len(images)), len(images))
         starts = range(0, len(order), o.batch_size)
-        return [Item(order[at : at + o.batch_size], (epoch + at / len(order)) / o.vae_epochs) for at in starts]
+        done = [(epoch + at / len(order)) / o.vae_epochs for at in starts]
+        return [Item(order[at : at + o.batch_size], share, _fall(share)) for at, share in zip(starts, done, strict=True)]
+
+    def batch_rate(self, item: Item) -> float:
+        return item.rate
 
     def batch(self, item: Item) -> Any:
         if item.progress is None:
@@ -221,8 +228,13 @@ class DalleObjective:
 
 
 def temperature(progress: float) -> float:
-    """Of the Gumbel-softmax: half a cosine from 1 down to 1/16."""
-    return COLDEST + (1 - COLDEST) * (1 + cos(pi * min(progress, 1.0))) / 2
+    """Of the Gumbel-softmax: half a cosine from 1 down to 1/16, which is reached after half of the stage."""
+    return COLDEST + (1 - COLDEST) * _fall(2 * progress)
+
+
+def _fall(progress: float) -> float:
+    """Half a cosine from 1 down to 0."""
+    return (1 + cos(pi * min(progress, 1.0))) / 2
 
 
 @torch.no_grad()

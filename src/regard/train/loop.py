@@ -36,7 +36,7 @@ from .log import Curves, Log, Progress, check_installed, describe, last_event, p
 from .memory import memory_errors, needed, tokens_of, warning
 from .parameters import load_parameters, parameters_of
 from .state import State, Window, seed_all
-from .task import AfterStep, BeforeStep, Counted, Objective, Rated, to_device
+from .task import AfterStep, BatchRated, BeforeStep, Counted, Objective, Rated, to_device
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 
@@ -288,8 +288,9 @@ class _Loop:
         factor = min(1.0, config.clip / (norm + 1e-6)) / count if config.clip else 1.0 / count
         for gradient in gradients:
             gradient.mul_(factor)
+        rate = self.task.batch_rate(group[0]) if isinstance(self.task, BatchRated) else 1.0
         for parameters in optimizer.param_groups:
-            parameters["lr"] = config.schedule.at(position.step) * parameters.get("rate", 1.0)
+            parameters["lr"] = config.schedule.at(position.step) * rate * parameters.get("rate", 1.0)
         try:
             optimizer.step()
         except KeyError as error:  # of a restored state: PyTorch checks it no earlier

@@ -18,9 +18,9 @@ The loop knows nothing about text or images. A task knows nothing about steps, p
         def evaluate(self, model):         # called with model.eval() and no gradients
             return {"error": float(((model(self.x_test) - self.y_test) ** 2).mean())}
 
-A regularisation term (a penalty on spans, say) is added in `loss`, times the count. Four methods are optional: `before_step(used)` is told the
+A regularisation term (a penalty on spans, say) is added in `loss`, times the count. Five methods are optional: `before_step(used)` is told the
 used share of the budget, `after_step(model)` changes parameters after an optimizer step, `rates(model)` gives learning-rate factors by
-parameter, and `merged(model, parameters)` gives those that model.safetensors holds.
+parameter, `batch_rate(item)` by batch, and `merged(model, parameters)` gives the parameters that model.safetensors holds.
 
 Before each batch is made, the loop sets the random state (PyTorch, NumPy, `random`) from its seed, the epoch and the batch's index in it.
 So dropout and random cropping may use the ordinary calls and still be the same after a crash, and for any number of processes.
@@ -99,6 +99,14 @@ class Rated(Protocol):
     """A task that also gives learning-rate factors by parameter name, 1 by default."""
 
     def rates(self, model: nn.Module) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class BatchRated(Protocol):
+    """A task that also gives learning-rate factors by batch: one of several stages, each with a warm-up of its own. Of the batches of a step
+    the first counts."""
+
+    def batch_rate(self, item: Any) -> float: ...
 
 
 @runtime_checkable
