@@ -166,3 +166,11 @@ def test_panels_darken_what_has_no_weight():
     left, right = (int(box.x0 + box.width * at) for at in (0.25, 0.75))
     top, bottom = (int(figure.bbox.height - box.y0 - box.height * at) for at in (0.75, 0.25))
     assert pixels[top, right] > 250 and max(pixels[top, left], pixels[bottom, left], pixels[bottom, right]) < 100
+
+
+def test_overlays_do_not_blur_across_frames():
+    from regard.look.overlays import draw_panels
+
+    for width, wanted in ((64, "nearest"), (16, "bilinear")):  # four frames side by side, one image
+        figure = draw_panels(np.zeros((16, width), dtype=np.uint8), [("space", torch.rand(4, width // 4))])
+        assert [image.get_interpolation() for image in figure.axes[0].images][1:] == [wanted, wanted]

@@ -50,14 +50,14 @@ def draw_panels(image: Any, panels: Iterable[Panel | None], *, columns: int = 8,
         name, weights = panel
         rows_, columns_ = array.shape[:2] if weights is None else weights.shape
         extent = (-0.5, columns_ - 0.5, rows_ - 0.5, -0.5)
-        aspect = (array.shape[0] / rows_) / (array.shape[1] / columns_)  # of a patch: circles stay circles
-        axis.imshow(array, cmap="gray", vmin=0, vmax=255, extent=extent, aspect=aspect, interpolation="nearest")
+        patch = (array.shape[0] / rows_) / (array.shape[1] / columns_)  # its aspect: circles stay circles
+        axis.imshow(array, cmap="gray", vmin=0, vmax=255, extent=extent, aspect=patch, interpolation="nearest")
         if weights is not None:
             share = (weights.float().clamp(min=0) / weights.float().max().clamp(min=1e-12)).numpy()
             black = np.zeros((*share.shape, 4), dtype=np.float32)
             black[..., 3] = DARKEST * (1 - share)
             smooth = "bilinear" if min(share.shape) > 3 and aspect < 3 else "nearest"  # not across the edges of frames
-            axis.imshow(black, extent=extent, aspect=aspect, interpolation=smooth)
+            axis.imshow(black, extent=extent, aspect=patch, interpolation=smooth)
             if array.ndim == 2:  # a grey image has no colours to hide, and on its black nothing can be darkened
                 tint = np.concatenate([np.broadcast_to(np.array(TINT, dtype=np.float32), (*share.shape, 3)), 0.45 * share[..., None]], -1)
                 axis.imshow(tint, extent=extent, aspect="auto", interpolation=smooth)
