@@ -34,7 +34,7 @@ class CaptionVariant:
     attention: str
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        options = CaptionsOptions(data=DATA, shares=(0.02, 0.025), image_size=24, valid_images=50, soft_epochs=1)
+        options = CaptionsOptions(data=DATA, shares=(0.02, 0.025), image_size=24, valid_images=50)
         run, training = train_run(tasks.Captioning, options, TRAIN.replace(seed=seed), out, settings={**SIZE, "attention": self.attention})
         found = tasks.evaluate(run, options=BeamOptions(beam=3)).metrics
         return {**found, **training, "grounding / chance": found["grounding"] / found["grounding_by_chance"]}
