@@ -102,7 +102,7 @@ recipe = Recipe(
         ),
     ),
     pictures=(
-        Words(variant="soft attention", scene="scenes:seed=2,size=24,objects=3,colours=4,shapes=3"),
-        Words(variant="hard attention", scene="scenes:seed=2,size=24,objects=3,colours=4,shapes=3"),
+        Words(variant="soft attention", scene="scenes:seed=5,size=24,objects=3,colours=4,shapes=3"),
+        Words(variant="hard attention", scene="scenes:seed=5,size=24,objects=3,colours=4,shapes=3"),
     ),
 )
