@@ -37,7 +37,8 @@ class CaptionVariant:
         options = CaptionsOptions(data=DATA, shares=(0.02, 0.025), image_size=24, valid_images=50)
         run, training = train_run(tasks.Captioning, options, TRAIN.replace(seed=seed), out, settings={**SIZE, "attention": self.attention})
         found = tasks.evaluate(run, options=BeamOptions(beam=3)).metrics
-        return {**found, **training, "grounding / chance": found["grounding"] / found["grounding_by_chance"]}
+        ratio = found["grounding"] / found["grounding_by_chance"] if "grounding" in found else 0.0  # captions that name no object
+        return {**found, **training, "grounding / chance": ratio}
 
 
 @dataclass(frozen=True, kw_only=True)
