@@ -9,10 +9,9 @@ from regard.tasks import attention_maps, load_run
 
 HERE = Path(__file__).parent
 REVIEW = (
-    "My sister gave me this film for my birthday, and I had never heard of it. The first half hour takes its time in a small town by the sea. "
-    "Then the teacher arrives, and everything changes! The acting is wonderful, above all that of the two children. "
-    "I have to admit that the music is annoying. Dr. Lind, who is in almost every scene, has perhaps twenty words to say in 97 minutes. "
-    "It was filmed in black and white with very little money. Still, it is one of the best and most touching films that I have seen this year."
+    "I wanted to like this film. The poster is beautiful, and the first scene is promising. Then the plot falls apart, and the jokes are not funny. "
+    "The acting is terrible, above all that of the hero, who has one face for every feeling. It was filmed in Iceland with a lot of money. "
+    "The music is lovely. After two hours I was bored, and my friend was asleep. What a waste of talent!"
 )
 
 

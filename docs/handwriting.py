@@ -9,17 +9,21 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 
 from regard.data.labelled_images import read_digits
-from regard.look.pen import draw_strokes
+from regard.look._axes import new_figure
+from regard.look.pen import Points, curves, draw_strokes, pen_path
 from regard.look.pictures import png
 from regard.tasks import load_run, predict
 from regard.tasks.draw import RedrawOptions
-from regard.tasks.handwriting import HandwritingTask, WriteOptions
+from regard.tasks.handwriting import HandwritingTask, WriteOptions, first_writing
 
 PICTURES = Path(__file__).parent / "pictures"
 TEXT = "pay attention"
+HANDS = tuple(f"hershey:scripts,seed={seed}" for seed in (11, 5, 3))  # the first line of each is written by another writer
 
 
 def save(name: str, content: bytes) -> None:
@@ -31,12 +35,34 @@ def save(name: str, content: bytes) -> None:
 def handwriting(recipe: Path) -> None:
     run = load_run(recipe / "window" / "0")
     task = HandwritingTask()
-    written = task.write(run, TEXT, WriteOptions(bias=2.0, seed=1))
+    written = task.write(run, TEXT, WriteOptions(bias=2.0, seed=5))
     save("handwriting.png", png(draw_strokes(written.points_L3.numpy(), TEXT, written.weights_LM.numpy())))
-    for name, prime in (("slanted", "hershey:scripts,seed=11"), ("small", "hershey:scripts,seed=5")):
-        written = task.write(run, TEXT, WriteOptions(bias=2.0, prime=prime))
-        save(f"handwriting-{name}.png", png(draw_strokes(written.points_L3.numpy())))
+    rows = []
+    for prime in HANDS:
+        first, written = first_writing(prime), task.write(run, TEXT, WriteOptions(bias=2.0, prime=prime))
+        rows.append((run.processor.points(first).numpy(), written.points_L3.numpy()))
+    save("hands.png", png(side_by_side(rows)))
     save("handwriting-variants.png", (recipe / "handwriting.png").read_bytes())
+
+
+def side_by_side(rows: list[tuple[Points, Points]]) -> Figure:
+    """Grey: a line that is given; black: what is written in its hand, at the same scale."""
+    figure = new_figure(11, 1.3 * len(rows))
+    for row, axes in zip(rows, figure.subplots(len(rows), 2, squeeze=False, sharex="col", sharey=True, width_ratios=(1, 1.6)), strict=True):
+        for axis, points, colour in zip(axes, row, ("0.6", "#1a1a2e"), strict=True):
+            strokes = pen_path(points)
+            low, high = np.concatenate(strokes).min(0), np.concatenate(strokes).max(0)
+            for stroke in strokes:
+                axis.plot(
+                    *(curves(stroke) - (low[0], (low[1] + high[1]) / 2)).reshape(-1, 2).T,
+                    color=colour,
+                    linewidth=1.6,
+                    solid_capstyle="round",
+                )
+            axis.set_aspect("equal")
+            axis.set_axis_off()
+    figure.axes[0].invert_yaxis()  # shared by all
+    return figure
 
 
 def drawing(recipe: Path) -> None:

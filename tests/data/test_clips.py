@@ -88,6 +88,35 @@ def test_what_is_damaged(tmp_path):
         load_clips(clips * 100_000, 3, 64, lambda x: x, (512, 512), "stop")
 
 
+def test_a_gif_cut_off(tmp_path):
+    """In a later frame, and before the first."""
+    write(tmp_path, frames(8, (40, 40)))
+    whole = (tmp_path / "clip.gif").read_bytes()
+    for kept, says in ((len(whole) // 2, "a damaged image: .*truncated"), (20, "not an image that can be read")):
+        (tmp_path / "cut.gif").write_bytes(whole[:kept])
+        with pytest.raises(BadFile, match=rf"cut\.gif: {says}") as error:
+            read_clip(tmp_path / "cut.gif", 1, 4)
+        assert "\n" not in str(error.value)
+
+
+def test_pixels_that_are_no_numbers(tmp_path):
+    np.save(tmp_path / "nan.npy", np.where(np.arange(7) == 3, np.nan, frames() / 255))
+    with pytest.raises(BadFile, match=r"nan\.npy: values from nan to nan; expected pixels"):
+        read_clip(tmp_path / "nan.npy", 1, 2)
+
+
+def test_clips_of_different_sizes_are_resized(tmp_path):
+    """Clips among each other, and the frames of one folder."""
+    for n, size in enumerate(((6, 7), (9, 4))):
+        np.save(tmp_path / f"{n}.npy", frames(3, size))
+        (tmp_path / "mixed").mkdir(exist_ok=True)
+        Image.fromarray(frames(1, size)[0]).save(tmp_path / "mixed" / f"{n}.png")
+    clips = [Clip(tmp_path / name, "a") for name in ("0.npy", "1.npy", "mixed")]
+    size = common_shape(clips)[:2]
+    pixels, _, _ = load_clips(clips, 1, 3, lambda image: np.asarray(Image.fromarray(image).resize(size[::-1])), size, "stop")
+    assert size == (6, 7) and pixels.shape == (3, 3, 6, 7) and (pixels[0] == frames(3)).all()
+
+
 def test_the_shape_of_clips(tmp_path):
     colours = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 3), dtype=np.uint8)
     for name, clip in (("grey", frames()), ("grey-rgb", np.repeat(frames()[..., None], 3, -1)), ("colours", colours)):

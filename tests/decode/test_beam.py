@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decode import GNMT, GREEDY, Beam, DecoderTokens, Power, RelativeLength, Sampling, sample, search
+from regard.decode import GNMT, GREEDY, Beam, DecoderTokens, Power, RelativeLength, Sampling, sample, search, watch
 from regard.decode.beam import coverage, in_place_order
 from regard.errors import NotSupported, RegardError
 
@@ -34,6 +34,25 @@ def test_a_wide_beam_finds_the_best_of_all_answers(table, seed, length, beta, si
             assert math.isclose(answer.log_prob, log_prob, rel_tol=1e-9)
             torch.testing.assert_close(answer.log_probs, log_probs)
             torch.testing.assert_close(answer.weights_LM, torch.tensor(weights, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_search_can_be_watched(table, width):
+    model = table(sentences=1, seed=3, longest=5, vocabulary=5)
+    options = Beam(size=width, nbest=width, max_tokens=5)
+    asked = {"source_n_B": torch.tensor([3]), "tokens": FREE, "want_weights": True}
+    steps = list(watch(model, model.start_rows([0]), options, **asked))
+    (answers,) = search(model, model.start_rows([0]), options, **asked)
+    for number, (alive, ended) in enumerate(steps, 1):
+        assert all(len(one.ids) < number and model.end not in one.ids for one in ended)
+        assert 1 <= len(alive) <= width and [one.log_prob for one in alive] == sorted((one.log_prob for one in alive), reverse=True)
+        for one in alive:
+            assert len(one.ids) == number and model.end not in one.ids
+            _, log_prob, _, weights = model.scored(0, one.ids, lambda n: 1, 0, 3, end=False)
+            assert math.isclose(one.log_prob, log_prob, rel_tol=1e-9)
+            torch.testing.assert_close(one.weights_M[:3], torch.tensor(weights[-1], dtype=torch.float64))
+    for answer in answers:  # every answer went through the beam
+        assert all(any(one.ids == answer.ids[:n] for one in steps[n - 1].alive) for n in range(1, len(answer.ids) + 1))
 
 
 def slow_beam(model, sentence, width, length, beta, most, size):

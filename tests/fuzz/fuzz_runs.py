@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from hashlib import sha256
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ from regard.data import Tokenizer
 from regard.data.hf_tokenizer import HFTokenizer
 from regard.errors import RegardError
 from regard.models import Classifier, build
-from regard.tasks import LanguageOptions, predict, train
+from regard.tasks import TASKS, LanguageOptions, predict, train
 from regard.train import TrainOptions
 
 MEMORY = 1 << 30  # bytes
@@ -43,7 +44,8 @@ EXTREMES = [0, -1, 1, 2, 7, 2**31, 2**32, 2**63, 2**64, 10**40, -(2**63), 0.5, 1
 
 
 def seeds(folder):
-    """Runs of each kind: trained with checkpoints; a classifier; with the tokenizer of another library."""
+    """Runs and an input of each, as many of language models as of all other tasks: trained with checkpoints; saved; with the tokenizer of
+    another library; the example of every task."""
     torch.manual_seed(0)
     (folder / "text.txt").write_text(TEXT)
     options = LanguageOptions(data=str(folder / "text.txt"), tokenizer="char", context_length=8, batch_size=2, shares=(0.1, 0.1))
@@ -62,7 +64,19 @@ def seeds(folder):
     regard.save(body, folder / "hf", tokenizer=HFTokenizer.from_tokenizer(bpe))
     bert = build("bert", {"vocab_size": 281, "max_length": 8, **SIZES})
     regard.save(bert.with_attention("linear"), folder / "encoder", tokenizer=bpe)
-    return [folder / name for name in ("trained", "trained", "classifier", "hf", "encoder")]
+    saved = [(folder / name, "the cat") for name in ("trained", "trained", "classifier", "hf", "encoder")]
+    return [one for pair in zip(cycle(saved), examples(folder), strict=False) for one in pair]
+
+
+def examples(folder):
+    """A run of every task."""
+    for task in TASKS:
+        (folder / task.name).mkdir()
+        example, out = task.example(folder / task.name), folder / f"{task.name}-run"
+        options = task.default_train.replace(steps=2, epochs=None, minutes=None, seeds=(), schedule="constant", average=0, evaluate_every=1)
+        train(task, example.options, options, out, settings=example.settings, progress=False)
+        shutil.rmtree(out / "tokens", ignore_errors=True)
+        yield out, example.input
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -230,13 +244,13 @@ def case(number, seed, runs, scratch):
     dice, problems = random.Random(f"{seed}/{number}"), []
     folder = scratch / "run"
     shutil.rmtree(folder, ignore_errors=True)
-    origin = runs[number % len(runs)]
+    origin, text = runs[number % len(runs)]
     shutil.copytree(origin, folder)
     damage(folder, dice)
     attempt(problems, "list", lambda: list_runs(scratch))
     run = attempt(problems, "load", lambda: regard.load_run(folder))
     if run is not None:
-        attempt(problems, "predict", lambda: predict(run, ["the cat"]))
+        attempt(problems, "predict", lambda: predict(run, [text]))
     if origin.name == "trained" and number % 2:
         options = TrainOptions(steps=5, save_every=2, evaluate_every=2, average=0)
         data = LanguageOptions(data=str(origin.parent / "text.txt"), tokenizer="char", context_length=8, batch_size=2, shares=(0.1, 0.1))

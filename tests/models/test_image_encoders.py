@@ -134,11 +134,25 @@ def test_stochastic_depth():
     assert rates == [0, 0.2, 0.4]
 
 
-def test_the_hybrid_cuts_patches_of_a_feature_map():
-    model = build("vit", VIT | {"patch_size": (4, 4), "stem": (5, 6)})
-    assert model(images()).shape == (2, 7) and model.embedding.patch.project.weight.shape == (24, 6) and model.max_length == 16
+@pytest.mark.parametrize("name", SMALL)
+def test_the_hybrid_cuts_patches_of_a_feature_map(name):
+    model = build(name, SMALL[name] | {"patch_size": (4, 4), "stem": (5, 6)})
+    (patch,) = (part for part in model.modules() if isinstance(part, PatchEmbedding))
+    assert model(images()).shape == (2, 7) and patch.project.weight.shape == (24, 6) and model.max_length == 15 + model.class_tokens
     with pytest.raises(BadConfig, match="multiples of 4"):
-        build("vit", VIT | {"patch_size": (2, 2), "stem": (5, 6)})
+        build(name, SMALL[name] | {"patch_size": (2, 2), "stem": (5, 6)})
+
+
+def test_a_stem_sees_what_is_near():
+    patch = PatchEmbedding(1, (4, 4), 8, stem=(5, 6)).eval()
+    x = torch.randn(1, 1, 40, 40)
+    other = x.clone()
+    other[..., 20, 20] += 1
+    changed = (patch(x) != patch(other)).any(-1).view(10, 10)
+    rows, columns = changed.nonzero(as_tuple=True)
+    reach = 1 + 2 + 2 + 4  # pixels to each side of where a patch begins: of each convolution one cell, times the strides before it
+    near = [n for n in range(10) if abs(4 * n - 20) <= reach]
+    assert set(rows.tolist()) == set(columns.tolist()) == set(near)
 
 
 PUBLISHED = {  # million parameters, as published: arXiv:2010.11929 and arXiv:2012.12877; arXiv:2105.01601, table 1

@@ -107,18 +107,18 @@ def test_bits_of_a_known_distribution():
 # -- order -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("channels", "source"), [(1, False), (3, False), (1, True)])
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_later_pixels_change_nothing(attention, output, channels):
-    model = small(output, channels, attention, size=(3, 4))
-    pixels, _ = images(model, 1)
+def test_later_pixels_change_nothing(attention, output, channels, source):
+    model = small(output, channels, attention, size=(4, 4) if source else (3, 4), source=source)
+    pixels, low = images(model, 1)
     values = model.values.split(pixels)
-    before = model(pixels).detach()
+    before = model(pixels, low).detach()
     for at in range(values.shape[1]):
         other = values.clone()
         other[:, at:] = (other[:, at:] + 1 + torch.randint(model.config.levels - 1, other[:, at:].shape)) % model.config.levels
-        after = model(model.values.join(other)).detach()
+        after = model(model.values.join(other), low).detach()
         assert torch.equal(after[:, :at], before[:, :at]) or torch.allclose(after[:, :at], before[:, :at], atol=1e-12)
         assert not torch.allclose(after[:, at:], before[:, at:])
 

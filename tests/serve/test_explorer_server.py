@@ -150,7 +150,7 @@ class LocalServed:
     def __init__(self, run):
         self.socket = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
-        self.server = build_server(LocalExplorer(run, "a run"), None)
+        self.server = build_server(LocalExplorer(Playground.of_run(run), "a run"), None)
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
 
     def __enter__(self):
@@ -214,7 +214,34 @@ def test_a_translator_in_the_browser(browser, tmp_path: Path):
         browser.wait("document.querySelectorAll('.rx-links path').length > 0")
         browser.run("document.querySelector('[data-view=gradients]').click()")
         browser.wait("document.querySelector('.rx-table caption')")
+        browser.run("[...document.querySelectorAll('.rx-prompt button')].find((one) => one.textContent === 'Watch the beam').click()")
+        browser.wait("document.querySelectorAll('.rx-beam li').length > 1")
+        source = browser.run("[...document.querySelectorAll('.rx-stream .rx-keys .rx-token')].map((one) => one.textContent)")
+        assert source == [*example.input.split(), "⟨eos⟩"]
+        browser.wait("document.querySelector('.rx').explorer.inputs().length === 2")
         assert browser.errors == []
+
+
+def test_the_beam_arrives_step_by_step_and_ends_in_the_answers(tmp_path: Path):
+    task = find_task("translation")
+    example = task.example(tmp_path)
+    train(task, example.options, replace(task.default_train, steps=2), tmp_path / "run", settings=example.settings, progress=False)
+    playground = Playground.of_run(load_run(tmp_path / "run"))
+    assert playground.describe()["searches"]
+    asked = {"max_tokens": 1, "temperature": 0, "seed": 0, "mechanism": None, "step": None, "layer": 0, "head": 0}
+    steps = [event["beam"] for event in playground.generate(example.input, ablations=[], **asked)]
+    keys = len(example.input.split()) + 1
+    for number, beam in enumerate(steps, 1):
+        assert all(
+            len(one["tokens"]) == number and sum(one["row"]) == pytest.approx(1, abs=1e-3) and len(one["row"]) == keys for one in beam
+        )
+    best, *_ = playground.record(example.input, [])
+    tokenizer = load_run(tmp_path / "run").processor.tokenizers.target
+    answer = tokenizer.strings(tokenizer.encode(best.facts["output"]))
+    assert any(one["tokens"] == answer for one in steps[len(answer) - 1])
+    layer = next(name for name in playground.describe()["ablates"] if "cross" in name)
+    changed = [event["beam"] for event in playground.generate(example.input, ablations=[Ablation(layer, 0)], **asked)]
+    assert changed[0] != steps[0]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from regard.cli import main
 from regard.cli._command import format_settings
 from regard.errors import BadConfig, RegardError, RunExists
 from regard.runs import RunConfig, read_config, to_plain
+from regard.serve.playground import Playground
 from regard.tasks import TASKS, attention_maps, evaluate, load_run, predict, task_of, train
 from regard.train import read_metrics
 
@@ -335,3 +336,14 @@ def test_nothing_but_its_own_file_knows_it(task):
                 found = [line for line in path.read_text(encoding="utf-8").splitlines() if asking.search(line)]
                 assert not found, f"{path.relative_to(ROOT)}: {found}"
     assert not asking.search((source / "runs.py").read_text(encoding="utf-8"))
+
+
+def test_the_page_shows_its_attention_and_gradients_or_why_there_are_none(task, trained):
+    example, out = trained(task)
+    first, *_ = Playground.of_run(load_run(out)).record(example.input, [])
+    header = first.header()
+    assert header["maps"] and json.dumps(header)
+    compared = [n for n, one in enumerate(header["maps"]) if one["outputs"] is not None]
+    assert bool(compared) != bool(header.get("no_gradients"))
+    for n in compared[:1]:
+        assert len(first.piece(f"gradients/{n}/0")) == 4 * (1 + 2 * header["maps"][n]["columns"])

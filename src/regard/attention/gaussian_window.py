@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..patterns import full
 from ._base import Attention, Call, Facts, Paper
 from ._recurrent_state import StepState
 from .helpers import average, by_rows, float32_or_wider, uniform_parameter
@@ -63,7 +64,7 @@ class GaussianWindow(Attention):
         return alpha_BLHN, beta_BLHN, kappa_BLHN
 
     def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
-        return _phi(*self.window(q_BLHK), call.keys).to(q_BLHK.dtype) * call.mask()
+        return _allowed(_phi(*self.window(q_BLHK), call.keys).to(q_BLHK.dtype), call)
 
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
         assert call.state is None or isinstance(call.state, StepState)
@@ -71,9 +72,12 @@ class GaussianWindow(Attention):
         if call.state is not None and call.queries:
             call.state.move(kappa_BLHN[:, -1], call.queries)
 
+        if call.queries == 1:  # a step of a writer: nothing to divide
+            return average(_allowed(_phi(alpha_BLHN, beta_BLHN, kappa_BLHN, call.keys).to(q_BLHK.dtype), call), v_BMHV)
+
         def attend_rows(rows: Tensor) -> Tensor:
             phi_BHLM = _phi(alpha_BLHN[:, rows], beta_BLHN[:, rows], kappa_BLHN[:, rows], call.keys).to(q_BLHK.dtype)
-            return average(phi_BHLM * call.of_rows(rows).mask(), v_BMHV)
+            return average(_allowed(phi_BHLM, call.of_rows(rows)), v_BMHV)
 
         return by_rows(attend_rows, q_BLHK, v_BMHV, q_BLHK.shape[2] * call.keys * self.components)
 
@@ -82,4 +86,9 @@ def _phi(alpha_BLHN: Tensor, beta_BLHN: Tensor, kappa_BLHN: Tensor, keys: int) -
     """The height of the window over each position, weights_BHLM."""
     u_M1 = torch.arange(1, keys + 1, device=kappa_BLHN.device)[:, None]
     bumps_BLHMN = torch.exp(-beta_BLHN.unsqueeze(3) * (kappa_BLHN.unsqueeze(3) - u_M1) ** 2)
-    return torch.einsum("blhmn,blhn->bhlm", bumps_BLHMN, alpha_BLHN)
+    return (bumps_BLHMN @ alpha_BLHN.unsqueeze(-1)).squeeze(-1).transpose(1, 2)
+
+
+def _allowed(weights_BHLM: Tensor, call: Call) -> Tensor:
+    """Zero where the pattern forbids."""
+    return weights_BHLM if call.pattern is full else weights_BHLM * call.mask()

@@ -304,7 +304,7 @@ class Look(RunCommand[TaskOptions]):
             raise NotSupported(
                 f"{folder}: the explorer runs models that regard imports; of this one it shows a text: regard look {folder} TEXT --html look.html"
             )
-        command.show(lambda layers: interop.text_maps(folder, command.text, layers))
+        command.show(lambda layers: interop.text_maps(folder, command.text, layers, command.head))
 
     def use(self, run: Run[Any]) -> None:
         if self.text is None:
@@ -313,7 +313,7 @@ class Look(RunCommand[TaskOptions]):
             return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)
         text = self.text
         everything = "*" if self.summary or self.head is not None or self.html is not None else None
-        self.show(lambda layers: attention_maps(run, text, everything if layers is None else layers, None, self.task))
+        self.show(lambda layers: attention_maps(run, text, everything if layers is None else layers, self.head, self.task))
 
     def show(self, read: Callable[[Layers], tuple[str, Maps]]) -> None:
         check_writable(self.png, "--png", ".png")

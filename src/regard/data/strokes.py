@@ -122,8 +122,10 @@ def _rows(path: Path, points: Array, offset: Array, texts: list[str] | None, fir
         where = f"{path}, sequence {n}"
         if len(rows) < 2:
             yield Fault(where, "fewer than two points", remedy="leave it out")
-        elif not np.isfinite(rows).all() or not np.isin(rows[:, 2], (0, 1)).all():
-            yield Fault(where, "no strokes", "expected finite dx, dy, and 0 or 1 for a lifted pen", "correct it")
+        elif len(wrong := np.flatnonzero(~np.isfinite(rows).all(1) | ~np.isin(rows[:, 2], (0, 1)))):
+            point = ", ".join(f"{x:g}" for x in rows[wrong[0]])
+            detail = f"point {wrong[0]} is ({point}); expected finite dx, dy, and 0 or 1 for a lifted pen"
+            yield Fault(where, "values that are no strokes", detail, "correct it")
         else:
             rows = rows if not rows[0, :2].any() else np.concatenate([np.zeros((1, 3), np.float32), rows])
             yield Writing("" if texts is None else texts[first + n], rows)
@@ -159,6 +161,8 @@ def _xml(path: Path) -> Writing | Fault:
     except BadFile as wrong:
         return Fault(str(path), "not the XML of strokes", str(wrong).removeprefix(f"{path}: "), "correct the file")
     count = sum(map(len, strokes))
+    if not count:
+        return Fault(str(path), "no strokes in it", "expected <Stroke> elements of <Point x= y=>", "leave the file out")
     if count < 2 or count > MAX_POINTS:
         return Fault(str(path), f"{'fewer than two' if count < 2 else 'too many'} points", f"{count:,}", "leave the file out")
     every = np.array([point for stroke in strokes for point in stroke], dtype=np.float64)

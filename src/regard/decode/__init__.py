@@ -3,7 +3,7 @@
 | name | what it is |
 |---|---|
 | `translate`, `iter_translations` | many sources to hypotheses, in batches of similar length |
-| `search`, `Beam`, `GREEDY` | beam search with `GNMT` or `Power` length penalty, and coverage |
+| `search`, `Beam`, `GREEDY` | beam search with `GNMT` or `Power` length penalty, and coverage; `watch` shows it step by step |
 | `sample`, `Sampling` | sampling: temperature, top-k, top-p, min-p, seed |
 | `generate`, `stream`, `GenerationOptions`, `few_shot` | prompts to completions, whole or in chunks |
 | `generate_ids` | the same on token ids, without a tokenizer: `model.generate` |
@@ -18,7 +18,7 @@
 
 from . import align
 from ._base import DecoderModel, DecoderTokens, EncoderDecoder, Hypothesis, RelativeLength
-from .beam import GNMT, GREEDY, Beam, Power, search
+from .beam import GNMT, GREEDY, Beam, Power, Prefix, search, watch
 from .engine import Engine, EngineOptions
 from .generation import IdEncoder, PromptEncoder, build_engine, few_shot, generate, generate_ids, stream
 from .pen import Written, write

@@ -10,6 +10,7 @@ includes the end token but not the first one.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -124,15 +125,81 @@ def search(
     """
     if not len(source_n_B):
         return []
+    running = _run(model, state, options, source_n_B, tokens, first_B, want_weights)
     with torch.inference_mode():  # some 5 % faster than no_grad for one sentence: views are not tracked
-        finished, steps = _run(model, state, options, source_n_B, tokens, first_B, want_weights)
-    return _hypotheses(finished, steps, source_n_B)
+        while True:
+            try:
+                next(running)
+            except StopIteration as done:
+                finished, steps = done.value
+                return _hypotheses(finished, steps, source_n_B)
+
+
+class Prefix(NamedTuple):
+    """The beginning of a hypothesis."""
+
+    ids: list[int]
+    log_prob: float
+    weights_M: Tensor | None  # attention weights of the query that chose its last token
+
+
+class Watched(NamedTuple):
+    """A search after a step, best first: the prefixes that go on, and the best hypotheses that have ended."""
+
+    alive: list[Prefix]
+    ended: list[Hypothesis]
+
+
+def watch(
+    model: DecoderModel,
+    state: Any,
+    options: Beam,
+    *,
+    source_n_B: Tensor,
+    tokens: DecoderTokens = DecoderTokens(),  # noqa: B008  frozen
+    want_weights: bool = False,
+) -> Iterator[Watched]:
+    """The search over one sentence as it happens, step by step."""
+    running = _run(model, state, options, source_n_B, tokens, None, want_weights)
+    while True:
+        with torch.inference_mode():
+            alive = next(running, None)
+            if alive is None:
+                return
+            has_ended = float(alive.finished.score_Bn.max()) > NEVER
+            ended = _hypotheses(alive.finished, alive.steps, source_n_B)[0] if has_ended else []
+            found = Watched(_prefixes(alive), ended)
+        yield found
+
+
+def _prefixes(alive: _Alive) -> list[Prefix]:
+    row_R, ids, weights_RM = alive.parent_R, [alive.token_R], alive.steps[-1].weights_RM
+    for step in alive.steps[:0:-1]:  # the first is fed the token that every prefix begins with
+        ids.append(step.token_R[row_R])
+        row_R = step.parent_R[row_R]
+    ids_RL, log_probs = torch.stack(ids[::-1], 1).tolist(), alive.log_prob_R.tolist()
+    found = [
+        Prefix(row, log_prob, None if weights_RM is None else weights_RM[parent])
+        for row, log_prob, parent in zip(ids_RL, log_probs, alive.parent_R.tolist(), strict=True)
+        if log_prob > NEVER
+    ]
+    return sorted(found, key=lambda prefix: -prefix.log_prob)
+
+
+class _Alive(NamedTuple):
+    """After a step: the rows that go on, with the tokens they are fed next, and all steps so far."""
+
+    token_R: Tensor
+    log_prob_R: Tensor  # of the whole prefix
+    parent_R: Tensor
+    steps: list[_Step]
+    finished: _Finished
 
 
 def _run(
     model: DecoderModel, state: Any, options: Beam, source_n_B: Tensor, tokens: DecoderTokens, first_B: Tensor | None, want_weights: bool
-) -> tuple[_Finished, list[_Step]]:
-    """The finished hypotheses, and all steps."""
+) -> Generator[_Alive, None, tuple[_Finished, list[_Step]]]:
+    """What is alive after each step; returns the finished hypotheses, and all steps."""
     end, device, beta = tokens.end, source_n_B.device, options.coverage_penalty
     limits, keep = max_lengths(options.max_tokens, source_n_B), (1 if options.size == 1 else 2 * options.size)
     limit_b = torch.tensor(limits, device=device)
@@ -189,6 +256,7 @@ def _run(
         coverage_RM = None if coverage_RM is None else coverage_RM[parent_R]
         if not (slots == size == 1 and all_kept):  # a greedy step in which all rows stay moves none
             state = state.reorder(parent_R)
+        yield _Alive(token_R, log_prob_R, parent_R, steps, finished)
     assert finished is not None
     return finished, steps
 

@@ -55,6 +55,8 @@ class Recording:
             facts = {"output": maps.answer, "score": maps.score} | facts
         self.points = 0 if maps.points is None else len(maps.points)
         self.gradients = maps.gradients if batch == 0 else None
+        if self.gradients is None:
+            facts["no_gradients"] = maps.no_gradients
         self._gradient_rows: dict[int, GradientRow] = {}  # by output
         self.id, self.title, self.text, self.facts, self.batch = id, title, text, facts, batch
         for m in views:
@@ -219,12 +221,13 @@ class Recording:
         number = None if self.gradients is None else self._input_number(m)
         if self.gradients is None or number is None or i >= reader.rows:
             raise UnknownName("gradients of " + m.layer, str(i), ())
-        output = m.rows[i] if len(self.gradients.outputs) > 1 else 0
+        count = len(self.gradients.outputs)
+        output = 0 if count == 1 else i if count == reader.rows else m.rows[i]
         if output not in self._gradient_rows:
             self._gradient_rows[output] = self.gradients.rows([output])[0]
-        row = self._gradient_rows[output]
+        row, at = self._gradient_rows[output], self.gradients.positions.get(m.layer)
         return _floats(torch.tensor([row.log_probability])) + b"".join(
-            _floats(_over_keys(m, x[number])) for x in (row.norm, row.times_input)
+            _floats(_over_keys(m, x[number] if at is None else x[number][at])) for x in (row.norm, row.times_input)
         )
 
     def read_gradients(self) -> None:

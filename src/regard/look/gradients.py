@@ -3,8 +3,9 @@ r"""Gradients with respect to the inputs, to hold beside attention: what an outp
 $$g_{ij} = \frac{\partial \log p(y_i)}{\partial e_j} \qquad \mathrm{norm}_{ij} = \lVert g_{ij} \rVert_2 \qquad
   \mathrm{times\ input}_{ij} = g_{ij} \cdot e_j$$
 
-y_i is an output: the next token of a text, a token of a translation or of a caption, the label of an image. e_j is the embedding of input j: a
-row of the token table, the projection of a patch, or a cell of a feature map, before positions are added (Simonyan et al. 2013; Jain & Wallace 2019 compare them with attention).
+y_i is an output: the next token of a text, a masked token, a word of a translation or a caption, the label of an image, a pixel. e_j is the
+embedding of input j before positions are added: a row of the token table, the projection of a patch, the features of a cell that convolutions
+made of an image (Simonyan et al. 2013; Jain & Wallace 2019 compare them with attention).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from ..kernels import accumulation_dtype
 from ..layers.patches import PatchEmbedding
 from ..layers.tubelets import TubeletEmbedding
 from ..models import LanguageModel, eval_mode
+from ..models._pixels import Values
 from ..models.show_attend_tell import ConvEncoder
 
 LONGEST = 2048  # inputs: a forward pass with gradients keeps the activations of every layer
-EMBEDDINGS = (nn.Embedding, PatchEmbedding, TubeletEmbedding, ConvEncoder)
+EMBEDDINGS = (nn.Embedding, PatchEmbedding, TubeletEmbedding, Values, ConvEncoder)
 Provide = Callable[[], AbstractContextManager[Any]]
 
 
@@ -58,6 +60,7 @@ class InputGradients:
         self._provide: Provide = lambda: nullcontext(model)
         self.inputs, self._features, self._logits = tuple(inputs), features, logits
         self.target_L, self.outputs, self.layers = target_L, list(outputs), dict(layers)
+        self.positions: dict[str, list[int]] = {}  # of layers whose keys are some of the inputs: which
 
     def within(self, provide: Provide) -> Self:
         """The same of a model that `provide()` gives for the time of the computation: under an ablation, say."""
@@ -78,9 +81,13 @@ class InputGradients:
             leaves = [found[n] for n in range(len(self.inputs))]
             return [self._row(model, x_LD, n, leaves) for n in numbers]
 
+    def log_probability(self, model: Any, x_D: Tensor, n: int) -> Tensor:
+        """log p(y_n) of the features x that output n is computed from."""
+        logits_N = self._logits(model, x_D)
+        return logits_N.to(accumulation_dtype(logits_N.dtype)).log_softmax(-1)[self.target_L[n]]
+
     def _row(self, model: Any, x_LD: Tensor, n: int, leaves: list[Tensor]) -> GradientRow:
-        logits_N = self._logits(model, x_LD[n])
-        logp = logits_N.to(accumulation_dtype(logits_N.dtype)).log_softmax(-1)[self.target_L[n]]
+        logp = self.log_probability(model, x_LD[n], n)
         gradients = torch.autograd.grad(logp, leaves, retain_graph=True, materialize_grads=True)
         return GradientRow(
             float(logp.detach()),
@@ -108,16 +115,34 @@ def _embeddings(model: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[dict[i
         at = next((n for n, ids in enumerate(inputs) if n not in found and _same(args[0], ids)), None)
         if at is None:
             return None
-        if out.shape[1] <= LONGEST:
-            found[at] = out.detach().requires_grad_()
-            return found[at]
-        raise NotSupported(f"gradients are for at most {LONGEST:,} inputs, and this has {out.shape[1]:,}; shorten it")
+        e_1MD = _inputs(module, args, out).detach().requires_grad_()
+        if e_1MD.shape[1] > LONGEST:
+            raise NotSupported(f"gradients are for at most {LONGEST:,} inputs, and this has {e_1MD.shape[1]:,}; shorten it")
+        found[at] = e_1MD
+        return _output(module, args, out, e_1MD)
 
+    outer = [module for module in model.modules() if isinstance(module, EMBEDDINGS)]
+    inner = {part for module in outer for part in module.modules() if part is not module}
     with ExitStack() as undo:
-        for module in model.modules():
-            if isinstance(module, EMBEDDINGS):
+        for module in outer:
+            if module not in inner:
                 undo.callback(module.register_forward_hook(hook).remove)
         yield found
+
+
+def _inputs(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor:
+    """e_1MD of a module that was called with `args` and gave `out`."""
+    if isinstance(module, Values):
+        values_1LE, first, _ = args
+        return module.embed(values_1LE, first)
+    return out if out.dim() == 3 else out.flatten(0, -2)[None]  # rows of tokens, or sentences that were packed
+
+
+def _output(module: nn.Module, args: tuple[Any, ...], out: Tensor, e_1MD: Tensor) -> Tensor:
+    """What the module gives for embeddings e."""
+    if isinstance(module, Values):
+        return module.positioned(e_1MD, args[2])
+    return e_1MD.reshape(out.shape)
 
 
 def _same(x: Tensor, ids: Tensor) -> bool:

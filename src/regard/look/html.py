@@ -22,6 +22,9 @@ from .tiles import TILE, TileReader
 
 EXACT = 32 * 2**20  # bytes of exact weights in a file; larger maps are stored as tiles only, which are exact to 1/510 of a tile's range
 LARGEST = 256 * 2**20  # bytes of a file before compression
+NO_GRADIENTS = (
+    "This file was written without gradients: regard look … --html FILE --gradients adds them, in Python save_html(…, gradients=True)."
+)
 STATIC = files(__package__).joinpath("static")
 _IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"\./([\w-]+\.js)";\n', re.MULTILINE)
 
@@ -63,15 +66,21 @@ def pack(recordings: list[Recording], title: str = "", gradients: bool = False) 
     index: dict[str, list[int]] = {}
     exact = sum(4 * r.heads * r.rows * r.columns for recording in recordings for r in recording.readers) <= EXACT
 
+    def refuse() -> None:
+        raise NotSupported(
+            f"a page of more than {LARGEST >> 20} MiB; capture fewer layers or heads, or serve it: regard look RUN without a text"
+        )
+
     def add(recording: Recording, key: str, data: bytes | None = None) -> None:
         data = recording.piece(key) if data is None else data
         index[f"{recording.id}/{key}"] = [len(pieces), len(data)]
         pieces.extend(data)
         if len(pieces) > LARGEST:
-            raise NotSupported(
-                f"a page of more than {LARGEST >> 20} MiB; capture fewer layers or heads, or serve it: regard look RUN without a text"
-            )
+            refuse()
 
+    tiles = ((r, 2 if r.pattern() is not None else 1) for recording in recordings for r in recording.readers)
+    if sum(kinds * r.heads * r.rows * r.columns for r, kinds in tiles) > LARGEST:  # before anything is computed: a byte per weight at least
+        refuse()
     for recording in recordings:
         for number, reader in enumerate(recording.readers):
             add(recording, f"statistics/{number}")
@@ -86,6 +95,8 @@ def pack(recordings: list[Recording], title: str = "", gradients: bool = False) 
                 add(recording, f"gradients/{number}/{i}")
             if not gradients:
                 one["outputs"] = None
+        if not gradients:
+            capture.setdefault("no_gradients", NO_GRADIENTS)
     header = json.dumps({**described, "exact": exact, "index": index}, ensure_ascii=False).encode()
     return zlib.compress(len(header).to_bytes(4, "little") + header + pieces, 6)
 

@@ -33,7 +33,7 @@ class Maps(Mapping[str, list[Map]]):
     - `points`, of shape (keys, 2), are the positions of keys that are points in a plane.
     - `answer` is the model's output as text and `score` its log-probability; `alternatives` are maps of other answers to the same input,
       such as the other hypotheses of a beam.
-    - `gradients` computes what each output depended on.
+    - `gradients` computes what each output depended on; `no_gradients` says why there are none.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Maps(Mapping[str, list[Map]]):
         self.idle = tuple(idle)  # layers that capture watched, for the error message if they were never called
         self.image, self.points = image, points
         self.answer, self.score, self.alternatives, self.gradients = answer, score, tuple(alternatives), gradients
+        self.no_gradients = "These maps do not say which output each query computes, so there is no gradient to compare them with."
 
     @property
     def layers(self) -> list[str]:
@@ -159,7 +160,8 @@ class Maps(Mapping[str, list[Map]]):
     def choose(self, layers: Layers) -> Maps:
         """Those of some layers, chosen as in `capture`."""
         wanted = layer_filter(layers, self.layers)
-        return Maps([m for m in self.all if wanted(m.layer, self.layers.index(m.layer))], self.idle, self.image)
+        chosen = [m for m in self.all if wanted(m.layer, self.layers.index(m.layer))]
+        return Maps(chosen, self.idle, self.image, gradients=self.gradients)
 
     def merge_words(self, words: Seq[int], keys: Seq[int] | None = None) -> Maps:
         """Every map with sub-word tokens merged into words; see `Map.merge_words`."""

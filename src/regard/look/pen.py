@@ -1,4 +1,7 @@
-"""Pen strokes as SVG and PNG: each in the colour of the letter that was attended to, and below them the path of the window over the text."""
+"""Pen strokes as SVG and PNG: each in the colour of the letter that was attended to, and below them the path of the window over the text.
+
+Between its points a pen moves in a curve: strokes are drawn as cubic Bézier curves through all points, straight on at corners.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,37 @@ Weights = npt.NDArray[np.float32]  # (L, characters + 1): of each point over the
 HEIGHT = 120.0  # of an SVG line, in pixels
 COLOURS = colormaps["tab10"]
 END = "⏎"
+CORNER = 0.0  # cosine of the angle from which a turn is a corner: a right angle
+PIECES = np.linspace(0, 1, 9)[:, None]  # of a curve between two points, as a raster picture draws it
 
 
 def pen_path(points: Points) -> list[npt.NDArray[np.float64]]:
     """The strokes as positions, (L, 2) each."""
     at = points[:, :2].astype(np.float64).cumsum(0)
     return [stroke for stroke in np.split(at, np.flatnonzero(points[:, 2] > 0.5) + 1) if len(stroke)]
+
+
+def beziers(stroke: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Four control points (L − 1, 4, 2) of the curve from each point to the next.
+
+    At a point the curve goes in the mean direction of the two chords that meet there; at a corner, in that of its own chord.
+    """
+    chords = np.diff(stroke, axis=0)
+    lengths = np.linalg.norm(chords, axis=1, keepdims=True)
+    along = chords / lengths.clip(min=1e-9)
+    means = along[:-1] + along[1:]
+    means /= np.linalg.norm(means, axis=1, keepdims=True).clip(min=1e-9)
+    smooth = (along[:-1] * along[1:]).sum(1, keepdims=True) > CORNER
+    leave, arrive = along.copy(), along.copy()
+    leave[1:], arrive[:-1] = np.where(smooth, means, along[1:]), np.where(smooth, means, along[:-1])
+    return np.stack([stroke[:-1], stroke[:-1] + leave * lengths / 3, stroke[1:] - arrive * lengths / 3, stroke[1:]], 1)
+
+
+def curves(stroke: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The curve from each point to the next, (L − 1, 9, 2); a stroke of one point is a dot, a curve of no length."""
+    a, b, c, d = beziers(stroke if len(stroke) > 1 else stroke.repeat(2, 0))[:, :, None].swapaxes(0, 1)
+    t = PIECES
+    return np.asarray((1 - t) ** 3 * a + 3 * (1 - t) ** 2 * t * b + 3 * (1 - t) * t**2 * c + t**3 * d)
 
 
 def to_svg(points: Points, text: str = "", weights: Weights | None = None) -> str:
@@ -36,12 +64,12 @@ def to_svg(points: Points, text: str = "", weights: Weights | None = None) -> st
     margin, width = 10.0, float((high[0] - low[0]) * scale)
     height = float((high[1] - low[1]) * scale)
 
-    def line(positions: npt.NDArray[np.float64]) -> str:
-        placed = (positions - low) * scale + margin
-        return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    def curve(stroke: npt.NDArray[np.float64]) -> str:
+        placed = (beziers(stroke if len(stroke) > 1 else stroke.repeat(2, 0)) - low) * scale + margin  # one point: a dot with round ends
+        first, rest = placed[0, 0], placed[:, 1:].reshape(-1, 6)
+        return f"M{first[0]:.1f},{first[1]:.1f}" + "".join("C" + " ".join(f"{x:.1f}" for x in six) for six in rest)
 
-    # a stroke of one point is a dot: a line of no length with round ends
-    paths = [f'<path d="{line(stroke if len(stroke) > 1 else stroke.repeat(2, 0))}"/>' for stroke in strokes]
+    paths = [f'<path d="{curve(stroke)}"/>' for stroke in strokes]
     parts = [
         '<g id="strokes" fill="none" stroke="#1a1a2e" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round">',
         *paths,
@@ -87,9 +115,8 @@ def draw_strokes(points: Points, text: str = "", weights: Weights | None = None)
         axes[1].tick_params(labelsize=7, length=2)
     begin = 0
     for stroke in strokes:
-        pairs = np.stack([stroke[:-1], stroke[1:]], 1) if len(stroke) > 1 else stroke[None].repeat(2, 1)
         own = colours[begin + 1 : begin + len(stroke)] if len(stroke) > 1 else colours[begin : begin + 1]
-        axes[0].add_collection(LineCollection(list(pairs), colors=own, linewidths=1.8, capstyle="round"))
+        axes[0].add_collection(LineCollection(list(curves(stroke)), colors=own, linewidths=1.8, capstyle="round"))
         begin += len(stroke)
     axes[0].set_xlim(every[:, 0].min() - 0.5, every[:, 0].max() + 0.5)
     axes[0].set_ylim(every[:, 1].max() + 0.5, every[:, 1].min() - 0.5)

@@ -32,6 +32,7 @@ class ImageEncoderConfig(ModelConfig):
     dropout: Probability = 0.0  # dropout rate
     drop_path: Probability = 0.0  # rate of stochastic depth in the last layer; it grows linearly from 0 in the first
     eps: Positive = 1e-6  # of the layer norms
+    stem: tuple[Size, ...] = ()  # channels per stage of a convolutional stem before the patches, each halving height and width: the hybrid
 
     def __post_init__(self) -> None:
         super().__post_init__()

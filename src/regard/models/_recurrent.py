@@ -88,10 +88,15 @@ class RecurrentStack(nn.Module):
         for layer, old in enumerate(zip(*(x.unbind(1) for x in hidden), strict=True)):
             if layer:
                 gates_BG = self._linear(F.dropout(outputs[-1][0], self.dropout, self.training), "ih", layer)
-            outputs.append(self._cell(gates_BG, self._linear(old[0], "hh", layer), old))
+            outputs.append(self.update(gates_BG, self._linear(old[0], "hh", layer), old))
         return outputs[-1][0], tuple(torch.stack(x, 1) for x in zip(*outputs, strict=True))
 
-    def _cell(self, from_x: Tensor, from_h: Tensor, old: Hidden) -> Hidden:
+    def from_hidden(self) -> tuple[Tensor, Tensor]:
+        """Matrix (G, width) and bias of the hidden state's part of the first layer's gates."""
+        return self.layers.weight_hh_l0, self.layers.bias_hh_l0  # type: ignore[return-value]  # nn.Module does not know their type
+
+    def update(self, from_x: Tensor, from_h: Tensor, old: Hidden) -> Hidden:
+        """The hidden state of one layer after a step, each (B, width), given the parts of its gates."""
         if self.cell == "rnn":
             return (torch.tanh(from_x + from_h),)
         if self.cell == "lstm":

@@ -101,13 +101,15 @@ class Handwriting(Model):
         assert self.window is not None and self.feed is not None
         v_BM1V = F.one_hot(text_BM, self.config.vocab_size + 1)[..., 1:].to(points_BL3.dtype).unsqueeze(2)  # no character is zeros
         k_BM1W = v_BM1V.new_zeros(()).expand(*v_BM1V.shape[:3], self.config.width)  # a window does not read the keys
-        hidden, w_BV, outputs, windows = state.hidden[0], state.w_BV, [], []
-        for gates_BG in self.first.input_gates(points_BL3).unbind(1):
-            h_BW, hidden = self.first.step(gates_BG + self.feed(w_BV), hidden)
+        (h_BW, c_BW), w_BV, outputs, windows = (x_B1W[:, 0] for x_B1W in state.hidden[0]), state.w_BV, [], []
+        from_h_GW, bias_G = self.first.from_hidden()
+        from_hw_GX = torch.cat([from_h_GW, self.feed.weight], 1)  # one matmul per step rather than two
+        for gates_BG in (self.first.input_gates(points_BL3) + bias_G).unbind(1):
+            h_BW, c_BW = self.first.update(gates_BG, F.linear(torch.cat([h_BW, w_BV], 1), from_hw_GX), (h_BW, c_BW))
             w_BV = self.window(h_BW[:, None, None], k_BM1W, v_BM1V, state=state.window)[:, 0, 0]
             outputs.append(h_BW)
             windows.append(w_BV)
-        state.hidden[0], state.w_BV = hidden, w_BV
+        state.hidden[0], state.w_BV = (h_BW[:, None], c_BW[:, None]), w_BV
         return torch.stack(outputs, 1), torch.stack(windows, 1)
 
     def _check(self, points_BL3: Tensor, text_BM: Tensor | None) -> None:

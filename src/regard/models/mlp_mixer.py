@@ -48,7 +48,7 @@ class MLPMixer(ImageEncoder):
 
     def _embedding(self) -> PatchEmbedding:
         c = self.config
-        return PatchEmbedding(c.channels, c.patch_size, c.width)
+        return PatchEmbedding(c.channels, c.patch_size, c.width, stem=c.stem)
 
     def _block(self, layer: int) -> Block:
         c = self.config

@@ -4,8 +4,7 @@ $$x_0 = [\,c;\; W p_1 + b;\; \dots;\; W p_L + b\,] + P \qquad
   x \leftarrow x + \mathrm{MHA}(N(x)),\; x \leftarrow x + \mathrm{FFN}(N(x)) \qquad
   \mathrm{logits} = W_o\,N(x)_0 + b_o$$
 
-c is a learned class token, and P one learned vector per position. In the hybrid of section 3.1 the patches are those of a feature map, which
-some convolutions have made of the image (`stem`): these learn edges and textures from far fewer images.
+c is a learned class token, and P one learned vector per position. In the hybrid of section 3.1 (`stem`) the patches are those of a feature map.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class ViTConfig(ImageEncoderConfig):
     heads: Size = 4  # attention heads per layer
     attention: tuple[str, ...] = ("softmax",)  # mechanisms of the layers in turn
     pool: Literal["class", "mean"] = "class"  # what is classified: a class token, or the mean of the patches
-    stem: tuple[Size, ...] = ()  # channels of 3 × 3 convolutions of stride 2 before the patches: the hybrid
     positions: bool = True  # learned position embeddings; False is the ablation: a bag of patches
     activation: str = "gelu"  # activation of the feed-forward layers
     qkv_bias: bool = True  # a bias of queries, keys and values
@@ -42,11 +40,6 @@ class ViTConfig(ImageEncoderConfig):
         object.__setattr__(self, "attention", attention_lines(type(self).__name__, self.attention))
         super().__post_init__()
         self._one_of("activation", ACTIVATIONS)
-        if any(patch % 2 ** len(self.stem) for patch in self.patch_size):
-            raise BadConfig(
-                f"{type(self).__name__}: patch_size={self.patch_size}; expected multiples of {2 ** len(self.stem)}: each of {len(self.stem)} "
-                "convolutions of the stem halves the height and the width"
-            )
         if self.width % self.heads:
             raise BadConfig(f"{type(self).__name__}: width={self.width}; expected a multiple of heads={self.heads}")
 
@@ -62,28 +55,13 @@ def _sized(width: int, depth: int, patch: int) -> ViTConfig:
 WIDTHS = {"tiny": (192, 12), "small": (384, 12), "base": (768, 12), "large": (1024, 24), "huge": (1280, 32)}  # and depths
 
 
-class ConvStem(nn.Sequential):
-    """Convolutions of stride 2, each with a norm and an activation: x_BCHW to a feature map of 1/2ⁿ of the height and width.
-
-    Paper: Xiao et al. 2021, "Early convolutions help transformers see better", arXiv:2106.14881 (there with batch norm).
-    """
-
-    def __init__(self, channels: int, stem: tuple[int, ...]):
-        parts: list[nn.Module] = []
-        for before, after in zip((channels, *stem), stem, strict=False):
-            parts += [nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.GroupNorm(1, after), nn.GELU()]
-        super().__init__(*parts)
-
-
 class ViTEmbedding(nn.Module):
     """Patches projected to the width of the model, after a class token if there is one, plus learned positions."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         c = config
-        p, q = (size // 2 ** len(c.stem) for size in c.patch_size)
-        self.stem = ConvStem(c.channels, c.stem)
-        self.patch = PatchEmbedding(c.stem[-1] if c.stem else c.channels, (p, q), c.width, bias=c.patch_bias)
+        self.patch = PatchEmbedding(c.channels, c.patch_size, c.width, bias=c.patch_bias, stem=c.stem)
         self.class_token_D = nn.Parameter(torch.zeros(c.width)) if c.pool == "class" else None
         tokens = c.grid[0] * c.grid[1] + (c.pool == "class")
         self.position = nn.Embedding(tokens, c.width) if c.positions else None
@@ -91,7 +69,7 @@ class ViTEmbedding(nn.Module):
         self.dropout = Dropout(c.dropout)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x_BLD = self.patch(self.stem(x_BCHW))
+        x_BLD = self.patch(x_BCHW)
         if self.class_token_D is not None:
             x_BLD = torch.cat([self.class_token_D.to(x_BLD.dtype).expand(len(x_BLD), 1, -1), x_BLD], 1)
         if self.position is not None:

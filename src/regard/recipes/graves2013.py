@@ -21,7 +21,7 @@ from ..data.hershey import HersheyLine, hershey
 from ..data.strokes import Writing
 from ..decode import write
 from ..look import capture
-from ..look.pen import Points, pen_path
+from ..look.pen import Points, curves, pen_path
 from ..models import Handwriting
 from ..runs import Run
 from ..tasks import HandwritingOptions, HandwritingTask, load_run
@@ -31,7 +31,7 @@ from ._engine.recogniser import RecogniserVariant, reading_accuracy
 from ._engine.variants import short_training, train_run
 
 DATA = "hershey:scripts"
-TEST = "scripts,count=60,words=1,letters=8,seed=1"
+TEST = "scripts,count=400,words=1,letters=8,seed=1"
 SHOWN = ("attention", "quick", "lazy")
 TRAIN = TrainOptions(steps=1700, lr=4e-3, schedule="cosine", average=0, evaluate_every=340, log_every=50)
 POINTS = 13.7  # per character, the mean of the data: how long a network writes that cannot know when it has finished
@@ -127,7 +127,7 @@ class Sheet:
         for line, (title, drawn) in zip(axes, rows.items(), strict=True):
             for n, (axis, points) in enumerate(zip(line, drawn, strict=True)):
                 for stroke in pen_path(points):
-                    axis.plot(*stroke.T, "-", color="#1a1a2e", linewidth=1.2, solid_capstyle="round")
+                    axis.plot(*curves(stroke).reshape(-1, 2).T, "-", color="#1a1a2e", linewidth=1.2, solid_capstyle="round")
                 axis.set(aspect="equal", xticks=(), yticks=(), ylabel=title if n == 0 else "")
                 axis.yaxis.label.set(rotation=0, ha="right", va="center", fontsize=9)
                 axis.invert_yaxis()

@@ -4,7 +4,7 @@ Paper: Lin et al. 2017, "A structured self-attentive sentence embedding", arXiv:
        is better than attention (there SNLI with recurrent encoders, here a puzzle).
 Run:   regard run lin2017        Takes: about a minute on one CPU core; three seeds of three small models.
 
-Letters, three digits in ten tokens, and a mark before the digit that is asked for. The encoder sees a token and the one before it, and nothing
+Letters, five digits in ten tokens, and a mark before the digit that is asked for. The encoder sees a token and the one before it, and nothing
 else: a recurrent encoder would carry the digit to every state, and with it the mean does as well as anything. At the length of training the mean
 learns the puzzle, too, five times as slowly; it is longer sequences that dilute it. The maximum is the honest rival. Equal sizes, but for the
 query and its keys, and equal steps.
@@ -28,6 +28,7 @@ from ._engine.puzzles import Marked
 from ._engine.stacks import TEST_SEED, PuzzleVariant, draw_sequences, puzzle_training, score_targets
 
 LENGTHS = (60, 240, 600)
+TEST = 1024  # sequences of each length
 TRAIN = puzzle_training(600)
 ATTENTION, MEAN, MAX = "attention", "mean", "maximum"
 
@@ -53,7 +54,7 @@ class Bigrams(nn.Module):
         return torch.relu(self.pair(torch.cat([e_BLD, F.pad(e_BLD, (0, 0, 1, 0))[:, :-1]], -1)))
 
 
-MARKED = Marked(length=LENGTHS[0])
+MARKED = Marked(length=LENGTHS[0], distractors=0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class PoolingVariant(PuzzleVariant[Bigrams]):
     def metrics(self, model: Bigrams) -> dict[str, float]:
         found = {}
         for length in LENGTHS:
-            ids_BL, target_BL = draw_sequences(replace(self.puzzle, length=length), TEST_SEED)
+            ids_BL, target_BL = draw_sequences(replace(self.puzzle, length=length), TEST_SEED, TEST)
             _, right, count = score_targets(model, ids_BL, target_BL)
             found[f"accuracy, length {length}"] = right / count
             if model.attention is not None:

@@ -85,8 +85,9 @@ def explore(run: Run[Any], name: str, *, port: int = 0, browser: bool = True) ->
     """Serve the explorer of a run of any task on this machine, and open it in the browser, until Ctrl-C."""
     _check_installed()
     from .local import run_explorer
+    from .playground import Playground
 
-    run_explorer(run, name, port, browser)
+    run_explorer(Playground.of_run(run), name, port, browser)
 
 
 def _check_installed() -> None:

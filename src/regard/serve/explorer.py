@@ -140,10 +140,18 @@ class Explorer:
     async def generate(self, request: HttpRequest) -> Response:
         asked = _decode(await self._bodies.read(request), GenerateRequest)
         events = self.playground.generate(
-            asked.text, asked.max_tokens, asked.temperature, asked.seed, asked.ablations(), asked.mechanism, asked.layer, asked.head
+            asked.text,
+            asked.max_tokens,
+            asked.temperature,
+            asked.seed,
+            asked.ablations(),
+            asked.mechanism,
+            asked.step,
+            asked.layer,
+            asked.head,
         )
         deadline = time.monotonic() + self.seconds
-        first = await self._try(lambda: next(events))
+        first = await self._try(lambda: next(events, {}))
 
         async def stream() -> AsyncIterator[bytes]:
             yield _event(first)

@@ -9,12 +9,11 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from ..runs import Run
 from .access import Access
 from .bodies import Bodies
 from .connections import Timeouts
@@ -28,12 +27,12 @@ T = TypeVar("T")
 
 
 class LocalExplorer:
-    """One run and the thread that owns its model."""
+    """A model to play with, and the thread that owns it."""
 
-    def __init__(self, run: Run[Any], name: str):
+    def __init__(self, playground: Playground, name: str):
         self.timeouts = Timeouts()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self.explorer = Explorer(Playground.of_run(run), name, self._call, Bodies(self.timeouts.body), self.timeouts.request)
+        self.explorer = Explorer(playground, name, self._call, Bodies(self.timeouts.body), self.timeouts.request)
 
     def app(self, key: str | None = None, *, cors: Sequence[str] = (), access_log: bool = False) -> ASGIApp:
         @asynccontextmanager
@@ -47,7 +46,7 @@ class LocalExplorer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, task)
 
 
-def run_explorer(run: Run[Any], name: str, port: int, browser: bool) -> None:
+def run_explorer(playground: Playground, name: str, port: int, browser: bool) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     bound = bind("127.0.0.1", port)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
@@ -56,5 +55,5 @@ def run_explorer(run: Run[Any], name: str, port: int, browser: bool) -> None:
         webbrowser.open(url)
     signal.signal(signal.SIGTERM, lambda *_: None)
     with contextlib.suppress(KeyboardInterrupt):
-        build_server(LocalExplorer(run, name), None).run([bound])
+        build_server(LocalExplorer(playground, name), None).run([bound])
     print("stopped", flush=True)

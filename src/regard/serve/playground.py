@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..attention import MECHANISMS
+from ..attention import MECHANISMS, Attention
 from ..data import Tokenizer
 from ..decode import PromptEncoder
 from ..decode.quantization import QuantizedLanguageModel
@@ -21,12 +21,13 @@ from ..look.gradients import next_token_gradients
 from ..look.interventions import Ablation, ablate
 from ..models import LanguageModel, Model, body_of, eval_mode
 from ..runs import Run, checkpoints, load_checkpoint
-from ..tasks import attention_maps, find_task, predict
+from ..tasks import BeamPrefix, attention_maps, find_task, predict, watch
 from .responses import token_text
 
 NEXT_TOKENS = 5
 Read = Callable[[Model, str], tuple[str, Maps]]
 Answer = Callable[[Model, str], str]
+Watch = Callable[[Model, str], Iterator[list[BeamPrefix]]]
 
 
 class Playground:
@@ -43,9 +44,10 @@ class Playground:
         tokenizer: Tokenizer | None = None,
         steps: Mapping[int, Callable[[], Model]] | None = None,
         inputs: Literal["text", "file"] = "text",
+        watch: Watch | None = None,
     ):
         self.model, self._read_other, self._answer, self.tokenizer = model, read, answer, tokenizer
-        self._steps, self.inputs = dict(steps or {}), inputs
+        self._steps, self.inputs, self._watch = dict(steps or {}), inputs, watch
         self._variant: tuple[tuple[str | None, int | None], Model] = ((None, None), model)  # the last one used
         self._count = 0
 
@@ -62,6 +64,7 @@ class Playground:
             lambda model, given: predict(run.with_model(model), [given])[0].text,
             steps=steps,
             inputs=task.inputs,
+            watch=(lambda model, text: watch(run.with_model(model), text)) if task.searches else None,
         )
 
     @classmethod
@@ -78,7 +81,9 @@ class Playground:
             "mechanisms": self.mechanisms,
             "steps": sorted(self._steps),
             "generates": self.tokenizer is not None,
+            "searches": self._watch is not None,
             "inputs": self.inputs,
+            "ablates": [name for name, module in body_of(self.model).named_modules() if isinstance(module, Attention)],
         }
 
     @torch.no_grad()
@@ -121,14 +126,19 @@ class Playground:
         seed: int,
         ablations: list[Ablation],
         mechanism: str | None,
+        step: int | None,
         layer: int,
         head: int,
     ) -> Iterator[dict[str, Any]]:
         """The tokens of the prompt, then each new token with the attention weights of the query that chose it.
 
-        Every token is a forward pass over the whole text, as weights of any mechanism are then defined, and ablations apply.
+        Every token is a forward pass over the whole text, as weights of any mechanism are then defined, and ablations apply. A model
+        that searches yields the prefixes of its beam after each step.
         """
-        model, tokenizer = self._model(mechanism, None), self.tokenizer
+        model, tokenizer = self._model(mechanism, step), self.tokenizer
+        if self._watch is not None:
+            yield from self._beams(self._watch(model, text), model, ablations)
+            return
         if tokenizer is None or not isinstance(model, LanguageModel):
             raise NotSupported("this model does not generate text token by token")
         encoder = PromptEncoder(tokenizer, model.config.vocab_size)
@@ -150,6 +160,26 @@ class Playground:
             share = float(logits_N.log_softmax(-1)[token].exp())
             yield {"token": token_text(tokenizer, token), "probability": round(share, 5), "row": [round(w, 5) for w in row_M.tolist()]}
         yield {"text": tokenizer.decode(ids[len(encoder.prefix) :])}
+
+    @staticmethod
+    def _beams(running: Iterator[list[BeamPrefix]], model: Model, ablations: list[Ablation]) -> Iterator[dict[str, Any]]:
+        """An event per step: prefixes with their log-probabilities, and the weights of the queries that chose their last tokens."""
+        while True:
+            with eval_mode(model), _ablate(model, ablations):  # per step, as others may use the model between two
+                prefixes = next(running, None)
+            if prefixes is None:
+                return
+            yield {
+                "beam": [
+                    {
+                        "tokens": one.tokens,
+                        "score": round(one.log_prob, 4),
+                        "row": [round(w, 5) for w in one.weights_M.tolist()],
+                        "ended": one.ended,
+                    }
+                    for one in prefixes
+                ]
+            }
 
     # -- parts -----------------------------------------------------------------------------------------------------------
 
@@ -174,7 +204,9 @@ class Playground:
                 ids = self._encode(model, text)
                 with capture(model, tokens=self._strings(ids)) as maps:
                     x_1LD = model.features(ids_1L := torch.tensor([ids]))
-                if not isinstance(model, QuantizedLanguageModel):  # its linear layers have no backward pass
+                if isinstance(model, QuantizedLanguageModel):
+                    maps.no_gradients = "The linear layers of a quantized model have no backward pass, so there are no gradients."
+                else:
                     maps.gradients = next_token_gradients(model, ids_1L, x_1LD, self._strings, maps.layers)
                 return maps, self._scores(model, text, x_1LD)
             assert self._read_other is not None

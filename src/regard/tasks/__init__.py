@@ -12,6 +12,7 @@ from inspect import isabstract
 from typing import Any
 
 from ._base import (
+    BeamPrefix,
     Dataset,
     Example,
     NoOptions,
@@ -30,6 +31,7 @@ from ._base import (
     score_outputs,
     task_for,
     task_of,
+    watch,
 )
 from ._bleu import Score, score
 from ._image_processor import ImageProcessor

@@ -20,11 +20,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, overload
+
+from torch import Tensor
 
 from .. import runs
 from ..data import Tokenizer, Tokenizers
@@ -76,6 +78,15 @@ class Report:
         return {**self.metrics, **self.details, **table}
 
 
+class BeamPrefix(NamedTuple):
+    """The beginning of an answer during a search, or all of it."""
+
+    tokens: list[str]
+    log_prob: float
+    weights_M: Tensor  # attention to the input of the query that chose the last token
+    ended: bool = False
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The answer to one input, as text (with several answers, a line each) and as plain values; `files` by suffix, as in ".png"."""
@@ -107,6 +118,7 @@ class Task(ABC, Generic[OptionsT]):
     body_kinds: ClassVar[tuple[type[Model], ...]] = ()  # models that it can be built from, where `model_kind` wraps another one
     default_model: ClassVar[str]
     live_options: ClassVar[Any] = None  # LookOptions of the explorer's page, where they are not the defaults
+    searches: ClassVar[bool] = False  # answers are found by beam search, which `watch` shows
     inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
     default_train: ClassVar[TrainOptions] = TrainOptions()
     most_warmup: ClassVar[int] = WARMUP  # steps, if no number is given
@@ -172,6 +184,9 @@ class Task(ABC, Generic[OptionsT]):
         """A new model by name."""
         return self.adapt(build(model, settings), processor)
 
+    def initialise(self, body: Model, processor: Any) -> None:
+        """Set those parameters of a new model that do not begin at random."""
+
     def freeze(self, model: Model) -> None:
         """Freeze those parameters of an initialised model that must not change."""
 
@@ -199,6 +214,10 @@ class Task(ABC, Generic[OptionsT]):
         `text` is an input as `predict` takes it; the maps of an image hold the image (`Maps.image`).
         """
         return "", text_maps(run.model, run.processor, text, layers, heads)
+
+    def watch(self, run: Run[Any], text: str) -> Iterator[list[BeamPrefix]]:
+        """The answer to a text as it is searched: after each step what has ended and the prefixes that go on, each best first. Of tasks with `searches`."""
+        raise NotSupported(f"a run of the task {self.name} has no beam to watch")
 
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
@@ -403,6 +422,11 @@ def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indic
     """Text worth showing beside them (a translation, say), and maps of layers; `options` are the task's `LookOptions`."""
     task = task_of(run)
     return task.attention_maps(run, text, layers, heads, options or task.LookOptions())
+
+
+def watch(run: Run[Any], text: str) -> Iterator[list[BeamPrefix]]:
+    """The answer to a text as it is searched, of a run whose task `searches`."""
+    return task_of(run).watch(run, text)
 
 
 # -- what tasks share --------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..data import Tokenizer
+from ..data import HFTokenizer, Tokenizer
 from ..data.hf_tokenizer import SpecialTokens
 from ..data.sentences import sentence_spans
 from ..models import DocumentModel, Model
+
+MASK = "[MASK]"  # in a text: a token to predict
 
 
 class Framed(NamedTuple):
@@ -21,14 +23,28 @@ class Framed(NamedTuple):
     segments: list[int]  # tokens of each, special ones included
 
 
-def frame(tokenizer: Tokenizer, texts: Sequence[str], length: int, model: Model | None = None) -> Framed:
-    """At most `length` tokens in all, as this model reads them."""
+def frame(tokenizer: Tokenizer, texts: Sequence[str], length: int, model: Model | None = None, masks: bool = False) -> Framed:
+    """At most `length` tokens in all, as this model reads them. With `masks`, [MASK] is the mask token."""
     if isinstance(model, DocumentModel):
         return frame_document(tokenizer, "\n".join(texts), length, model.config.sentence_length, model.config.max_sentences)
     special = SpecialTokens.of(tokenizer)
-    parts = truncated(tokenizer.encode_all(list(texts)), length - len(texts) - 1)
+    encoded = [encode_masked(tokenizer, text) for text in texts] if masks else tokenizer.encode_all(list(texts))
+    parts = truncated(encoded, length - len(texts) - 1)
     ids = [special.begin, *(i for part in parts for i in (*part, special.end))]
     return Framed(ids, [len(part) + 1 + (n == 0) for n, part in enumerate(parts)])
+
+
+def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text in which [MASK] is the mask token."""
+    if MASK not in text:
+        return tokenizer.encode(text)
+    mask = SpecialTokens.of(tokenizer).mask
+    if isinstance(tokenizer, HFTokenizer):  # which finds the mask in a text itself, with the spaces around it
+        return tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[mask]))
+    *before, last = text.split(MASK)
+    if tokenizer.kind in ("bpe", "unigram"):  # the space before a word is part of its token, and that is what is masked
+        before = [part.removesuffix(" ") for part in before]
+    return [i for part in tokenizer.encode_all([*before, last]) for i in (*part, mask)][:-1]
 
 
 def frame_document(tokenizer: Tokenizer, text: str, length: int, sentence_length: int, max_sentences: int) -> Framed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,16 +123,18 @@ class ImageProcessor:
             mean, std = (tuple(map(float, plain[key])) for key in ("image_mean", "image_std"))
             resample = cast(Resample, RESAMPLE[plain.get("resample", 2)])
             scale = float(plain.get("rescale_factor", 1 / 255))
-        except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as wrong:  # OverflowError: infinity as an integer
             raise BadFile(f"{path}: expected size (height and width, or shortest_edge), image_mean, image_std and resample") from wrong
         if not plain.get("do_normalize", True):
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
         if plain.get("offset", plain.get("image_processor_type") == "VivitImageProcessor") and scale > 0:
             k = 255 * scale  # transformers' ViViT computes (k·x/255 − 1 − mean) / std, with k = 2
             mean, std, scale = tuple((1 + m) / k for m in mean), tuple(s / k for s in std), 1 / 255
-        if len(mean) != len(std) or len(mean) not in (1, 3) or min(*size, *std) <= 0 or max(*size, edge or 0) > 8192:
+        fits = len(mean) == len(std) and len(mean) in (1, 3) and all(map(math.isfinite, (*mean, *std)))
+        if not fits or min(*size, *std) <= 0 or max(*size, edge or 0) > 8192:
             raise BadFile(
-                f"{path}: size {size}, {len(mean)} means and {len(std)} deviations; expected 1 or 3 channels and positive numbers"
+                f"{path}: size {size}, means {mean[:4]} and deviations {std[:4]}; expected 1 or 3 finite numbers each, and positive sizes and "
+                "deviations"
             )
         if not plain.get("do_rescale", True) or abs(scale * 255 - 1) > 1e-6:
             raise BadFile(f"{path}: rescale_factor {scale}; only 1/255 is supported")

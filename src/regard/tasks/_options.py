@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ..data import Tokenizer, Tokenizers, load_tokenizers
+import torch
+from torch import nn
+
+from ..data import HFTokenizer, Tokenizer, Tokenizers, load_tokenizers
 from ..data.arrow import PREFIX, is_dataset
+from ..data.vectors import read_vectors, vector_size
+from ..errors import BadConfig
+from ..models import MODELS, Model, find_model
 
 TokenizerKind = Literal["bpe", "unigram", "word", "char", "byte"]
 Files = str | tuple[str, ...]
@@ -78,6 +84,55 @@ class TokenizerOptions(DataOptions):
             return load_tokenizers(self.tokenizer_file, self.lowercase)
         size = self.choose_vocab_size(sum(len(source) + len(target) for source, target in pairs))
         return Tokenizers.train(pairs, self.tokenizer, size, joint, lowercase=self.lowercase)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions(TokenizerOptions):
+    """Data and vocabulary, with pretrained word vectors."""
+
+    vectors: str | None = None
+    """Pretrained word vectors that the embeddings begin with: a text file of GloVe, word2vec or fastText (also .gz, .xz), with --tokenizer word."""
+
+    def absolute(self) -> Self:
+        found = super().absolute()
+        return found if self.vectors is None else replace(found, vectors=str(absolute_files(self.vectors)))
+
+    def tokenizers_from(self, base: Tokenizers) -> Tokenizers:
+        """Those of --init-from, whose model has embeddings already."""
+        if self.vectors is not None:
+            raise BadConfig(
+                f"--vectors {self.vectors} is for a new model; the embeddings of --init-from are trained already, omit one of the two"
+            )
+        return base
+
+    def vector_settings(self, model: str) -> dict[str, int]:
+        """The width of the embeddings of a new model: that of the vectors."""
+        if self.vectors is None:
+            return {}
+        if self.tokenizer != "word":
+            raise BadConfig(f"--vectors {self.vectors} has a vector per word; use it with --tokenizer word, not {self.tokenizer}")
+        if "embedding" not in find_model(model).Config.__dataclass_fields__:
+            known = ", ".join(sorted(kind.facts.name for kind in MODELS if "embedding" in kind.Config.__dataclass_fields__))
+            raise BadConfig(f"--vectors: {model} has no word embeddings of a width of their own; models that have: {known}")
+        return {"embedding": vector_size(self.vectors)}
+
+    def set_embeddings(self, model: Model, tokenizer: Tokenizer | HFTokenizer) -> None:
+        """Give the words of the vocabulary that --vectors has their vectors; the others keep their random ones."""
+        if self.vectors is None:
+            return
+        embedding = next(part for part in model.modules() if isinstance(part, nn.Embedding) and part.num_embeddings == len(tokenizer))
+        ids = {token.strip(): number for number, token in enumerate(tokenizer.vocabulary)}
+        words, vector_ND = read_vectors(self.vectors, ids.keys())
+        if not words:
+            raise BadConfig(
+                f"--vectors {self.vectors}: none of the {len(ids):,} words of the vocabulary is there; perhaps it wants --lowercase"
+            )
+        if vector_ND.shape[1] != embedding.embedding_dim:
+            raise BadConfig(
+                f"--vectors {self.vectors} has {vector_ND.shape[1]} numbers per word; omit --set embedding={embedding.embedding_dim}"
+            )
+        with torch.no_grad():
+            embedding.weight[[ids[word] for word in words]] = torch.from_numpy(vector_ND)
 
 
 def absolute_files(given: Files) -> Files:

@@ -76,7 +76,7 @@ class PixelProcessor:
         try:
             height, width = map(int, plain["size"])
             channels, levels, factor = (int(plain[name]) for name in ("channels", "levels", "factor"))
-        except (KeyError, TypeError, ValueError) as wrong:
+        except (KeyError, TypeError, ValueError, OverflowError) as wrong:
             raise BadFile(f"{path}: expected size (height and width), channels, levels and factor") from wrong
         fits = channels in (1, 3) and 2 <= levels <= 256 and factor >= 1 and 1 <= min(height, width) <= max(height, width) <= 4096
         if not fits or height % factor or width % factor:

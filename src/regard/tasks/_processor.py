@@ -21,7 +21,7 @@ from ..look.gradients import InputGradients, next_token_gradients
 from ..look.token_labels import Labels
 from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of
 from ..models._text import Axes
-from ._framing import frame
+from ._framing import MASK, frame
 from ._sentence_transformers import SentencePooling, read_pooling, write_pooling
 
 
@@ -76,14 +76,14 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
     body = body_of(model)
     assert isinstance(body, LanguageModel | TextModel)
     if isinstance(body, DocumentModel):
-        return _document_maps(body, processor.tokenizer, text, layers)
-    ids, segments = frame(processor.tokenizer, text.split("\t"), sys.maxsize)
+        return _document_maps(model, body, processor, text, layers)
+    ids, segments = frame(processor.tokenizer, text.split("\t"), sys.maxsize, masks=isinstance(model, TextEncoder))
     if body is model and isinstance(body, LanguageModel):
         ids = PromptEncoder(processor.tokenizer, body.config.vocab_size).encode(text)[0]
     if not 1 <= len(ids) <= body.max_length:
         raise ShapeError(f"the text has {len(ids)} tokens, and this model reads 1 to {body.max_length}; shorten it")
     ids_BL = torch.tensor([ids])
-    tokens = processor.tokenizer.strings(ids)
+    tokens = _strings(processor.tokenizer, ids)
     segment_BL = _segment_numbers(segments)
     if isinstance(body, LanguageModel):
         with capture(body, layers, heads, tokens=tokens) as maps:
@@ -98,9 +98,14 @@ def text_maps(model: Model, processor: TextProcessor, text: str, layers: Layers 
         body.pool(ids_BL, segment_BL=segment_BL)
     if isinstance(model, Classifier) and isinstance(body, TextEncoder):
         maps.gradients = _label_gradients(model, processor, maps.layers, ids_BL, segment_BL)
+    elif isinstance(model, TextEncoder):
+        maps.gradients = _token_gradients(model, processor.tokenizer, maps.layers, ids_BL, segment_BL)
     if not axes:
         return maps
-    return Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
+    found = Maps([named for one in maps.all for named in _named(one, axes, tokens)], maps.idle)
+    if isinstance(model, Classifier):
+        _add_pooled_gradients(found, model, processor, axes, ids_BL, segment_BL)
+    return found
 
 
 def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) -> list[Map]:
@@ -114,7 +119,7 @@ def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) 
     return [
         replace(
             one,
-            layer=f"{one.layer} ({part.name})" if part.name else one.layer,
+            layer=_part_name(one.layer, part),
             rows=tuple(range(len(part.queries))),
             columns=tuple(range(len(part.keys))),
             queries=len(part.queries),
@@ -128,12 +133,21 @@ def _named(one: Map, axes: Mapping[str, Sequence[Axes]], tokens: Sequence[str]) 
     ]
 
 
-def _document_maps(body: DocumentModel, tokenizer: Tokenizer, text: str, layers: Layers) -> Maps:
+def _part_name(layer: str, part: Axes) -> str:
+    return f"{layer} ({part.name})" if part.name else layer
+
+
+def _document_maps(model: Model, body: DocumentModel, processor: TextProcessor, text: str, layers: Layers) -> Maps:
     """Both levels of attention, over what the model reads of this document."""
-    ids, segments = frame(tokenizer, [text], body.max_length, body)
+    ids, segments = frame(processor.tokenizer, [text], body.max_length, body)
+    ids_BL, segment_BL = torch.tensor([ids]), _segment_numbers(segments)
     with capture(body) as maps:
-        body.pool(torch.tensor([ids]), segment_BL=_segment_numbers(segments))
-    return document_maps(maps, tokenizer.strings(ids), segments).choose(layers)
+        body.pool(ids_BL, segment_BL=segment_BL)
+    found = document_maps(maps, processor.tokenizer.strings(ids), segments).choose(layers)
+    over_all = [m.layer for m in found.all if len(m.rows) == 1 and len(m.columns) == len(ids)]
+    if isinstance(model, Classifier):
+        found.gradients = _label_gradients(model, processor, over_all, ids_BL, segment_BL)
+    return found
 
 
 def _segment_numbers(segments: list[int]) -> torch.Tensor:
@@ -141,14 +155,50 @@ def _segment_numbers(segments: list[int]) -> torch.Tensor:
     return torch.arange(len(segments)).repeat_interleave(torch.tensor(segments))[None]
 
 
-def _label_gradients(model: Classifier, processor: TextProcessor, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:
-    """Of the label that a classifier gives to the text, or to each of its tokens."""
-    n_B = torch.tensor([ids_BL.shape[1]])
+def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Names of tokens; our own vocabularies have no name for the mask, the number after their last."""
+    known = len(tokenizer)
+    return [tokenizer.strings([i])[0] if i < known else MASK for i in ids]
+
+
+def _token_gradients(model: TextEncoder, tokenizer: Tokenizer, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:
+    """Of the token that an encoder predicts at each position: of a [MASK], the one it fills in."""
+
+    def features(model: TextEncoder) -> Tensor:
+        return model.features(ids_BL, segment_BL=segment_BL)[0]
+
+    best_L = model.logits(features(model))[:, : len(tokenizer)].argmax(-1)
+    return InputGradients(model, (ids_BL,), features, best_L, tokenizer.strings(best_L.tolist()), dict.fromkeys(layers, 0))
+
+
+def _add_pooled_gradients(
+    maps: Maps, model: Classifier, processor: TextProcessor, axes: Mapping[str, Sequence[Axes]], ids_BL: Tensor, segment_BL: Tensor
+) -> None:
+    """Those of a model that reads only some of the tokens, such as each text of a pair without the special token before it."""
+    keys = {_part_name(layer, part): part.keys for layer, parts in axes.items() for part in parts}
+    keys = {layer: these for layer, these in keys.items() if layer in maps.layers and all(isinstance(key, int) for key in these)}
+    read = sorted({int(key) for these in keys.values() for key in these})
+    if keys:
+        maps.gradients = _label_gradients(model, processor, list(keys), ids_BL, segment_BL, read)
+    if maps.gradients is not None:
+        maps.gradients.positions = {layer: [read.index(int(key)) for key in these] for layer, these in keys.items()}
+
+
+def _label_gradients(
+    model: Classifier, processor: TextProcessor, layers: list[str], ids_BL: Tensor, segment_BL: Tensor, read: Sequence[int] | None = None
+) -> InputGradients | None:
+    """Of the label that a classifier gives to the text, or to each of its tokens; none of a regression, which has no log-probability.
+
+    `read`: the tokens that it embeds, if not all.
+    """
+    n_B, read_BL = torch.tensor([ids_BL.shape[1]]), ids_BL if read is None else ids_BL[:, list(read)]
 
     def logits(model: Classifier) -> Tensor:
         logits_LN = model(ids_BL, n_B, segment_BL)
         return logits_LN[0] if model.each else logits_LN
 
-    label_L = logits(model).argmax(-1)
+    if (logits_LN := logits(model)).shape[-1] == 1:
+        return None
+    label_L = logits_LN.argmax(-1)
     names = [processor.labels[n] if processor.labels else str(n) for n in label_L.tolist()]
-    return InputGradients(model, (ids_BL,), logits, label_L, names, dict.fromkeys(layers, 0), logits=lambda _, x_N: x_N)
+    return InputGradients(model, (read_BL,), logits, label_L, names, dict.fromkeys(layers, 0), logits=lambda _, x_N: x_N)

@@ -288,7 +288,9 @@ class _Training:
             self.task.check_kind(self.config.model)  # before settings of another kind of model are reported as unknown
             given, wanted = self.config.settings, self.task.model_settings(self.config.model, self.processor)
             sizes = {} if given.keys() & SIZES else self.task.size_settings(self.config.model)
-            return build(self.config.model, {**sizes, **wanted, **given})
+            body = build(self.config.model, {**sizes, **wanted, **given})
+            self.task.initialise(body, self.processor)
+            return body
         body = body_of(base.model)
         copy = build(*config_of(body))  # drawn again even if it is filled: so what is added to it is the same with and without pretraining
         if not self.config.from_scratch:

@@ -133,17 +133,18 @@ class Captioning(ImageTextTask[CaptionsOptions]):
         pixels = processor.read(text)
         (best,) = describe(model, processor, [pixels], options.search())
         special = SpecialTokens.of(processor.tokenizer)
-        image_1CHW, ids_1L = processor.encode_images([pixels]), torch.tensor([[special.begin, *best.ids, special.end]])
+        image_1CHW, target_1L = processor.encode_images([pixels]), torch.tensor([[special.begin, *best.ids]])
 
         def features(model: ShowAttendTell) -> Tensor:
-            return model.features(image_1CHW, ids_1L[:, :-1])[0]
+            return model.features(image_1CHW, target_1L)[0]
 
         with eval_mode(model), capture(model, layers, heads) as maps:
             features(model)
-        words = processor.tokenizer.strings([*best.ids, special.end])
+        wanted = [*best.ids, special.end]
+        words, cells = processor.tokenizer.strings(wanted), [f"{row},{column}" for row in range(model.grid) for column in range(model.grid)]
         grid = Grid(model.grid, model.grid)
-        drawn = [_over_steps(maps[layer]).label(words, layout=grid) for layer in maps.layers]
-        gradients = InputGradients(model, (image_1CHW,), features, ids_1L[0, 1:], words, dict.fromkeys(maps.layers, 0))
+        drawn = [_over_steps(maps[layer]).label(words, cells, layout=grid) for layer in maps.layers]
+        gradients = InputGradients(model, (image_1CHW,), features, torch.tensor(wanted), words, dict.fromkeys(maps.layers, 0))
         return processor.tokenizer.decode(best.ids), Maps(drawn, maps.idle, image=pixels, gradients=gradients)
 
     @classmethod

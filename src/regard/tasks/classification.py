@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data import Skipped
 from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
 from ..data.lines import Fault
-from ..errors import BadConfig, NotSupported
+from ..errors import BadConfig, BadFile, NotSupported
 from ..layers import add_lora
 from ..look import Indices, Layers, Maps
 from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of, build, find_model
@@ -43,13 +43,13 @@ from ._labelled import (
     label_logits,
     names_of,
 )
-from ._options import Files, show_files
+from ._options import Files, VectorOptions, show_files
 from ._processor import TextProcessor, text_maps
 from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler, with_texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyOptions(TuningOptions):
+class ClassifyOptions(TuningOptions, VectorOptions):
     """Data, vocabulary and fine-tuning."""
 
     multi_label: bool = False
@@ -250,9 +250,29 @@ class Classify(ClassificationTask[ClassifyOptions]):
     def texts_of(self, example: Labelled) -> Sequence[str]:
         return example.texts
 
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        return {**super().model_settings(model, processor), **self.options.vector_settings(model)}
+
+    def make_processor(self, raw: Examples[Any], base: TextProcessor | None) -> TextProcessor:
+        if base is not None:
+            self.options.tokenizers_from(base.tokenizers)
+        return super().make_processor(raw, base)
+
+    def initialise(self, body: Model, processor: TextProcessor) -> None:
+        self.options.set_embeddings(body, processor.tokenizer)
+
     @property
     def target(self) -> Target:  # type: ignore[override]
         return "value" if self.options.regression else "labels" if self.options.multi_label else "class"
+
+    def load_processor(self, folder: Path) -> TextProcessor:
+        processor: TextProcessor = super().load_processor(folder)
+        if self.target == "value" and len(processor.labels) != 1:
+            raise BadFile(
+                f"{folder}: config.json has regression, which is one number, and labels.json {len(processor.labels)} labels; restore the one "
+                "that was changed"
+            )
+        return processor
 
     def read(self) -> Examples[Any]:
         o = self.options

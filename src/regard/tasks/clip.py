@@ -73,6 +73,9 @@ class ZeroShotOptions:
         return [template.replace("{}", name) for template in self.templates]
 
 
+PLAIN = ZeroShotOptions(templates=("{}",))  # captions as they are
+
+
 class Clip(ImageTextTask[ClipOptions]):
     """Train images and texts into one space: search by words, classify without examples.
 
@@ -122,9 +125,7 @@ class Clip(ImageTextTask[ClipOptions]):
         return Report(metrics=metrics, notes=(notes,), details={"data": self.test_name(data), "images": len(images)})
 
     def predict(self, run: Run[CLIP], inputs: Sequence[str], options: ZeroShotOptions) -> list[Prediction]:
-        names, templates = (
-            (options.classes, options) if options.classes else (run.processor.text.labels, ZeroShotOptions(templates=("{}",)))
-        )
+        names, templates = (options.classes, options) if options.classes else (run.processor.text.labels, PLAIN)
         if not names:
             raise BadConfig(f"{run.folder} has no captions to choose from; name classes with --classes")
         t_NE = class_vectors(run.model, run.processor, names, templates)
@@ -145,23 +146,25 @@ class Clip(ImageTextTask[ClipOptions]):
         x_1CHW = run.processor.encode_images([pixels])
         with eval_mode(model), capture(model, "image.*" if layers is None else layers, heads) as maps:
             i_1E = model.encode_images(x_1CHW)
-        names = ["[class]", *(f"{r + 1},{c + 1}" for r in range(rows) for c in range(columns))]
+        names = ["class", *(f"{row},{column}" for row in range(rows) for column in range(columns))]
         grid = Grid(rows, columns, prefix_tokens=1)
-        maps = Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
+        found = Maps([m.label(names, names, layout=grid) for m in maps.all], maps.idle, image=pixels)
         if not captions:
-            return "", maps
-        t_NE = text_vectors(model, run.processor, captions)
-        nearest_1 = (i_1E @ t_NE.T).argmax(-1)
-        maps.gradients = InputGradients(
+            found.no_gradients = "This run has no captions to choose from, so there is no output whose gradient could be taken."
+            return "", found
+        t_NE = class_vectors(model, run.processor, captions, PLAIN)
+        p_N = (model.scale * i_1E @ t_NE.T)[0].softmax(-1)
+        best = p_N.topk(min(3, len(captions)))
+        found.gradients = InputGradients(
             model,
             (x_1CHW,),
             lambda model: model.scale * model.encode_images(x_1CHW) @ t_NE.T,
-            nearest_1,
-            [captions[int(nearest_1)]],
-            dict.fromkeys((m.layer for m in maps.all), 0),
+            best.indices[:1],
+            [captions[int(best.indices[0])]],
+            dict.fromkeys(found.layers, 0),
             logits=lambda _, x_N: x_N,
         )
-        return captions[int(nearest_1)], maps
+        return "\n".join(f"{captions[n]}\t{p:.4f}" for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)), found
 
     @classmethod
     def example(cls, folder: Path) -> Example:

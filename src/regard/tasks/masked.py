@@ -35,11 +35,10 @@ from ..models import Model, TextEncoder, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, require_parts
+from ._framing import MASK, encode_masked
 from ._options import Files
 from ._processor import TextProcessor
 from ._text import TextOptions, TextTask, example_text
-
-MASK = "[MASK]"  # in an input of `predict`
 
 
 @runtime_checkable
@@ -146,8 +145,7 @@ class Masked(TextTask[MaskedOptions]):
             mask = tokenizer.vocabulary[special.mask]
             ids = tokenizer.encode_pair(text.replace(MASK, mask))[0]
         else:
-            parts = tokenizer.encode_all(text.split(MASK))
-            mask, ids = MASK, [special.begin, *[i for part in parts for i in (*part, special.mask)][:-1], special.end]
+            mask, ids = MASK, [special.begin, *encode_masked(tokenizer, text), special.end]
         if special.mask not in ids:
             raise NotSupported(f"{text!r} has no {mask}; write it where a token is to be predicted")
         if len(ids) > run.model.max_length:
@@ -158,7 +156,7 @@ class Masked(TextTask[MaskedOptions]):
             [{"token": token, "probability": p} for token, p in zip(tokenizer.strings(numbers), ps, strict=True)]
             for numbers, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-        lines = [" ".join(f"{one['token']}({one['probability']:.2f})" for one in each) for each in found]
+        lines = [" ".join(f"{one['token'].replace(chr(10), '↵')}({one['probability']:.2f})" for one in each) for each in found]
         return Prediction("\t".join(lines), {"masks": found})
 
     @classmethod

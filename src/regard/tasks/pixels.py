@@ -17,6 +17,7 @@ from ..data.images import Channels, Pixels
 from ..data.labelled_images import LabelledImages, Part, load_pixels, read_labelled_images
 from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Map, Maps, capture
+from ..look.gradients import GradientRow, InputGradients
 from ..look.images import png_of
 from ..look.layouts import Grid
 from ..models import SIZES, ImageTransformer, Model
@@ -215,7 +216,9 @@ class PixelsTask(Task[PixelsOptions]):
         with capture(model, chosen, heads, rows=positions) as maps:
             model.features(values_BLE[:, :-1], memory_BMD)
         drawn = [_on_pixels(m, processor.size, per_pixel, names) for m in maps.all if ".cross" not in m.layer]
-        return "", Maps(drawn, image=processor.decode(image_1HWC)[0])
+        gradients = PixelGradients(model, processor, image_1HWC, pixels, [m.layer for m in drawn])
+        bits = bits_per_dim(model(image_1HWC, processor.source(image_1HWC)), image_1HWC)
+        return f"{bits:.3f} bits per dimension", Maps(drawn, image=processor.decode(image_1HWC)[0], gradients=gradients)
 
     @classmethod
     def example(cls, folder: Path) -> Example:
@@ -294,6 +297,44 @@ def _some_pixels(size: tuple[int, int]) -> list[tuple[int, int]]:
     return list(dict.fromkeys((min(height - 1, int(row * height)), min(width - 1, int(column * width))) for row, column in shares))
 
 
+class PixelGradients(InputGradients):
+    """Of the values of some pixels, with respect to the embeddings of the pixels before them; the channels of a pixel are taken together."""
+
+    def __init__(
+        self,
+        model: ImageTransformer,
+        processor: PixelProcessor,
+        image_1HWC: Tensor,
+        pixels: Sequence[tuple[int, int]],
+        layers: Sequence[str],
+    ):
+        self.per_pixel = model.grid_columns // processor.size[1]
+        values_1LE = model.values.split(image_1HWC)
+        at_T = torch.tensor([row * model.grid_columns + column * self.per_pixel for row, column in pixels])
+        self.values_TE, read_1NE = values_1LE[0, at_T], values_1LE[:, :-1]  # the last value is never read
+
+        def features(model: ImageTransformer) -> Tensor:
+            return model.features(read_1NE, model.encode(processor.source(image_1HWC)))[0, at_T]
+
+        names = [
+            f"{row},{column} = {', '.join(map(str, value))}" for (row, column), value in zip(pixels, self.values_TE.tolist(), strict=True)
+        ]
+        super().__init__(model, (read_1NE,), features, at_T, names, dict.fromkeys(layers, 0))
+
+    def log_probability(self, model: ImageTransformer, x_D: Tensor, n: int) -> Tensor:
+        return model.output.log_probs(x_D[None], self.values_TE[n][None])[0]
+
+    def rows(self, numbers: Sequence[int]) -> list[GradientRow]:
+        return [
+            row._replace(norm=(self._of_pixels(row.norm[0]).norm(dim=-1),), times_input=(self._of_pixels(row.times_input[0]).sum(-1),))
+            for row in super().rows(numbers)
+        ]
+
+    def _of_pixels(self, x_N: Tensor) -> Tensor:
+        """(pixels, positions per pixel): the last position of the image is no input, and nothing depends on it."""
+        return torch.cat([x_N, x_N.new_zeros(1)]).unflatten(0, (-1, self.per_pixel))
+
+
 def _on_pixels(m: Map, size: tuple[int, int], per_pixel: int, names: Sequence[str]) -> Map:
     """A map whose keys are pixels: the input at position t is the value before it, and the channels of a pixel are added up."""
     w = m.weights_BHLM
@@ -308,5 +349,6 @@ def _on_pixels(m: Map, size: tuple[int, int], per_pixel: int, names: Sequence[st
         query_labels=(tuple(names),),
         key_labels=(("start", *labels),),
         layout=Grid(*size, prefix_tokens=1),
+        pattern=m.pattern if per_pixel == 1 else f"{m.pattern}, channels added up",  # no pattern of pixels, so that none is drawn
         inputs=None,
     )

@@ -28,7 +28,7 @@ from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from ._answer_maps import answer_maps
 from ._base import Dataset, Example, Prediction, Report, Task, check_range, digest, require_parts
-from ._options import Files, TokenizerOptions, absolute_files
+from ._options import Files, VectorOptions, absolute_files
 from ._processor import TextProcessor
 from ._squad import best_threshold, score_answers, sliding_window
 from ._windows import Answers, WindowBatch, Windows, collate, encode_questions, expressible, find_answers, span_loss
@@ -39,7 +39,7 @@ RULES = "exact_match and f1 by SQuAD's rules, which are made for English: articl
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringOptions(TokenizerOptions):
+class QuestionAnsweringOptions(VectorOptions):
     """Data, vocabulary and windows."""
 
     data: Files = "facts:"
@@ -168,7 +168,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
     def make_processor(self, raw: MixedExamples, base: TextProcessor | None) -> TextProcessor:
         if base is not None:
-            return TextProcessor(base.tokenizers)
+            return TextProcessor(self.options.tokenizers_from(base.tokenizers))
         questions = [one for part in (raw.train, *raw.also) for one in part]
         texts = [*dict.fromkeys(one.context for one in questions), *(one.text for one in questions)]
         return TextProcessor(self.options.tokenizers_of(texts))
@@ -187,6 +187,12 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     def size_settings(self, model: str) -> dict[str, Any]:
         sizes = {"san": {"embedding": 64, "width": 64}, "bert": {"width": 128, "hidden": 512, "depth": 2}}
         return sizes.get(model, {}) if self.small else {}
+
+    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+        return {**super().model_settings(model, processor), **self.options.vector_settings(model)}
+
+    def initialise(self, body: Model, processor: TextProcessor) -> None:
+        self.options.set_embeddings(body, processor.tokenizer)
 
     def adapt(self, body: Model, processor: TextProcessor) -> Reader:
         body = body_of(body)

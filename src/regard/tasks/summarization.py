@@ -25,6 +25,7 @@ from ..data.open_pairs import encode_article, open_corpus
 from ..data.parallel import ARTICLES
 from ..decode import GREEDY, Beam, DecoderTokens, Hypothesis, translate
 from ..look import Indices, Layers, Map, Maps, capture
+from ..look.gradients import InputGradients
 from ..look.map import MEAN, Values
 from ..models import CopyModel, Model, coverage_loss
 from ..runs import Run
@@ -206,11 +207,19 @@ class Summarization(Task[SummarizationOptions]):
         queries, keys = tokenizer.strings(written, unknown), tokenizer.strings(source, unknown)
         drawn = _map(model, outputs.log_weights_BLM.exp(), outputs.gate_BL.sigmoid()).label(queries, keys)
         given = tokenizer.strings(target_BL[0].tolist(), unknown)
+
+        def log_probs(model: CopyModel) -> Tensor:
+            return model(source_BM, torch.tensor([len(source)]), target_BL)[0]
+
+        gradients = InputGradients(
+            model, (model.embeddable(source_BM),), log_probs, torch.tensor(written), queries, {drawn.layer: 0}, logits=lambda _, x_N: x_N
+        )
         return summary, Maps(
             [*(label_layer(model, one, keys, given, queries) for one in maps.all), drawn],
             maps.idle,
             answer=summary,
             score=found[0][1].score,
+            gradients=gradients,
         )
 
     def _summaries(self, run: Run[CopyModel], articles: Sequence[str], options: Beam) -> list[tuple[str, list[tuple[str, Hypothesis]]]]:

@@ -6,17 +6,17 @@ nothing there). Quality is BLEU and chrF by sacrebleu on detokenised, cased text
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..data import Batches, Corpus, HFTokenizer, PairBatch, Parallel, Tokenizer, Tokenizers, collate, read_pairs
 from ..data.hf_tokenizer import TranslationTokens
-from ..decode import GNMT, GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate
+from ..decode import GNMT, GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate, watch
 from ..errors import BadConfig
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.gradients import InputGradients
@@ -24,7 +24,7 @@ from ..look.map import MEAN
 from ..models import Model, Translator
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, Prediction, Report, Task, require_parts
+from ._base import BeamPrefix, Dataset, Example, Prediction, Report, Task, require_parts
 from ._bleu import score
 from ._options import Files, Pairs, TokenizerOptions
 from ._processor import TextProcessor
@@ -101,6 +101,7 @@ class Translation(Task[TranslationOptions]):
     PredictOptions = TranslateOptions
     LookOptions = GreedyOptions
     live_options = GreedyOptions(beam=4, nbest=4)
+    searches = True
     model_kind = Translator
     default_model = "transformer"
     default_train = TrainOptions(lr=4e-3, evaluate_every=150)
@@ -184,6 +185,9 @@ class Translation(Task[TranslationOptions]):
             translated, drawn = alignment(run, text, options.search())
             return translated, Maps([drawn])
         return layer_maps(run, text, options.search(options.nbest), layers, heads)
+
+    def watch(self, run: Run[Translator], text: str) -> Iterator[list[BeamPrefix]]:
+        return watch_beam(run, text, self.live_options.search(self.live_options.nbest))
 
     @classmethod
     def example(cls, folder: Path) -> Example:
@@ -296,6 +300,20 @@ def decoder_tokens(tokenizer: Tokenizer) -> DecoderTokens:
     padding = () if tokens.pad is None or tokens.pad == tokens.end else (tokens.pad,)
     banned = padding if tokenizer.banned_ids is None else tokenizer.banned_ids
     return DecoderTokens(first=tokens.first, end=tokens.end, banned=banned)
+
+
+def watch_beam(run: Run[Translator], sentence: str, options: Beam) -> Iterator[list[BeamPrefix]]:
+    """The translation of one sentence as it is searched: after each step what has ended and the prefixes that go on, each best first."""
+    model, tokenizers = run.model, run.processor.tokenizers
+    tokens = decoder_tokens(tokenizers.target)
+    source = [*tokenizers.source.encode(sentence), tokens.end]
+    source_n_B = torch.tensor([len(source)])
+    with torch.no_grad():
+        state = model.start(torch.tensor([source]), source_n_B)
+    for now in watch(model, state, options, source_n_B=source_n_B, tokens=tokens, want_weights=True):
+        named = tokenizers.target.strings
+        ended = [BeamPrefix(named(one.ids), one.log_prob, cast(Tensor, one.weights_LM)[-1], ended=True) for one in now.ended]
+        yield ended + [BeamPrefix(named(one.ids), one.log_prob, cast(Tensor, one.weights_M)) for one in now.alive]
 
 
 # -- attention maps ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // Source above, target below, and links between them: for translation, and for any two texts of which one attends to the other.
 
-import { element, formatWeight, readable, svgElement, tokenText } from "./dom.js";
+import { element, formatWeight, readable, signed, svgElement, tokenText } from "./dom.js";
 import { tokenLine } from "./text_view.js";
 
 const MOST = 512; // tokens per side
@@ -43,21 +43,20 @@ export const alignmentView = {
       };
       const made = [];
       for (let i = 0; i < reader.rows; i++) {
-        if (direction === "out" && query !== null && query !== i) continue;
         const row = values.subarray(i * reader.columns, (i + 1) * reader.columns);
         const top = row.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
         for (let j = 0; j < reader.columns; j++) {
-          if (direction === "in" && key !== null && key !== j) continue;
           const share = Math.abs(row[j]);
           if (share < 0.08 * (top || 1) && share < 0.5) continue;
           const [x1, y1] = middle(keys.tokens[j], true);
           const [x2, y2] = middle(queries.tokens[i], false);
           const bend = (y1 + y2) / 2;
           const chosen = (direction === "out" && query === i) || (direction === "in" && key === j);
-          made.push(svgElement("path", { d: `M${x1} ${y1} C${x1} ${bend} ${x2} ${bend} ${x2} ${y2}`, "stroke-width": (0.5 + 5 * share).toFixed(2), "stroke-opacity": (chosen ? 0.35 + 0.65 * share : 0.1 + 0.75 * share).toFixed(2), class: chosen ? "rx-own" : "" }));
+          const faint = !chosen && (direction === "out" ? query : key) !== null; // the others stay in the background
+          made.push(svgElement("path", { d: `M${x1} ${y1} C${x1} ${bend} ${x2} ${bend} ${x2} ${y2}`, "stroke-width": (0.5 + 5 * share).toFixed(2), "stroke-opacity": (chosen ? 0.35 + 0.65 * share : (faint ? 0.25 : 1) * (0.1 + 0.75 * share)).toFixed(2), class: chosen ? "rx-own" : "" }));
         }
       }
-      links.replaceChildren(...made);
+      links.replaceChildren(...made.sort((a, b) => a.classList.contains("rx-own") - b.classList.contains("rx-own"))); // the chosen ones on top
       best(table, reader, values);
     }
     const redraw = () => draw().catch(app.report);
@@ -81,7 +80,7 @@ function hypotheses(app) {
   const button = (n) => {
     const { score, output } = app.captures[n];
     const chosen = n === app.state.capture;
-    return element("li", {}, element("button", { type: "button", "aria-pressed": String(chosen), onclick: () => app.set({ capture: n, query: null, key: null }) }, element("span", { class: "rx-number" }, score.toFixed(3)), element("span", { dir: "auto" }, readable(output, 200))));
+    return element("li", {}, element("button", { type: "button", "aria-pressed": String(chosen), onclick: () => app.set({ capture: n, query: null, key: null }) }, element("span", { class: "rx-number" }, signed(score, 3)), element("span", { dir: "auto" }, readable(output, 200))));
   };
   return [element("section", { class: "rx-hypotheses", "aria-label": "Hypotheses" }, element("h2", {}, "Hypotheses of the beam", element("small", {}, " score: log-probability, divided by the length penalty")), element("ol", {}, numbers.map(button)))];
 }

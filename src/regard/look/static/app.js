@@ -28,6 +28,8 @@ export class Explorer {
     this.build();
     this.state = this.startState();
     root.explorer = this; // for tests and for the console
+    this.system = matchMedia("(prefers-color-scheme: dark)");
+    this.system.onchange = () => this.state.theme === null && (this.matchTheme(), this.renderControls(), this.opened?.update(new Set(["theme"])));
     this.matchTheme();
     this.renderControls();
     this.openView();
@@ -41,7 +43,8 @@ export class Explorer {
     const crossing = maps.findLastIndex((map) => map.cross);
     const last = maps.findLastIndex((map) => !map.derived);
     const map = Math.max(0, crossing >= 0 ? crossing : last);
-    const view = maps[map]?.layout.kind === "tree" && maps[map].rows === 1 ? "text" : "matrix"; // one row over a document is read, not looked up
+    const { kind } = maps[map]?.layout ?? {};
+    const view = kind === "grid" ? "image" : kind === "tree" && maps[map].rows === 1 ? "text" : "matrix"; // an image is looked at, one row over a document read
     const state = { capture: this.captures.length - 1, map, head: 0, query: null, key: null, scale: "linear", direction: "out", view, other: {}, theme: null };
     const saved = new URLSearchParams(this.embedded ? "" : location.hash.slice(1));
     for (const [name, value] of saved) {
@@ -73,7 +76,7 @@ export class Explorer {
     if (!changed.size) return;
     if (changed.has("theme")) this.matchTheme();
     this.renderControls();
-    if (changed.has("view")) this.openView();
+    if (changed.has("view") || ((changed.has("map") || changed.has("capture")) && !this.fits())) this.openView();
     else this.opened?.update(changed);
     this.panel.update().catch(this.report);
     this.onchange?.(changed);
@@ -132,9 +135,7 @@ export class Explorer {
   }
 
   matchTheme() {
-    const system = matchMedia("(prefers-color-scheme: dark)");
-    this.root.dataset.theme = this.state.theme ?? (system.matches ? "dark" : "light");
-    system.onchange = () => this.state.theme === null && (this.matchTheme(), this.opened?.update(new Set(["theme"])));
+    this.root.dataset.theme = this.state.theme ?? (this.system.matches ? "dark" : "light");
     this.themeButton.setAttribute("aria-label", this.theme() === "dark" ? "Use the light theme" : "Use the dark theme");
     const style = getComputedStyle(this.root);
     const read = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -180,7 +181,7 @@ export class Explorer {
 
   available() {
     const map = this.capture().maps[this.state.map];
-    return VIEWS.filter((view) => !view.available || this.capture().maps.some(view.available) || view.available(map));
+    return VIEWS.filter((view) => !view.available || view.always || this.capture().maps.some(view.available) || view.available(map));
   }
 
   renderTabs() {
@@ -214,7 +215,14 @@ export class Explorer {
     const view = VIEWS.find((one) => one.id === id);
     const { maps } = this.capture();
     const fits = !view.available || view.available(maps[this.state.map]);
-    this.set({ view: id, ...(fits ? {} : { map: maps.findLastIndex(view.available) }) });
+    const last = fits ? -1 : maps.findLastIndex(view.available);
+    this.set({ view: id, ...(last < 0 ? {} : { map: last }) });
+  }
+
+  fits() {
+    // Whether the open view can show the chosen map.
+    const view = VIEWS.find((one) => one.id === this.state.view);
+    return !view.available || view.available(this.capture().maps[this.state.map]);
   }
 
   openView() {
@@ -223,10 +231,9 @@ export class Explorer {
     this.opened = null;
     this.stage.className = "rx-stage";
     this.stage.replaceChildren();
-    const map = this.capture().maps[this.state.map];
-    if (view.available && !view.available(map)) {
-      this.stage.append(element("p", { class: "rx-quiet" }, "This view has nothing to show for this layer; choose another."));
-      this.opened = { update: (changed) => changed.has("map") && this.openView() };
+    if (!this.fits()) {
+      this.stage.append(element("p", { class: "rx-quiet" }, view.missing?.(this) ?? "This view has nothing to show for this layer; choose another."));
+      this.opened = { update: (changed) => (changed.has("map") || changed.has("capture")) && this.openView() };
     } else {
       this.opened = view.mount(this.stage, this);
     }

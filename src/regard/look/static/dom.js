@@ -41,6 +41,22 @@ export function readable(label, longest = 24) {
   return points.length <= longest ? text : points.slice(0, longest - 1).join("") + "…";
 }
 
+export function linesText(text, longest = 300) {
+  // An answer of several lines or columns as one line, without long lines that explain the first.
+  const [first, ...others] = text.trim().replace(/\t/g, " ").split(/\s*\n\s*/);
+  return readable([first, ...others.filter((line) => line.length <= 60)].join(" · "), longest);
+}
+
+export function patternText(pattern) {
+  // A pattern without the sizes of its tensors.
+  return pattern.replace(/\(<[\d×]+>\)/g, "");
+}
+
+export function signed(value, digits) {
+  // A fixed number of digits, with a minus sign; never −0.
+  return value.toFixed(digits).replace("-", "−").replace(/^−(0\.?0*)$/, "$1");
+}
+
 export function tokenText(label, longest = 40) {
   // A token among others: the space that many tokenizers begin a word with is left out, as tokens stand apart anyway.
   return readable(label.replace(/^[ \u2581\u0120](?=\S)/, ""), longest);

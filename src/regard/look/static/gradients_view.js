@@ -1,6 +1,6 @@
 // Attention beside gradients: what a query attends to, and what the output that it computes depended on, to first order.
 
-import { choose, element, formatWeight, tokenText } from "./dom.js";
+import { choose, element, formatWeight, signed, tokenText } from "./dom.js";
 import { largest } from "./format.js";
 import { PatchPicture, loadImage } from "./image_view.js";
 import { tokenLine } from "./text_view.js";
@@ -11,13 +11,22 @@ const MEASURES = [["norm", "norm"], ["times", "gradient × input"]];
 export const gradientsView = {
   id: "gradients",
   title: "Gradients",
-  hint: "Above: what the query attends to. Below: how much the log-probability of its output changes with each input. If both agree, the picture says more.",
+  hint: "First what the query attends to, then how much the log-probability of its output changes with each input. If both agree, the picture says more.",
   uses: [],
+  always: true, // where there are none, it says why
   available: (map) => (map.outputs ?? null) !== null,
+  missing(app) {
+    return app.capture().no_gradients ?? "The queries of this layer compute no output of their own, as those of an encoder; choose another layer.";
+  },
   mount(stage, app) {
     stage.classList.add("rx-scroll");
     let parts;
-    const query = () => app.state.query ?? (app.reader().map.layout.prefix_tokens ? 0 : app.reader().rows - 1); // a class token decides
+    const query = () => {
+      // A class token decides, and a mask is what is predicted.
+      const { map, queryLabels, rows } = app.reader();
+      const masked = queryLabels.indexOf("[MASK]");
+      return app.state.query ?? (map.layout.prefix_tokens ? 0 : masked >= 0 ? masked : rows - 1);
+    };
     function build() {
       const reader = app.reader();
       const outputs = app.capture().labels[reader.map.outputs];
@@ -47,7 +56,7 @@ export const gradientsView = {
       parts.bar.replaceChildren(choose("Measure", MEASURES, measure, (name) => app.set({ measure: name })));
       parts.queries?.choose(i);
       parts.attention.title.textContent = `Attention of ${tokenText(reader.queryLabels[i])}, ${headName(reader.map, head)}`;
-      parts.gradient.title.textContent = `${measure === "norm" ? "Norm of the gradient" : "Gradient × input"} of log p(${output}) = ${logp.toFixed(3)}`;
+      parts.gradient.title.textContent = `${measure === "norm" ? "Norm of the gradient" : "Gradient × input"} of log p(${output}) = ${signed(logp, 3)}`;
       parts.attention.show(row.values);
       parts.gradient.show(gradients);
       const used = Array.from(row.values.keys()).filter((j) => Number.isFinite(gradients[j]) && (row.values[j] || gradients[j]));
@@ -108,7 +117,7 @@ function agreement(attention, gradients) {
   if (attention.length < 3) return "Too few keys to compare their order.";
   const tau = kendall(attention, gradients);
   if (!Number.isFinite(tau)) return "All keys have the same weight or the same gradient, so their order cannot be compared.";
-  return `Agreement of the two orders, Kendall's τ over ${attention.length} keys: ${tau.toFixed(2).replace("-0.00", "0.00")} (1: the same order, 0: unrelated).`;
+  return `Agreement of the two orders, Kendall's τ over ${attention.length} keys: ${signed(tau, 2)} (1: the same order, 0: unrelated).`;
 }
 
 function fillTable(table, app, reader, weights, gradients, measure) {

@@ -8,6 +8,7 @@ import { tokenLine } from "./text_view.js";
 const SIDE = 512; // pixels of the longer side of an image
 const FRAME = 168; // of a frame
 const [GAP, CAPTION] = [10, 18];
+const DARKEST = 0.75; // of patches without weight: what they show can still be seen
 const TINT = "rgb(255 140 26)";
 const MOST_QUERIES = 200; // named above the image
 
@@ -23,10 +24,16 @@ export class PatchPicture {
     });
   }
 
+  #room() {
+    // The longer side: as much as the stage shows at once, where it does not grow with what is in it.
+    const { root, stage } = this.app;
+    return root.clientWidth > 820 ? Math.min(SIDE, Math.max(200, stage.clientHeight - this.canvas.offsetTop - 16)) : SIDE;
+  }
+
   #measure({ rows, columns, frames = 1 }, picture) {
     // Cells have the shape of patches; frames are wrapped like words.
     const shape = picture ? (picture.height / rows) * ((frames * columns) / picture.width) : 1;
-    const side = frames > 1 ? FRAME : SIDE;
+    const side = frames > 1 ? FRAME : this.#room();
     const wide = Math.max(1, Math.floor(Math.min(side / columns, side / (rows * shape))));
     const tall = Math.max(1, Math.round(wide * shape));
     const room = (this.canvas.parentNode?.clientWidth || 900) - 32;
@@ -87,7 +94,7 @@ export class PatchPicture {
     for (let n = 0; n < finite.length; n++) {
       const share = range.top ? Math.abs(finite[n]) / range.top : 0;
       if (plain) fill(n, cssColour(finite[n], range, app.state.scale === "log" ? "log" : "linear", app.theme()), 1);
-      else fill(n, "#000", 0.85 * (1 - share));
+      else fill(n, "#000", DARKEST * (1 - share));
       if (!plain && app.capture().grey) fill(n, TINT, 0.45 * share);
     }
     context.globalAlpha = 1;
@@ -144,8 +151,10 @@ export const imageView = {
       const image = app.capture().image ? await loadImage(app.capture().image) : null;
       if (turn !== draw.turn) return;
       queries?.choose(query);
+      name.textContent ||= "…"; // so that the picture knows what room is left
       const range = picture.draw(grid(), values.subarray(before), image, square() ? query - before : -1);
-      const prefix = before ? `; ${formatWeight(Number(values.subarray(0, before).reduce((a, b) => a + b, 0).toFixed(3)))} on the ${before} token${before > 1 ? "s" : ""} before the grid` : "";
+      const others = before > 1 ? `the ${before} tokens that are no patches` : `${tokenText(reader.keyLabels[0] ?? "", 20)}, which is no patch`;
+      const prefix = before ? `; ${formatWeight(Number(values.subarray(0, before).reduce((a, b) => a + b, 0).toFixed(3)))} on ${others}` : "";
       name.textContent = `Query ${tokenText(reader.queryLabels[query], 40)}: largest weight ${range.top.toFixed(4)}${prefix}`;
     }
     const redraw = () => draw().catch(app.report);

@@ -1,9 +1,11 @@
 // Runs the model: a text or a file to read, a text to continue; heads to ablate; another mechanism; an earlier checkpoint.
 
-import { choose, element, percent, readable, tokenText } from "./dom.js";
+import { choose, element, linesText, percent, readable, signed, tokenText } from "./dom.js";
 import { Explorer } from "./app.js";
 import { FileInput, TextInput } from "./live_input.js";
 import { tokenLine } from "./text_view.js";
+
+const FOLLOW = 120; // milliseconds per step of a search: a small model is faster than the eye
 
 export class LiveBar {
   constructor(root, source, about) {
@@ -17,7 +19,10 @@ export class LiveBar {
     this.choices = element("div", { class: "rx-controls rx-choices" });
     this.stream = element("div", { class: "rx-stream", hidden: true });
     this.result = element("div", { class: "rx-result", role: "status" });
-    const generation = about.generates
+    const beam = element("button", { type: "button", class: "rx-button", title: "The beam search, step by step", onclick: () => this.watch() }, "Watch the beam");
+    const generation = about.searches
+      ? [(this.write = beam)]
+      : about.generates
       ? [this.write, element("label", { class: "rx-field" }, element("span", {}, "Tokens"), this.length), element("label", { class: "rx-field" }, element("span", {}, "Temperature"), this.heat)]
       : [];
     this.form = element("form", { class: "rx-prompt", onsubmit: (event) => (event.preventDefault(), this.capture()) }, this.input.root, element("div", { class: "rx-inline-plain" }, this.run, ...generation));
@@ -47,7 +52,7 @@ export class LiveBar {
       parts.push(choose("Parameters", all, this.step, (step) => ((this.step = step), again())));
     }
     const here = this.explorer && this.explorer.capture().maps[this.explorer.state.map];
-    if (here && !here.derived && here.heads[this.explorer.state.head] !== "mean") {
+    if (here && this.about.ablates.includes(here.name) && here.heads[this.explorer.state.head] !== "mean") {
       const [layer, head] = [here.name, Number(here.heads[this.explorer.state.head])];
       const add = (how) => {
         this.ablations = [...this.ablations.filter((one) => one.layer !== layer || one.head !== head), { layer, head, how }];
@@ -135,11 +140,39 @@ export class LiveBar {
       if (baseline?.loss) parts.push(change(loss - baseline.loss));
     }
     if (next) parts.push(element("span", {}, "Next: ", ...next.flatMap(([token, share], n) => [n ? " · " : "", element("b", { dir: "auto" }, tokenText(token, 20)), ` ${percent(share)}`])));
-    if (output) parts.push(element("span", {}, "Output: ", element("b", { dir: "auto" }, readable(output, 300))));
-    if (baseline?.output && baseline.output !== output) parts.push(element("span", { class: "rx-worse" }, "unchanged model: ", element("b", { dir: "auto" }, readable(baseline.output, 300))));
+    if (output) parts.push(element("span", {}, "Output: ", element("b", { dir: "auto" }, linesText(output))));
+    if (baseline?.output && baseline.output !== output) parts.push(element("span", { class: "rx-worse" }, "unchanged model: ", element("b", { dir: "auto" }, linesText(baseline.output))));
     if (baseline?.output && baseline.output === output) parts.push(element("span", {}, "the same as without the change"));
     if (note) parts.push(element("span", { class: "rx-quiet" }, note));
     this.result.replaceChildren(...parts);
+  }
+
+  watch() {
+    if (!this.input.valid()) return;
+    return this.working(async () => {
+      this.result.textContent = "Searching …";
+      const response = await this.post("generate", this.asked());
+      if (!this.explorer) this.show(await (await this.post("captures", this.asked())).json()); // whose labels name the source
+      this.stream.hidden = false;
+      const { labels, maps } = this.explorer.capture();
+      const source = labels[maps.findLast((map) => map.cross)?.column_labels] ?? [];
+      for await (const { error, beam } of serverEvents(response)) {
+        if (error) throw new Error(error.message);
+        if (!beam) continue;
+        const read = tokenLine(source, "keys", () => {}, "Source, shaded by the attention of the best prefix");
+        const { row } = beam.find(({ ended }) => !ended) ?? beam[0];
+        read.shade([...row], { top: Math.max(...row), signed: false }, "linear", this.root.dataset.theme);
+        const line = ({ tokens, score, ended }) => {
+          const written = tokenLine(tokens, "queries", () => {}, ended ? "Hypothesis that has ended" : "Prefix");
+          if (!ended) written.choose(tokens.length - 1);
+          return element("li", { class: ended ? "rx-ended" : "" }, element("span", { class: "rx-number" }, signed(score, 2)), written);
+        };
+        this.stream.replaceChildren(read, element("ol", { class: "rx-beam", "aria-label": "Prefixes of the beam with their log-probabilities" }, beam.map(line)));
+        await new Promise((done) => setTimeout(done, FOLLOW));
+      }
+      this.stream.hidden = true; // the answers are in the alignment view
+      this.show(await (await this.post("captures", this.asked())).json());
+    });
   }
 
   generate() {
@@ -169,7 +202,7 @@ export class LiveBar {
 }
 
 function change(by) {
-  const text = `${by >= 0 ? "+" : "−"}${Math.abs(by).toFixed(3)} compared with the unchanged model`;
+  const text = `${by >= 0.0005 ? "+" : ""}${signed(by, 3)} compared with the unchanged model`;
   return element("span", { class: by > 0.0005 ? "rx-worse" : "" }, text);
 }
 

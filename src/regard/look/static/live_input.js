@@ -55,7 +55,7 @@ export class FileInput {
     this.name.classList.remove("rx-error");
     try {
       this.file = await this.send(await file.arrayBuffer());
-      this.name.textContent = readable(file.name, 60);
+      this.name.textContent = this.chooser.files[0] === file ? "or drop another one here" : readable(file.name, 60); // the chooser names its own
       this.submit();
     } catch (error) {
       this.name.textContent = error.message;

@@ -1,6 +1,6 @@
 // Matrices side by side that move together: what is allowed beside what is used, and two maps with their difference.
 
-import { choose, element, percent } from "./dom.js";
+import { choose, element, patternText, percent } from "./dom.js";
 import { AllowedLayer, DifferenceLayer, WeightsLayer } from "./layers.js";
 import { zoomButtons } from "./matrix_view.js";
 import { MatrixPane } from "./pane.js";
@@ -57,7 +57,7 @@ export const patternView = {
 async function describe(app, facts) {
   const reader = app.reader();
   const pairs = reader.rows * reader.columns;
-  facts.textContent = reader.map.pattern;
+  facts.textContent = patternText(reader.map.pattern);
   if (pairs > COUNTED) return;
   const values = await reader.values(app.state.head);
   let allowed = 0;
@@ -71,16 +71,20 @@ async function describe(app, facts) {
   const total = sorted.reduce((a, b) => a + b, 0);
   let [covered, used] = [0, 0];
   while (covered < 0.9 * total && used < sorted.length) covered += sorted[used++];
-  facts.textContent = `${reader.map.pattern}: ${allowed.toLocaleString("en")} of ${pairs.toLocaleString("en")} pairs are allowed (${percent(allowed / pairs)}); ${percent(used / Math.max(allowed, 1))} of them hold 90 % of the weight.`;
+  facts.textContent = `${patternText(reader.map.pattern)}: ${allowed.toLocaleString("en")} of ${pairs.toLocaleString("en")} pairs are allowed (${percent(allowed / pairs)}); ${percent(used / Math.max(allowed, 1))} of them hold 90 % of the weight.`;
 }
 
 function another(app) {
-  // Something worth comparing with: the same map of another capture, else another head, else another layer.
+  // Something worth comparing with, of the same size: the same map of another capture, else another head, else another layer.
   const { capture, map, head } = app.state;
-  if (app.captures.length > 1) return { capture: capture ? capture - 1 : 1, map, head };
+  const here = app.capture().maps[map];
+  const fits = (one) => one && one.rows === here.rows && one.columns === here.columns;
+  const nearest = (count, at, good) => [...Array(count).keys()].filter((n) => n !== at && good(n)).sort((a, b) => Math.abs(a - at) - Math.abs(b - at))[0];
+  const otherCapture = nearest(app.captures.length, capture, (n) => fits(app.captures[n].maps[map]));
+  if (otherCapture !== undefined) return { capture: otherCapture, map, head };
+  if (here.heads.length > 1) return { capture, map, head: head ? head - 1 : 1 };
   const { maps } = app.capture();
-  if (maps[map].heads.length > 1) return { capture, map, head: head ? head - 1 : 1 };
-  return { capture, map: map ? map - 1 : Math.min(1, maps.length - 1), head };
+  return { capture, map: nearest(maps.length, map, (n) => fits(maps[n])) ?? map, head };
 }
 
 export const compareView = {
@@ -119,8 +123,9 @@ export const compareView = {
       const titled = [[name(app.state), a], [name(chosen), b]];
       if (same) titled.push(["Difference", new DifferenceLayer(a, b)]);
       linked = linkedPanes(holder, app, titled);
-      facts.textContent = same ? "" : `Their sizes differ (${a.rows} × ${a.columns} and ${b.rows} × ${b.columns}), so there is no difference to draw.`;
-      if (same && a.rows * a.columns <= COUNTED) distance(a, b).then((text) => (facts.textContent = text), app.report);
+      const itself = chosen.capture === app.state.capture && chosen.map === app.state.map && chosen.head === app.state.head;
+      facts.textContent = itself ? "Nothing else here has this size. Choose what to compare with, or let the model read another input." : same ? "" : `Their sizes differ (${a.rows} × ${a.columns} and ${b.rows} × ${b.columns}), so there is no difference to draw.`;
+      if (same && !itself && a.rows * a.columns <= COUNTED) distance(a, b).then((text) => (facts.textContent = text), app.report);
       linked.show();
     }
     build();

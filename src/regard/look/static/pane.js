@@ -269,7 +269,7 @@ export class MatrixPane {
   }
 
   setCursor(i, j) {
-    this.cursor = i === null || i === undefined ? null : [i, j ?? 0];
+    this.cursor = (i ?? null) === null || i >= this.layer.rows || (j ?? 0) >= this.layer.columns ? null : [i, j ?? 0];
     if (this.cursor && this.width && !this.fitted) {
       const [x, y] = this.centreOf(...this.cursor);
       const { cell } = this.view;

@@ -1,6 +1,6 @@
 // Beside every view: the chosen pair and its exact weight, and the keys its query attends to most. It is also what a screen reader reads.
 
-import { element, formatWeight, percent, readable, tokenText } from "./dom.js";
+import { element, formatWeight, patternText, percent, readable, tokenText } from "./dom.js";
 import { largest } from "./format.js";
 
 const SHOWN = 10;
@@ -77,8 +77,8 @@ export class Panel {
     const { head } = this.app.state;
     const pairs = [
       ["Mechanism", map.mechanism],
-      ["Pattern", readable(map.pattern, 60)],
-      ["Size", `${map.rows.toLocaleString("en")} queries × ${map.columns.toLocaleString("en")} keys`],
+      ["Pattern", readable(patternText(map.pattern), 60)],
+      ["Size", `${map.rows.toLocaleString("en")} ${map.rows === 1 ? "query" : "queries"} × ${map.columns.toLocaleString("en")} ${map.columns === 1 ? "key" : "keys"}`],
       ["Rows", map.normalised ? "sum to one" : "do not sum to one"],
     ];
     const turn = (this.described = (this.described ?? 0) + 1);
