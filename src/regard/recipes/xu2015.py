@@ -2,7 +2,7 @@
 
 Paper: Xu et al. 2015, "Show, attend and tell", arXiv:1502.03044, sections 4 and 5 (there Flickr and COCO with a pretrained VGG, here generated
        scenes with an encoder trained from scratch).
-Run:   regard run xu2015        Takes: about six minutes on one CPU core; three seeds of three small models, equal steps.
+Run:   regard run xu2015        Takes: about eleven minutes on one CPU core; three seeds of three small models, equal steps.
 
 Scenes of one to three coloured shapes, 24 × 24 pixels, four colours and three shapes, a feature map of 6 × 6 cells. The grounding score is how
 often the attention of a colour's or a shape's name peaks inside that object. The ablation gets the mean of all cells at every step, and is
@@ -64,7 +64,7 @@ recipe = Recipe(
         2015,
         "Show, attend and tell: neural image caption generation with visual attention",
         "arXiv:1502.03044",
-        "about six minutes",
+        "about eleven minutes",
     ),
     question="Does attention find the object of each word, and does that make better captions?",
     variants={
