@@ -8,7 +8,7 @@ import torch
 from regard import capture
 from regard.attention import HardAttention, SoftmaxAttention
 from regard.attention.hard import Choice
-from regard.errors import ShapeError
+from regard.errors import BadConfig, ShapeError
 from regard.models import ShowAttendTell, ShowAttendTellConfig
 from regard.models.show_attend_tell import ConvEncoder, _SampledRead
 from regard.tasks._image_text import CaptionBatch
@@ -88,6 +88,8 @@ def test_bad_sizes():
         made()(torch.zeros(1, 3, 8, 8, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.long))
     with pytest.raises(ShapeError, match="power of two"):
         made(stride=3)
+    with pytest.raises(BadConfig, match="at most 4,096 tokens"):
+        made(max_length=2**31)
 
 
 # -- hard attention ------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ USUAL = {  # the names that special tokens usually have
 class HFTokenizer(Tokenizer):
     """Text to ids and back as the published model does it; text that spells a special token, such as [MASK], becomes that token.
 
-    One made of a tokenizer of ours splits such text as ours does.
+    One made of our own tokenizer splits such text as that does.
 
     `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask, and start, which begins what a translator writes.
     `eos_ids` end what a model writes, `banned_ids` it never writes; None if its files do not say.

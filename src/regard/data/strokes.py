@@ -125,7 +125,7 @@ def _rows(path: Path, points: Array, offset: Array, texts: list[str] | None, fir
         elif len(wrong := np.flatnonzero(~np.isfinite(rows).all(1) | ~np.isin(rows[:, 2], (0, 1)))):
             point = ", ".join(f"{x:g}" for x in rows[wrong[0]])
             detail = f"point {wrong[0]} is ({point}); expected finite dx, dy, and 0 or 1 for a lifted pen"
-            yield Fault(where, "values that are no strokes", detail, "correct it")
+            yield Fault(where, "values that are not strokes", detail, "correct it")
         else:
             rows = rows if not rows[0, :2].any() else np.concatenate([np.zeros((1, 3), np.float32), rows])
             yield Writing("" if texts is None else texts[first + n], rows)

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention, HardAttention, SoftmaxAttention, State, find_mechanism
-from ..errors import ShapeError
+from ..errors import BadConfig, ShapeError
 from ..layers import Dropout
 from ._model import Model, ModelConfig, ModelFacts, Probability, Size, Step
 from ._recurrent import Hidden, RecurrentStack
 from ._translator import Decoding
 
 MEAN = "mean"
+LONGEST = 4096  # tokens: nothing else in a checkpoint bounds how long a caption may become
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +39,15 @@ class ShowAttendTellConfig(ModelConfig):
     width: Size = 128  # of the LSTM
     alignment: Size = 64  # size of queries and keys
     attention: str = "additive"  # mechanism that attends to the cells; hard samples one; mean: no attention, the mean of all cells
-    max_length: Size = 64  # longest caption, for the baselines of hard attention
+    max_length: Size = 64  # tokens of the longest caption
     dropout: Probability = 0.1  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stride & (self.stride - 1) or self.image_size % self.stride:
             raise ShapeError(f"image_size={self.image_size} and stride={self.stride}; expected a power of two that divides the size")
+        if self.max_length > LONGEST:
+            raise BadConfig(f"ShowAttendTell: max_length={self.max_length}; expected at most {LONGEST:,} tokens per caption")
         if self.attention != MEAN:
             find_mechanism(self.attention)
 

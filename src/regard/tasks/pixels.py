@@ -331,7 +331,7 @@ class PixelGradients(InputGradients):
         ]
 
     def _of_pixels(self, x_N: Tensor) -> Tensor:
-        """(pixels, positions per pixel): the last position of the image is no input, and nothing depends on it."""
+        """(pixels, positions per pixel): the last position of the image is not an input, and nothing depends on it."""
         return torch.cat([x_N, x_N.new_zeros(1)]).unflatten(0, (-1, self.per_pixel))
 
 

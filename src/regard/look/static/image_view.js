@@ -153,7 +153,7 @@ export const imageView = {
       queries?.choose(query);
       name.textContent ||= "…"; // so that the picture knows what room is left
       const range = picture.draw(grid(), values.subarray(before), image, square() ? query - before : -1);
-      const others = before > 1 ? `the ${before} tokens that are no patches` : `${tokenText(reader.keyLabels[0] ?? "", 20)}, which is no patch`;
+      const others = before > 1 ? `the ${before} tokens that are not patches` : `${tokenText(reader.keyLabels[0] ?? "", 20)}, which is not a patch`;
       const prefix = before ? `; ${formatWeight(Number(values.subarray(0, before).reduce((a, b) => a + b, 0).toFixed(3)))} on ${others}` : "";
       name.textContent = `Query ${tokenText(reader.queryLabels[query], 40)}: largest weight ${range.top.toFixed(4)}${prefix}`;
     }
