@@ -88,7 +88,7 @@ class Similarities:
             left.set_axis_off()
             bars = right.bar(range(len(names)), row)
             bars[int(row.argmax())].set_color("tab:orange")
-            right.set(ylim=(-0.3, 1), yticks=(0, 1), xticks=())
+            right.set(ylim=(-0.7, 1), yticks=(0, 1), xticks=())
         axes[-1, 1].set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
         figure.suptitle("Cosine with a prompt of each class; no caption in training had one of them", fontsize=10)
         figure.savefig(out / "similarities.png", dpi=120)
