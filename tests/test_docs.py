@@ -138,7 +138,8 @@ def commands() -> list[tuple[str, list[str]]]:
     found = []
     for path in DOCUMENTS:
         for line, text in blocks(path, "sh"):
-            for number, words in enumerate(shlex.split(one, comments=True) for one in text.splitlines()):
+            joined = text.replace("\\\n", " ")  # a command may go on in the next line
+            for number, words in enumerate(shlex.split(one, comments=True) for one in joined.splitlines()):
                 if "regard" in words[:2]:
                     found.append((f"{path.name}:{line + number}", words[words.index("regard") + 1 :]))
     return found
