@@ -61,10 +61,7 @@ def more_config(model: Model) -> dict[str, Any]:
         "projection_dim": c.embedding,
         "attention_dropout": plain_attention_dropout(model),
     }
-    text = {key: getattr(c, ours) for ours, key in TEXT.items()} | {
-        "eos_token_id": OLD_END if c.end is None else c.end,
-        "bos_token_id": None,  # its default is an id of the published vocabulary; the tokenizer says what begins a text
-    }
+    text = {key: getattr(c, ours) for ours, key in TEXT.items()} | {"eos_token_id": OLD_END if c.end is None else c.end}
     image = {key: getattr(c, ours) for ours, key in IMAGE.items()}
     return {
         "architectures": ["CLIPModel"],
