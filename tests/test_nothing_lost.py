@@ -176,6 +176,13 @@ def test_a_run_in_use_is_refused_by_name(run, capsys):
     assert not (run / "lock").exists()
 
 
+def test_drafts_of_killed_processes_are_removed(tmp_path):
+    for name in ("config.json.writing-123", "model.safetensors.writing", "notes.writing.txt", "config.json"):
+        (tmp_path / name).touch()
+    with locked(tmp_path):
+        assert {path.name for path in tmp_path.iterdir()} == {"lock", "notes.writing.txt", "config.json"}
+
+
 def test_the_lock_may_be_taken_twice_by_one_thread_only(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 

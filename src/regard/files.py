@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from .errors import BadFile, CannotSave, MissingFile
 
 JSON_LIMIT = 16 << 20  # bytes; each may become some 25 in memory
 _WRITING = ".writing"  # the suffix of temporary names
+_DRAFT = re.compile(r"\.writing(-\d+)?$")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -51,6 +53,14 @@ def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> Non
         with suppress(OSError):  # a draft hinders nobody: the next write replaces it
             draft.unlink()
         raise
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what killed processes have left half-written in a folder, which nobody else may be writing to."""
+    with suppress(OSError):  # such a file hinders nobody
+        for path in folder.iterdir():
+            if _DRAFT.search(path.name):
+                path.unlink()
 
 
 def make_readable(path: Path, make: Callable[[Path], object]) -> None:

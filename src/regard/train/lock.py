@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadFile, RunInUse
-from ..files import cannot, make_folder, parse_json, read
+from ..files import cannot, make_folder, parse_json, read, remove_drafts
 
 fcntl: Any
 try:
@@ -42,6 +42,8 @@ def locked(folder: Path) -> Iterator[None]:
     thread, depth = _held.get(folder, (me, 0))
     descriptor = None if depth and thread == me else _take(folder)
     _held[folder] = me, depth + 1
+    if descriptor is not None:
+        remove_drafts(folder)
     try:
         yield
     finally:
