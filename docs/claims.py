@@ -1,6 +1,6 @@
 """Write docs/results.md from the results of recipes: `python docs/claims.py RUNS` reads RUNS/<recipe>/results.json of each recipe.
 
-Recipes that were not run this time keep their section; if their claims have changed since, the head of the page says so.
+Recipes that were not run this time keep their section; if their claims or settings have changed since, the head of the page says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ HEAD = """# Results
 Papers' claims, run at a scale of minutes on two CPU cores. `make claims` writes this page from the runs; no figure is entered by hand. Figures are means over the
 seeds, with the minimum and the maximum. A claim that fails stays here as failed.
 """
+OTHER_SETTINGS = ("clip2021", "dalle2021")  # whose training has changed since they were run; to be removed with their next run
 
 
 def heading(recipe: Recipe) -> str:
@@ -65,6 +66,8 @@ def main(runs: Path) -> None:
             lines += [heading(recipe), "", "Not run yet.", ""]
     if changed:
         lines.insert(1, f"Claims that were changed or reworded after the run shown here: {', '.join(changed)}.\n")
+    if before := [name for name in OTHER_SETTINGS if not (runs / name / "results.json").exists()]:
+        lines.insert(1, f"Run with other settings than the recipe has now, and not since: {', '.join(before)}.\n")
     PAGE.write_text("\n".join(lines), encoding="utf-8")
 
 
