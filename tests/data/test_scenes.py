@@ -79,8 +79,12 @@ def test_pairings_are_held_out():
     assert {colour for colour, _ in UNSEEN} == set(COLOURS) and {shape for _, shape in UNSEEN} == set(SHAPES)  # each word is known
 
 
-def test_pixels_are_read_back():
-    assert all(recognise(one.pixels) == str(one.things[0]) for one in scenes("count=100,objects=1"))
+@pytest.mark.parametrize("size", [16, 17, 19, 20, 24, 32, 64])
+def test_pixels_are_read_back(size):
+    assert all(recognise(one.pixels) == str(one.things[0]) for one in scenes(f"count=100,objects=1,size={size}"))
+
+
+def test_nothing_is_read_from_white():
     assert recognise(np.full((16, 16, 3), 255, dtype=np.uint8)) == ""
 
 

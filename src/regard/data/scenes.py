@@ -176,10 +176,19 @@ def recognise(pixels: Pixels) -> str:
     if not counts.any():
         return ""
     mask = nearest == counts.argmax() + 1
+    part = _cropped(mask)
+    overlap = {shape: _overlap(part, _cropped(silhouette(shape, max(part.shape)))) for shape in SHAPES}
+    return f"{list(COLOURS)[counts.argmax()]} {max(overlap, key=lambda shape: overlap[shape])}"
+
+
+def _cropped(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The rows and columns from the first to the last pixel: the tip of a triangle may leave the first row of its box empty."""
     down, across = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    top, left, side = down[0], across[0], max(np.ptp(down), np.ptp(across)) + 1
-    part = np.zeros((side, side), dtype=np.bool_)
-    seen = mask[top : top + side, left : left + side]
-    part[: seen.shape[0], : seen.shape[1]] = seen
-    overlap = {shape: (part & whole).sum() / (part | whole).sum() for shape in SHAPES for whole in (silhouette(shape, int(side)),)}
-    return f"{list(COLOURS)[counts.argmax()]} {max(overlap, key=lambda shape: float(overlap[shape]))}"
+    return mask[down[0] : down[-1] + 1, across[0] : across[-1] + 1]
+
+
+def _overlap(one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
+    """Pixels in both over pixels in either, with the first rows and columns aligned."""
+    height, width = min(one.shape[0], other.shape[0]), min(one.shape[1], other.shape[1])
+    both = int((one[:height, :width] & other[:height, :width]).sum())
+    return both / (int(one.sum()) + int(other.sum()) - both)

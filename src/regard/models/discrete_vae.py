@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ._model import eval_mode
 
-FIRST_LOGITS = 20.0  # factor of the first logits
+FIRST_LOGITS = 3.0  # standard deviation of the first logits of each code
 MIN_LOG_STD = -4.0  # drawn images repeat exactly: without a bound the density of their pixels grows for ever
 
 
@@ -40,9 +40,10 @@ class DiscreteVAE(nn.Module):
     def __init__(self, channels: int, features: int, stride: int, codes: int):
         super().__init__()
         self.channels, halvings = channels, stride.bit_length() - 1
-        to_codes = nn.Conv2d(features, codes, 1)
-        with torch.no_grad():  # logits above the Gumbel noise: else the decoder learns to do without the codes before they mean anything
-            to_codes.weight.mul_(FIRST_LOGITS)
+        # Every code has the same mean and variance over a batch, so none is dead from the start; and logits stand out from the Gumbel noise, else
+        # the decoder learns to do without the codes before they mean anything.
+        logits_norm = nn.BatchNorm2d(codes)
+        nn.init.constant_(logits_norm.weight, FIRST_LOGITS)
         self.encoder = nn.Sequential(
             *(
                 layer
@@ -56,7 +57,8 @@ class DiscreteVAE(nn.Module):
             nn.Conv2d(features, features, 3, padding=1),
             nn.BatchNorm2d(features),
             nn.ReLU(),
-            to_codes,
+            nn.Conv2d(features, codes, 1, bias=False),
+            logits_norm,
         )
         self.codebook = nn.Embedding(codes, features)
         self.decoder = nn.Sequential(
