@@ -11,14 +11,12 @@ from __future__ import annotations
 from inspect import isabstract
 from typing import Any
 
-from ._base import (
-    BeamPrefix,
-    Dataset,
-    Example,
-    NoOptions,
-    Prediction,
-    Report,
-    Task,
+from ._base import BeamPrefix, Dataset, Example, NoOptions, Prediction, Report, Task
+from ._bleu import Score, score
+from ._image_processor import ImageProcessor
+from ._options import DataOptions, TokenizerOptions
+from ._processor import TextProcessor
+from ._runs import (
     attention_maps,
     evaluate,
     expect,
@@ -33,10 +31,6 @@ from ._base import (
     task_of,
     watch,
 )
-from ._bleu import Score, score
-from ._image_processor import ImageProcessor
-from ._options import DataOptions, TokenizerOptions
-from ._processor import TextProcessor
 from ._trainer import TrainResult, new_config, resumed_config, train
 from .captions import Captioning, CaptionsObjective, CaptionsOptions
 from .classification import Classify, ClassifyOptions, Label, LabelOptions

@@ -46,8 +46,9 @@ from ..train.log import check_installed
 from ..train.memory import memory_errors
 from ..train.parameters import load_parameters, parameters_of
 from . import _summary
-from ._base import Dataset, Task, find_task, load_run
+from ._base import Dataset, Task
 from ._options import DataOptions
+from ._runs import find_task, load_run
 
 SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the user gives one, the others keep the model's defaults
 

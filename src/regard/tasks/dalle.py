@@ -30,10 +30,11 @@ from ..models import CLIP, DALLE, Model, eval_mode
 from ..models.dalle import PADDING
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range, load_run
+from ._base import Dataset, Example, NoOptions, Prediction, Report, check_range
 from ._image_processor import ImageProcessor
 from ._image_text import CaptionBatch, CaptionBatches, ImageTextOptions, ImageTextProcessor, ImageTextTask, example_images, png_of
 from ._options import Files
+from ._runs import load_run
 from .clip import image_vectors, text_vectors
 
 COLDEST = 1 / 16  # temperature at the end of the first stage
