@@ -61,3 +61,12 @@ def test_parts_that_nobody_asks_for_have_no_gradient():
     first, _, _ = split_linear(layer, x, (4, 2, 3))
     (d,) = torch.autograd.grad(first.sum(), layer.weight)
     assert d[:4].abs().min() > 0 and not d[4:].any()
+
+
+def test_compiled_with_any_number_of_rows():
+    weight = torch.randn(17, 7)
+    compiled = torch.compile(fast_linear, backend="eager", dynamic=True)
+    with torch.no_grad():
+        for rows in (9, 4, 2):
+            x = torch.randn(rows, 3, 7)
+            torch.testing.assert_close(compiled(x, weight), F.linear(x, weight))

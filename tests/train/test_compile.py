@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import Net, Tiny, config, lines
 
+from regard import tasks
 from regard.train import Budget, fit
 from regard.train import checkpoint as checkpoints
 from regard.train.parameters import parameters_of
@@ -32,3 +33,16 @@ def test_compiled_is_the_same_run(tmp_path, monkeypatch):
     both = [checkpoints.load_latest(tmp_path / name / "state") for name in "ab"]
     assert both[0].tensors["optimizer"].keys() == both[1].tensors["optimizer"].keys()
     fit(Net(dropout=0.0, **f64), Tiny(**f64), config(), tmp_path / "b", resume=True, progress=False)  # on without it
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch.compile's own
+@pytest.mark.parametrize("name", ["images", "language"])
+def test_tasks_can_be_traced(name, tmp_path, monkeypatch):
+    """Batches of other sizes and a validation part included."""
+    compile = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: compile(module, **options, backend="eager"))
+    task = tasks.find_task(name)
+    example = task.example(tmp_path)
+    options = task.default_train.replace(steps=2, epochs=None, compile=True)
+    found = tasks.train(task, example.options, options, tmp_path / "run", settings=example.settings, progress=False)
+    assert found.step == 2

@@ -29,9 +29,10 @@ LARGE = 2**18  # entries of W: below that, or if N < 2 K, there is nothing to ga
 
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not x.is_cpu or torch.is_autocast_enabled("cpu"):
+        return F.linear(x, weight, bias)
     rows, (N, K) = x.shape[:-1].numel(), weight.shape
-    plain = rows not in FEW or (N < K and torch.get_num_threads() == 1) or (rows == 1 and (N < 2 * K or N * K < LARGE))
-    if plain or torch.is_grad_enabled() or not x.is_cpu or torch.is_autocast_enabled("cpu"):
+    if rows not in FEW or (N < K and torch.get_num_threads() == 1) or (rows == 1 and (N < 2 * K or N * K < LARGE)):
         return F.linear(x, weight, bias)
     x_KR = (x.reshape(-1, K) if rows > 1 else torch.cat([x.reshape(1, K)] * 2)).t()
     y_NR = torch.mm(weight, x_KR) if bias is None else torch.addmm(bias[:, None], weight, x_KR)

@@ -32,11 +32,11 @@ class Packing:
 
     def pack(self, x_BLD: Tensor) -> Tensor:
         """x_1TD: without padding."""
-        return _Move.apply(x_BLD, self.packed, self.padded)  # type: ignore[no-untyped-call]
+        return _move(x_BLD, self.packed, self.padded)
 
     def pad(self, x_1TD: Tensor) -> Tensor:
         """x_BLD: with zeros as padding."""
-        return _Move.apply(x_1TD, self.padded, self.packed)  # type: ignore[no-untyped-call]
+        return _move(x_1TD, self.padded, self.packed)
 
     def packed(self, x_BLD: Tensor) -> Tensor:
         return x_BLD.flatten(0, 1).index_select(0, self.index_T).unsqueeze(0)
@@ -69,6 +69,12 @@ class Documents:
     def padding(self) -> float:
         """The size of the batch with one document per row, padded, relative to the packed one."""
         return self.rows.batch * self.rows.length / max(1, self.position_BL.numel())
+
+
+def _move(x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+    if torch.compiler.is_compiling():  # torch.compile cannot trace the function below with sizes that vary
+        return there(x)
+    return _Move.apply(x, there, back)  # type: ignore[no-untyped-call]
 
 
 class _Move(torch.autograd.Function):

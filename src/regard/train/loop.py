@@ -13,6 +13,7 @@ parameters, bit for bit, as an uninterrupted one (same machine and number of thr
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -151,6 +152,7 @@ class _Loop:
         found, step = self.found, self.state.position.step
         self._choose_precision()
         if self.config.compile:
+            logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # it warns where the losses become numbers for the log
             self.objective.compile(dynamic=True)
         self.objective = distributed.parallel(self.objective, self.config.accumulate)
         if self.first:
