@@ -2,7 +2,7 @@
 
 Paper: Ramesh et al. 2021, "Zero-shot text-to-image generation", arXiv:2102.12092, section 2 (there 250 million pairs and 12 billion parameters, here
        generated scenes).
-Run:   regard run dalle2021        Takes: about six minutes on one CPU core; three seeds of three small models.
+Run:   regard run dalle2021        Takes: about 18 minutes on one CPU core; three seeds of three small models.
 
 Scenes of one shape, 16 × 16 pixels, four colours and three shapes, 8 × 8 codes; texts such as "a small red circle" and "a red circle at the top left". Whether a drawing shows
 the colour and the shape that were asked for is read from its pixels (`data.scenes.recognise`, which reads all real scenes right). In the
@@ -35,7 +35,7 @@ DATA = "scenes:count=2000,size=16,objects=1,colours=4,shapes=3"
 TRAIN = TrainOptions(
     steps=1350, optimizer="muon", lr=0.02, schedule="wsd", warmup_steps=20, average=0, log_every=150, evaluate_every=450, save_every=1350
 )
-TRAIN_CLIP = short_training(100, 0.01, evaluations=1)
+TRAIN_CLIP = short_training(600, 0.01, evaluations=1)  # after 100 steps, or 300 in one of three seeds, it takes small squares for circles
 SIZE: dict[str, Any] = {"stride": 2, "codes": 64, "features": 32, "width": 64, "heads": 4, "depth": 4}
 CLASSES = [f"{colour} {shape}" for colour in list(COLOURS)[:4] for shape in SHAPES[:3]]
 REPEATS = 6  # prompts per class
@@ -117,7 +117,7 @@ class Drawings:
 
 
 recipe = Recipe(
-    facts=RecipeFacts("dalle2021", 2021, "Zero-shot text-to-image generation", "arXiv:2102.12092", "about six minutes"),
+    facts=RecipeFacts("dalle2021", 2021, "Zero-shot text-to-image generation", "arXiv:2102.12092", "about 18 minutes"),
     question="Does one transformer over text and image codes draw what the text says, with sparse layers too?",
     variants={
         "sparse layers": DalleVariant(ranked=True),
