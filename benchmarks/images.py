@@ -105,8 +105,8 @@ def rates(config: int, rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+def ratio(one: list[float], other: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(one, other, strict=True))
 
 
 def main() -> None:

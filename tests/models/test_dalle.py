@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from regard.data.scenes import scenes
 from regard.errors import BadConfig, ShapeError
 from regard.models import DALLE, DALLEConfig
 from regard.models.discrete_vae import MIN_LOG_STD, DiscreteVAE, kl_to_uniform, log_normal
@@ -166,3 +168,11 @@ def test_codes_and_images():
         whole = vae.eval().decode(vae.codebook(codes_BM))
         log_std = MIN_LOG_STD + F.softplus(vae.log_std - MIN_LOG_STD)
         torch.testing.assert_close(vae.reconstruction(x_BCHW), -log_normal(x_BCHW, whole, log_std).sum((1, 2, 3)))
+
+
+def test_no_code_is_dead_from_the_start():
+    images = np.stack([scene.pixels for scene in scenes("count=64,size=16,objects=1")])
+    x_BCHW = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
+    for seed in range(3):
+        torch.manual_seed(seed)
+        assert len(DiscreteVAE(3, 32, 2, 64).logits(x_BCHW).argmax(-1).unique()) == 64
