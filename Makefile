@@ -17,7 +17,7 @@ TORCH ?=
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
 
-.PHONY: help demo test check torture fuzz abuse bench claims docs jupyter docs-table notebooks index lock audit sbom clean
+.PHONY: help demo test check torture fuzz abuse bench claims docs jupyter docs-table notebooks lock audit sbom clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -77,9 +77,6 @@ jupyter: $(STAMP)  ## the notebook widget in a real JupyterLab page, in an envir
 
 docs-table: $(STAMP)  ## write the tables of mechanisms into docs/mechanisms.md
 	$(BIN)/python docs/table.py
-
-index: $(STAMP)  ## write what `regard list`, `show`, `--help` and completion print into src/regard/cli/index.json
-	$(BIN)/python -m regard.cli._index
 
 lock: $(STAMP)  ## write requirements/*.lock, the hashes of the versions in constraints.txt; needs the network
 	$(LOCKED) -r requirements/docs.lock -r requirements/bench.lock

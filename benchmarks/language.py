@@ -91,7 +91,7 @@ def plain(model: GPT2, vocab_size: int, dropout: float) -> Plain:
 def transformers_loss(model: GPT2, dropout: float) -> tuple[nn.Module, Loss]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from regard.interop._gpt2 import GPT2 as FAMILY
+    from regard.interop.families.gpt2 import GPT2 as FAMILY
 
     described, tensors = FAMILY.export(model)
     quiet = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout, "use_cache": False, "attn_implementation": "sdpa"}

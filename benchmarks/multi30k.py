@@ -27,11 +27,11 @@ import torch
 from regard.data import read_pairs
 from regard.decode import Beam, Power
 from regard.machine import keep_memory
+from regard.metrics import score_translations
 from regard.models import build
 from regard.runs import Run
-from regard.tasks import Translation, TranslationObjective, TranslationOptions, load_run, score, train, translations
-from regard.tasks.translation import summed_loss
-from regard.train import TrainOptions
+from regard.tasks import TaskObjective, Translation, TranslationOptions, load_run, train, translations
+from regard.train import TrainOptions, optimizer_of
 
 from ._common import machine, write_row
 
@@ -49,18 +49,18 @@ ALPHAS = (0.6, 1.0)  # of the length penalty: the better one on the validation s
 
 def seconds_per_step(options: TranslationOptions, model: str, settings: dict[str, Any], steps: int = 40) -> float:
     """Of training, on real batches."""
-    kind = Translation(options)
-    pairs = kind.read()
-    processor = kind.make_processor(pairs, None)
-    task = TranslationObjective(pairs, processor.tokenizers, options)
-    made = build(model, {**kind.model_settings(model, processor), **settings}).train()
-    optimizer = TrainOptions(**TRAINED[model]).to_config().optimizer.build(made)
+    task = Translation(options)
+    pairs = task.read()
+    task.processor = task.make_processor(pairs, None)
+    made = build(model, {**task.settings(model, pairs), **settings}).train()
+    objective, generator = TaskObjective(task, pairs, made), torch.Generator()
+    optimizer = optimizer_of(TrainOptions(**TRAINED[model])).build(made)
     start = time.perf_counter()
-    for number, item in enumerate(task.batches(0)[: steps + 5]):
+    for number, item in enumerate(objective.batches(0)[: steps + 5]):
         if number == 5:
             start = time.perf_counter()
-        total, _, count = summed_loss(made, task.batch(item), options.label_smoothing)
-        (total / count).backward()
+        loss = objective.loss(made, objective.batch(item, generator))
+        (loss.total / loss.count).backward()
         torch.nn.utils.clip_grad_norm_(made.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -124,11 +124,11 @@ def main() -> None:
             result = train(Translation, config, training, out, model=given.model, settings=settings, progress=False)
             (out / "took.json").write_text(json.dumps({"steps": result.steps, "seconds": result.seconds, "machine": machine()}))
         took, run = json.loads((out / "took.json").read_text()), load_run(out)
-        alpha = max(ALPHAS, key=lambda alpha: score(decoded(run, tried, alpha), right).bleu)
+        alpha = max(ALPHAS, key=lambda alpha: score_translations(decoded(run, tried, alpha), right).bleu)
         start = time.perf_counter()
         found = decoded(run, sources, alpha)
         decoding = time.perf_counter() - start
-        scored = score(found, wanted)
+        scored = score_translations(found, wanted)
         cased.append(scored.bleu)
         lower.append(sacrebleu.corpus_bleu(found, [wanted], lowercase=True).score)
         parted.append(tokenised(found, wanted, target))
@@ -152,7 +152,7 @@ def main() -> None:
             "## Multi30k, test_2016_flickr",
             "",
             "BLEU by sacrebleu, beam 5, the length penalty's α 0.6 or 1.0 by validation; mean and range over seeds.",
-            "`evaluated again`: the run is older than the rule that chooses α (LOG.md says why).",
+            "`evaluated again`: the run is older than the rule that chooses α (docs/log says why).",
             "",
         ],
         "| run | minutes of training | steps | seeds | cased | lower-cased | tokenised by Moses | machine |",

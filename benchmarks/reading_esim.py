@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from regard.data import Ragged
 from regard.machine import keep_memory
 from regard.models import Classifier, build
-from regard.tasks import ClassifyOptions
-from regard.tasks._labelled import EncodedExamples
-from regard.tasks._tuning import ClassificationObjective
+from regard.tasks import Classify, ClassifyOptions
+from regard.tasks.label_encoding import EncodedExamples
 
 from ._common import machine, progress, write
 
@@ -98,12 +97,12 @@ def esim(name: str, first: Lengths, second: Lengths, width: int, batch_size: int
         model = Classifier(
             build("esim", vocab_size=VOCABULARY, embedding=width, width=width, hidden=width, dropout=0.5), CLASSES, dropout=0.5
         )
-        objective = ClassificationObjective(some, some, ("a", "b", "c"), ClassifyOptions(batch_size=batch_size), seed)
+        task, generator = Classify(ClassifyOptions(batch_size=batch_size)), torch.Generator()
 
         def run() -> None:
             model.train()
-            for item in objective.batches(0):
-                objective.loss(model, objective.batch(item)).total.backward()
+            for item in task.plan(some, 0, seed):
+                task.loss(model, task.batch(item, generator)).total.backward()
                 model.zero_grad(set_to_none=True)
 
         return run

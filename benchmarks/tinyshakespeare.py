@@ -27,9 +27,8 @@ import torch
 
 from regard.machine import keep_memory
 from regard.models import LanguageModel, build
-from regard.tasks import Language, LanguageObjective, LanguageOptions, load_run, perplexity, train
-from regard.tasks.language import summed_loss
-from regard.train import TrainOptions
+from regard.tasks import Language, LanguageOptions, TaskObjective, load_run, perplexity, train
+from regard.train import TrainOptions, optimizer_of
 
 from ._common import machine, write_row
 
@@ -82,16 +81,15 @@ def seconds_per_step(setting: Setting, path: Path, folder: Path, steps: int) -> 
     """Of training, on real batches: the median."""
     task = setting.task(path)
     raw = task.read()
-    processor = task.make_processor(raw, None)
-    found = task.encode(raw, processor, folder)
-    objective = LanguageObjective(found.train, found.valid, task.options)
-    model = build(setting.model, {**task.model_settings(setting.model, processor), **setting.settings}).train()
-    assert isinstance(model, LanguageModel)
-    optimizer, taken = setting.train_options(10, 0).to_config().optimizer.build(model), []
+    task.processor = task.make_processor(raw, None)
+    data = task.prepare(raw, folder)
+    model = build(setting.model, {**task.settings(setting.model, data), **setting.settings}).train()
+    objective, generator = TaskObjective(task, data, model), torch.Generator()
+    optimizer, taken = optimizer_of(setting.train_options(10, 0)).build(model), []
     for item in objective.batches(0)[: steps + 5]:
         start = time.perf_counter()
-        total, _, count = summed_loss(model, objective.batch(item))
-        (total / count).backward()
+        loss = objective.loss(model, objective.batch(item, generator))
+        (loss.total / loss.count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -107,7 +105,8 @@ def trained(
     task, options = setting.task(path), setting.train_options(steps, seed, seconds)
     result = train(Language, task.options, options, out, model=setting.model, settings=setting.settings, progress=False)
     run = load_run(out, LanguageModel)
-    valid = task.encode(task.read(), run.processor, out).valid
+    task.processor = run.processor
+    valid = task.prepare(task.read(), out).valid
     fresh, sliding = (
         perplexity(run.model, valid, length=setting.length, stride=stride, batch=64, documents=False).loss
         for stride in (setting.length, setting.length // 2)

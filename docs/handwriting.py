@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from regard.data.labelled_images import read_digits
-from regard.look._axes import new_figure
-from regard.look.pen import Points, curves, draw_strokes, pen_path
+from regard.look.axes import new_figure
 from regard.look.pictures import png
 from regard.tasks import load_run, predict
 from regard.tasks.draw import RedrawOptions
 from regard.tasks.handwriting import HandwritingTask, WriteOptions, first_writing
+from regard.tasks.handwriting_pictures import Points, curves, draw_strokes, pen_path
 
 PICTURES = Path(__file__).parent / "pictures"
 TEXT = "pay attention"

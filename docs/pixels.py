@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from regard.look.images import png_of
+from regard.look.images import enlarge, png_of, sheet
 from regard.tasks import attention_maps, load_run, task_of
-from regard.tasks._pixel_processor import side_by_side
 from regard.tasks.pixels import UNKNOWN, PixelLookOptions
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -22,7 +21,7 @@ def completions(folder: str) -> bytes:
     """A row per test image: the image, what is given of it, and samples."""
     run = load_run(folder)
     task = task_of(run)
-    images = run.processor.encode(task.test_data(run, None)[:IMAGES])
+    images = run.processor.encode(task.test_data(run, None).pixels[:IMAGES])
     source, keep = run.processor.source(images), 0 if run.processor.factor > 1 else run.processor.size[0] // 2
     given = run.processor.decode(images).copy()
     given[:, keep:] = UNKNOWN
@@ -31,7 +30,7 @@ def completions(folder: str) -> bytes:
     generator = torch.Generator().manual_seed(0)
     drawn = [run.processor.decode(run.model.complete(images, keep, source, generator=generator)) for _ in range(SAMPLES)]
     rows = np.stack([run.processor.decode(images), given, *drawn], 1)
-    return png_of(side_by_side([image for row in rows for image in row], columns=2 + SAMPLES))
+    return png_of(sheet([enlarge(image, 128) for row in rows for image in row], columns=2 + SAMPLES))
 
 
 def attention(folder: str, path: Path) -> None:
@@ -40,7 +39,7 @@ def attention(folder: str, path: Path) -> None:
 
     run = load_run(folder)
     file = path.with_name("digit.png")
-    Image.fromarray(task_of(run).test_data(run, None)[2]).save(file)
+    Image.fromarray(task_of(run).test_data(run, None)[2].pixels).save(file)
     _, maps = attention_maps(run, str(file), options=PixelLookOptions())
     maps.save_png(path)
     file.unlink()

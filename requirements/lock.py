@@ -1,9 +1,9 @@
 """Write the lock files from constraints.txt: `make lock`, which needs the network.
 
     build.lock    what builds this package, and packages that are published as source only
-    test.lock     what `.[test,tensorboard]` needs: `make test`, `check`, `demo` …
-    docs.lock     what `.[docs]` needs besides: `make docs`
-    bench.lock    what `.[bench]` needs besides: `make bench`
+    test.lock     what `.[all,tensorboard]` and the groups test and lint need: `make test`, `check`, `demo` …
+    docs.lock     what the group docs needs besides: `make docs`
+    bench.lock    what the group bench needs besides: `make bench`
 
 Each has the SHA-256 of every file that the package index has of the version, for CPython 3.11 and later on Linux, macOS and Windows, so
 that pip refuses any other (`--require-hashes`). What belongs to a file is read from the packages installed here, for Linux and macOS.
@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name, parse_sdist_filename, parse_wheel_filename
@@ -69,9 +70,26 @@ def closure(wanted: Iterable[Requirement]) -> set[str]:
 
 def own_requirements() -> list[Requirement]:
     """As pyproject.toml has them now, not as they were when this package was installed."""
-    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = project_file()["project"]
     extras = [(text, extra) for extra, texts in project["optional-dependencies"].items() for text in texts]
     return [Requirement(text) for text in project["dependencies"]] + [Requirement(f'{text}; extra == "{extra}"') for text, extra in extras]
+
+
+def group(name: str) -> list[Requirement]:
+    """A dependency group of pyproject.toml, with the groups that it includes."""
+    found: list[Requirement] = []
+    for one in project_file()["dependency-groups"][name]:
+        found += [Requirement(one)] if isinstance(one, str) else group(one["include-group"])
+    return found
+
+
+def project_file() -> dict[str, Any]:
+    return tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def tested() -> list[Requirement]:
+    """All that `make test` needs: the library with every extra that the tests use, the tests, and the linters."""
+    return [Requirement("regard[all,tensorboard]"), Requirement("torch"), *group("dev")]
 
 
 def hashes(name: str, version: str) -> list[str]:
@@ -124,9 +142,9 @@ def write(path: Path, names: Iterable[str], versions: dict[str, str]) -> None:
 def parts() -> dict[str, set[str]]:
     """The packages of each file."""
     build = closure(map(Requirement, BUILD))
-    test = closure([Requirement("regard[test,tensorboard]"), Requirement("torch")])
-    docs = closure([Requirement("regard[docs]")]) - test - build
-    bench = closure([Requirement("regard[bench]"), *map(Requirement, WITHOUT_DEPENDENCIES)]) - test - build
+    test = closure(tested())
+    docs = closure(group("docs")) - test - build
+    bench = closure([*group("bench"), *map(Requirement, WITHOUT_DEPENDENCIES)]) - test - build
     return {"build": build, "test": test - build, "docs": docs, "bench": bench - docs}
 
 

@@ -1,5 +1,6 @@
 """What all tests share: no luck with memory, and one seed."""
 
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -16,6 +17,15 @@ def seeded():
     torch.use_deterministic_algorithms(True, warn_only=False)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered():
+    """What a test or a snippet of the documents registers is gone after it."""
+    yield
+    for name in ("attention", "models", "tasks", "recipes", "interop.families"):
+        if package := sys.modules.get(f"regard.{name}"):
+            package.registered.clear()
 
 
 @pytest.fixture(params=["as it comes", "always in tiles"])

@@ -1,6 +1,7 @@
 """The command line: thin, helpful, and quiet about its insides."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -15,12 +16,14 @@ import torch
 import tyro
 
 import regard
-from regard import MECHANISMS, catalogue
-from regard.cli import COMMANDS, GROUPS, _index, load_command, main
+import regard.attention
+import regard.tasks
+from regard import MECHANISMS, SoftmaxAttention, catalogue
+from regard.cli import COMMANDS, GROUPS, _facts, _pages, load_command, main
 from regard.cli._command import CONFIG, format_settings, parse_settings
 from regard.look.examples import example
 from regard.patterns import parse
-from regard.tasks import TASKS
+from regard.tasks import TASKS, Language
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -202,19 +205,78 @@ def test_train_alone_lists_the_tasks(capsys):
 # -- start-up ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_index_is_current():
-    assert _index.FILE.read_text(encoding="utf-8") == _index.to_text(_index.build()), "run `make index`"
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _facts.stored.cache_clear()
+    yield tmp_path / "regard"
+    _facts.stored.cache_clear()
 
 
-def test_the_pictures_are_current():
-    """Up to a few characters: sums are rounded otherwise on other processors."""
-    drawn = _index.build_pictures()
-    assert drawn.keys() == json.loads(_index.PICTURES.read_text(encoding="utf-8")).keys(), "run `make index`"
-    for name, text in drawn.items():
-        stored = _index.picture(name)
-        assert len(text) == len(stored) and sum(a != b for a, b in zip(text, stored, strict=True)) <= len(text) // 50, (
-            f"{name}: run `make index`"
-        )
+def test_facts_are_kept_until_a_source_changes(empty_cache, monkeypatch):
+    first = _facts.entries("patterns")
+    (kept,) = empty_cache.iterdir()
+    assert first == json.loads(kept.read_text(encoding="utf-8")) == json.loads(json.dumps(catalogue.details("patterns")))
+    monkeypatch.setattr(catalogue, "details", lambda kind: pytest.fail("made again"))
+    _facts.stored.cache_clear()
+    assert _facts.entries("patterns") == first
+    monkeypatch.setattr(catalogue, "details", lambda kind: [{"name": "new"}])
+    monkeypatch.setattr(_facts, "fingerprint", lambda: "other")
+    _facts.stored.cache_clear()
+    assert _facts.entries("patterns") == [{"name": "new"}] and [path.name for path in empty_cache.iterdir()] == ["patterns-other.json"]
+
+
+def test_facts_without_a_cache(empty_cache):
+    empty_cache.write_text("in the way")
+    assert _facts.entries("patterns")[0]["name"] == catalogue.details("patterns")[0]["name"]
+
+
+def test_a_damaged_cache_is_made_again(empty_cache):
+    first = _facts.entries("patterns")
+    (kept,) = empty_cache.iterdir()
+    kept.write_text("[{")
+    _facts.stored.cache_clear()
+    assert _facts.entries("patterns") == first and json.loads(kept.read_text(encoding="utf-8")) == first
+
+
+def test_facts_of_tasks_are_those_of_their_classes():
+    assert _facts.entries("tasks") == json.loads(json.dumps(catalogue.details("tasks")))
+
+
+def test_what_is_registered_is_listed(monkeypatch):
+    class Elsewhere(SoftmaxAttention):
+        """Softmax from elsewhere."""
+
+        facts = dataclasses.replace(SoftmaxAttention.facts, name="elsewhere")
+
+    monkeypatch.setitem(regard.attention.registered, "elsewhere", Elsewhere)
+    assert _facts.entries("mechanisms")[-1]["name"] == "elsewhere"
+
+
+def test_a_registered_task_has_a_help_page(monkeypatch, capsys):
+    class Mine(Language):
+        """Train mine.
+
+        As in:  regard train mine --out runs/mine
+        """
+
+        name = "mine"
+
+    monkeypatch.setitem(regard.tasks.registered, "mine", Mine)
+    assert main(["train"]) == 0 and "\n  mine  " in capsys.readouterr().out
+    assert main(["train", "mine", "--help"]) == 0 and "--context-length" in capsys.readouterr().out
+    assert main(["list", "tasks"]) == 0 and "Train mine." in capsys.readouterr().out
+    assert main(["train", "mine", "--print-config"]) == 0 and 'task = "mine"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_help_shows_what_matters_and_help_all_the_rest(task, capsys):
+    assert main(["train", task.name, "--help"]) == 0
+    short = re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.M)
+    assert main(["train", task.name, "--help-all"]) == 0
+    long = re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.M)
+    assert {"--data", "--out", "--model", "--minutes", "--steps", "--lr", "--device", "--help-all"} <= set(short)
+    assert len(short) <= 16 < len(long) and set(short) - {"--help-all"} <= set(long) and len(set(long)) == len(long)
 
 
 LIGHT = [
@@ -232,7 +294,7 @@ def test_what_needs_no_pytorch_does_not_import_it(argv, big_imports):
 
 
 @pytest.fixture(scope="module")
-def big_imports() -> dict[str, list[str]]:
+def big_imports(tmp_path_factory) -> dict[str, list[str]]:
     """Command → what it imports of the big packages. One process for all: after each they are forgotten."""
     code = """
 import contextlib, io, json, sys
@@ -247,7 +309,14 @@ for argv in json.load(sys.stdin):
         del sys.modules[name]
 print(json.dumps(found))
 """
-    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(LIGHT), capture_output=True, text=True, timeout=120)
+    home = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(home))
+        _facts.stored.cache_clear()
+        for kind in ("mechanisms", "models", "recipes", "patterns", "pictures"):  # what the first user of a version waits for
+            _facts.stored(kind)
+    env = os.environ | {"XDG_CACHE_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(LIGHT), capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -261,11 +330,11 @@ def test_the_options_shown_are_those_that_are_parsed():
         with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
             tyro.cli(load_command(name).concrete(), args=["--help"], config=CONFIG)
         parsed = set(re.findall(r"^\W{0,4}(?:-h, )?(--[a-z][a-z-]*)", ANSI.sub("", page.getvalue()), re.M)) - {"--help"}
-        assert parsed == {option.name for option in _index.command(name)[1] if not option.positional}, name
+        assert parsed == {option.name for option in _pages.page(name)[1] if not option.positional}, name
 
 
 def test_text_comes_before_pytorch(monkeypatch, capsys):
-    """`show` of a mechanism prints what it knows before it draws what no index holds."""
+    """`show` of a mechanism prints what it knows before it draws what no cache holds."""
     monkeypatch.setitem(sys.modules, "regard.attention", None)  # cannot be imported
     with pytest.raises(ImportError):
         main(["show", "softmax", "--length", "13"])
@@ -321,12 +390,12 @@ def test_tables_fit_80_columns_and_never_cut_a_name(kind, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     firsts = {line.partition("  ")[0] for line in lines}
-    assert all(row["name"] in firsts for row in _index.entries(kind))
+    assert all(row["name"] in firsts for row in _facts.entries(kind))
 
 
 def test_help_fits_80_columns_but_for_examples(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    for name in _index.read()["commands"]:
+    for name in _pages.names():
         assert main([*name.split(), "--help"]) == 0
         long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80 and "regard " not in line]
         assert not long or all(line.startswith("  --") for line in long), name  # choices stay whole

@@ -11,11 +11,22 @@ import pytest
 
 from regard import MECHANISMS, Attention, Facts, Pattern, State
 from regard.cli import COMMANDS, load_command
+from regard.models import MODELS
 from regard.patterns import parse
 from regard.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "docs" / "extend").glob("*.md"))
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *EXAMPLES,
+]
+LINKED = [
+    *DOCUMENTS,
+    *(ROOT / name for name in ("AGENTS.md", "CHANGELOG.md", "LOG.md", "SECURITY.md", "llms.txt")),
+    *sorted((ROOT / "docs" / "log").glob("*.md")),
+]
 NAMES = [path.name for path in DOCUMENTS]
 NEEDS = {
     "transformers-attention.md": "transformers",
@@ -23,28 +34,23 @@ NEEDS = {
 }  # packages that a document is about, and that the library does without
 
 
-SECTIONS = re.findall(r"^## (Add .*)$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def blocks(path: Path, language: str, section: str = "") -> list[tuple[int, str]]:
-    """(line, text) of each block of a language, in the whole document or in one section."""
+def blocks(path: Path, language: str) -> list[tuple[int, str]]:
+    """(line, text) of each block of a language."""
     text = path.read_text(encoding="utf-8")
-    start = text.index(f"\n## {section}\n") + 1 if section else 0
-    end = text.find("\n## ", start) if section else len(text)
-    found = re.finditer(rf"^```{language}\n(.*?)^```$", text[start:end], re.MULTILINE | re.DOTALL)
-    return [(text.count("\n", 0, start + block.start()) + 2, block[1]) for block in found]
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, block.start()) + 2, block[1]) for block in found]
 
 
-def run_snippets(path: Path, section: str = "") -> None:
+def run_snippets(path: Path) -> None:
     """In order, in one namespace: as one who pastes them does. `x  # → y` promises that x prints as y."""
     names: dict[str, object] = {"__name__": "document"}
-    for line, text in blocks(path, "python", section):
+    for line, text in blocks(path, "python"):
         exec(compile("\n" * (line - 1) + text, str(path), "exec"), names)
         for promise in re.finditer(r"^(.+?)  # → (.+)$", text, re.MULTILINE):
             assert str(eval(promise[1], names)) == promise[2], f"{path.name}: {promise[0]}"
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.name != "CONTRIBUTING.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_snippets_run(path, tmp_path, monkeypatch):
     if path.name in NEEDS:
         pytest.importorskip(NEEDS[path.name], reason=f"{path.name} is about {NEEDS[path.name]}")
@@ -52,15 +58,23 @@ def test_snippets_run(path, tmp_path, monkeypatch):
     run_snippets(path)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_examples_of_contributing_run(section, tmp_path, monkeypatch):
-    """Each section by itself: a mechanism, a model, a task …"""
-    monkeypatch.chdir(tmp_path)
-    run_snippets(ROOT / "CONTRIBUTING.md", section)
-
-
 def test_every_kind_of_part_has_an_example():
-    assert len(SECTIONS) >= 5 and all(blocks(ROOT / "CONTRIBUTING.md", "python", section) for section in SECTIONS)
+    assert {path.stem for path in EXAMPLES} >= {"mechanism", "model", "recipe", "pattern", "family"}
+    assert all(blocks(path, "python") for path in EXAMPLES)
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert all(f"docs/extend/{path.name}" in contributing for path in EXAMPLES)
+
+
+def test_the_front_pages_count_right():
+    for name in ("README.md", "llms.txt", "pyproject.toml", "CITATION.cff"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert f"{len(MECHANISMS)} attention mechanisms" in text, f"{name}: there are {len(MECHANISMS)} mechanisms"
+        for number in re.findall(r"(\d+) published models", text):
+            assert int(number) == len(MODELS), f"{name}: there are {len(MODELS)} models"
+
+
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 80
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
@@ -98,7 +112,7 @@ def test_the_contract_page_names_every_public_member(kind):
         assert re.search(rf"`{name}\b", text), f"docs/contract.md does not mention {kind.__name__}.{name}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
+@pytest.mark.parametrize("path", LINKED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         if not target.startswith("https://"):

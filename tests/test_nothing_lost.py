@@ -129,11 +129,11 @@ def test_what_may_change_is_recorded(run):
 def test_a_run_that_was_stopped_can_be_used_and_says_so(steps, text, tmp_path, monkeypatch, capsys):
     out, calls = tmp_path / "run", []
 
-    def stop(self, group, step=loop._Loop._step):
+    def stop(self, size, batches, step=loop._Loop._step):
         calls.append(1)
         if len(calls) > steps:
             raise KeyboardInterrupt
-        step(self, group)
+        step(self, size, batches)
 
     monkeypatch.setattr(loop._Loop, "_step", stop)
     with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,7 @@
 """The package as a whole: which way imports point, what is public, how long it takes to import, what must not be in the tree."""
 
 import ast
+import dataclasses
 import doctest
 import re
 import subprocess
@@ -19,8 +20,9 @@ PACKAGE = ROOT / "src" / "regard"
 # From the bottom to the top; a part may import parts of the levels below it, and neighbours of its own level as long as
 # they do not import it back.
 LEVELS = (
-    {"errors", "docstrings", "_bound"},
-    {"files", "machine"},
+    {"errors", "docstrings", "processes", "_bound", "_extras", "_lazy"},
+    {"names"},
+    {"files", "machine", "bounds", "metrics"},
     {"patterns"},
     {"kernels"},
     {"attention"},
@@ -30,7 +32,7 @@ LEVELS = (
     {"run_config", "runs"},
     {"tasks"},
     {"recipes", "compare", "serve", "interop", "testing"},
-    {"catalogue", "cli", "_public", "__main__", "__init__"},
+    {"catalogue", "cli", "registry", "_public", "__main__", "__init__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
@@ -155,7 +157,95 @@ def test_the_architecture_page_draws_the_same_levels():
     assert all(parts <= drawn[row] for parts, row in zip(LEVELS, rows, strict=False)), "ARCHITECTURE.md lacks a part"
 
 
+# -- private modules ---------------------------------------------------------------------------------------------------
+
+# Imports of a private module by another package. Data, tasks and the engine of the recipes are being made public; this list only shrinks.
+PRIVATE_IMPORTS = {
+    ("cli/demo.py", "regard.recipes._engine.report"),
+    ("interop/_generation.py", "regard.data._vocab_files"),
+}
+PRIVATE_IN_DOCUMENTS: set[tuple[str, str]] = set()
+
+
+def private_imports(path: Path, package: Path) -> set[str]:
+    """Private modules and names of other packages that a file imports, for type checking too: modules as they are called, names after their module."""
+    here = (package.name, *path.relative_to(package).with_suffix("").parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            targets = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            targets = [(*module, alias.name) if _is_private(alias.name) else module for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            first = next((n for n, part in enumerate(target) if _is_private(part)), None)
+            if target[0] == package.name and first is not None and first > 1 and target[:2] != here[:2]:  # 1: a module of the whole package
+                found.add(".".join(target))
+    return found
+
+
+def _is_private(part: str) -> bool:
+    return part.startswith("_") and not part.startswith("__")
+
+
+def test_no_package_imports_private_modules_of_another():
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), name) for path in sorted(PACKAGE.rglob("*.py")) for name in private_imports(path, PACKAGE)
+    }
+    assert found - PRIVATE_IMPORTS == set(), "make the module public, or export the name from the package"
+    assert PRIVATE_IMPORTS - found == set(), "fixed: take it off the list"
+
+
+def test_no_document_imports_private_modules():
+    found = set()
+    for path in (*ROOT.glob("*.md"), *(path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".py"))):
+        if path.name != "LOG.md":
+            lines = re.findall(r"^\s*(?:from|import) (regard\S*)(?: import (.*))?$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            names = {module for module, _ in lines} | {f"{module}.{name}" for module, more in lines for name in re.split(r"[, ()]+", more)}
+            found |= {(path.relative_to(ROOT).as_posix(), name) for name in names if re.search(r"\._[a-z]\w*$", name)}
+    assert found - PRIVATE_IN_DOCUMENTS == set()
+    assert PRIVATE_IN_DOCUMENTS - found == set(), "fixed: take it off the list"
+
+
+@pytest.mark.parametrize(
+    ("line", "caught"),
+    [
+        ("from ..models._text import Axes", True),
+        ("from regard.models._text import Axes", True),
+        ("import regard.models._text", True),
+        ("from ..models import _text", True),
+        ("from ..models.text import _split", True),
+        ("if TYPE_CHECKING:\n    from ..models._text import Axes", True),
+        ("from ..models.text import Axes", False),
+        ("from ._text import Axes", False),  # of its own package
+        ("from .. import _bound", False),
+        ("from torch._dynamo import config", False),
+    ],
+)
+def test_the_checker_of_private_imports(tmp_path, line, caught):
+    path = tmp_path / "regard" / "tasks" / "a.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(line)
+    assert bool(private_imports(path, tmp_path / "regard")) == caught
+
+
 # -- the public surface ------------------------------------------------------------------------------------------------
+
+
+def test_facts_steer_no_other_code():
+    """A mechanism reads its own facts; other code calls its methods. Facts are printed (`name`, `paper` and all at once), and choose checks."""
+    facts = "|".join(
+        field.name for field in dataclasses.fields(regard.Facts) if field.name not in ("name", "paper", "formula", "time", "memory")
+    )
+    steered = re.compile(rf"\bfacts\.({facts}|causal)\b")
+    allowed = ("attention/", "testing/", "catalogue.py", "look/lineage.py")  # the last two print them
+    for path in PACKAGE.rglob("*.py"):
+        if not str(path.relative_to(PACKAGE)).startswith(allowed):
+            found = steered.search(path.read_text(encoding="utf-8"))
+            assert found is None, f"{path}: {found and found[0]}: ask a method of Attention, such as queries_stand_alone()"
 
 
 def test_all_is_what_is_visible():
@@ -182,13 +272,13 @@ def test_examples_in_docstrings(module):
 
 
 def test_importing_is_light():
-    """Nothing but PyTorch, msgspec and the standard library: no matplotlib, rich, tyro, transformers, starlette, and no more of PyTorch than itself."""
+    """Nothing but PyTorch, msgspec and the standard library: no matplotlib, rich, tyro, transformers, starlette, and no more of PyTorch than itself; no models."""
     code = """
 import sys, torch
 before = set(sys.modules)
 import regard
 regard.causal
-added = {name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names | {"regard", "msgspec"}}
+added = {name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names | {"regard", "msgspec"} or name == "regard.models"}
 print(sorted(added))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

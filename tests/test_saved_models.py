@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.tasks.examples import write_example
 
 import regard
 from regard.cli import main
@@ -72,7 +73,7 @@ def test_what_could_not_be_used_is_refused_and_leaves_nothing(model, tmp_path):
 
 
 def test_runs_are_listed_with_their_state(model, tmp_path, capsys):
-    example = Language.example(tmp_path)
+    example = write_example(Language, tmp_path)
     argv = ["train", "language", "--data", str(example.options.data), "--tokenizer", "char", "--context-length", "8", "--quiet"]
     sizes = [part for name, value in (("width", 8), ("heads", 2), ("depth", 1)) for part in ("--set", f"{name}={value}")]
     assert main([*argv, *sizes, "--steps", "2", "--evaluate-every", "1", "--out", str(tmp_path / "runs" / "trained")]) == 0

@@ -85,7 +85,7 @@ def site(tmp_path_factory) -> Path:
     """The whole site, built as `make docs` does; a warning fails."""
     for package in ("material", "mkdocstrings_handlers", "latex2mathml"):
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install 'regard[docs]'")
+            pytest.skip(f"{package} is not installed: make docs")
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})

@@ -1,12 +1,14 @@
 """`regard.testing`: the examples of CONTRIBUTING.md hold the contract, and each mistake is named by the fact to change."""
 
+import importlib
 import importlib.util
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ import torch
 from regard.attention import (
     Attention,
     DotAttention,
+    EntmaxAttention,
     Facts,
+    GeneralAttention,
     LinearAttention,
     LocalAttention,
     Paper,
@@ -24,10 +28,14 @@ from regard.attention import (
 from regard.attention.helpers import share_heads, softmax_where
 from regard.cli import main
 from regard.errors import BadConfig, UnknownName
-from regard.testing import CHECKS, check_mechanism
+from regard.interop.families import LLAMA
+from regard.models import GPT2
+from regard.patterns import causal, window
+from regard.recipes import RECIPES
+from regard.testing import CHECKS, check_mechanism, run_checks
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "extend" / "mechanism.md").read_text(encoding="utf-8")
 EXAMPLES = next(block for block in re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL) if "class Uniform" in block)
 WHOLE, LINE = re.findall(r"^```py\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 NAMES = re.findall(r"^class (\w+)\(", EXAMPLES, re.MULTILINE)
@@ -198,6 +206,44 @@ class FormsAllPairs(Planted):
         return torch.einsum("bhlm,bmhv->blhv", self._weights(q, k, call), share_heads(v, q.shape[2]))
 
 
+class TwiceTheScore(EntmaxAttention):
+    """Consistent, and not entmax: every other check passes."""
+
+    facts = replace(EntmaxAttention.facts, name="planted")
+
+    def scores(self, q, k, call):
+        return 2 * super().scores(q, k, call)
+
+    def reference(self, q_BLHK, k_BMHK, v_BMHV):
+        """Sparsemax by its definition: the projection of a row of scores onto the simplex, found by sorting."""
+        scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / q_BLHK.shape[-1] ** 0.5
+        top, count = scores_BHLM.sort(-1, descending=True).values, torch.arange(1, k_BMHK.shape[1] + 1)
+        size = (1 + count * top > top.cumsum(-1)).sum(-1, keepdim=True)
+        tau = (top.cumsum(-1).gather(-1, size - 1) - 1) / size
+        return torch.einsum("bhlm,bmhv->blhv", (scores_BHLM - tau).clamp(min=0), v_BMHV)
+
+
+class Entmax(TwiceTheScore):
+    def scores(self, q, k, call):
+        return EntmaxAttention.scores(self, q, k, call)
+
+
+class ReferenceOfAnotherShape(Entmax):
+    def reference(self, q_BLHK, k_BMHK, v_BMHV):
+        return super().reference(q_BLHK, k_BMHK, v_BMHV).transpose(1, 2)
+
+
+class DetachedReference(Entmax):
+    def reference(self, q_BLHK, k_BMHK, v_BMHV):
+        return super().reference(q_BLHK.detach(), k_BMHK, v_BMHV)
+
+
+class Crashes(Planted):
+    def _forward(self, q, k, v, call):
+        (a, b, c) = q.shape
+        return a + b + c
+
+
 def declared(base: type[Attention], **changes) -> type[Attention]:
     """A right mechanism with a wrong fact."""
     return type(base.__name__, (base,), {"facts": replace(base.facts, **changes), "__doc__": base.__doc__})
@@ -230,6 +276,7 @@ MISTAKES = [
     (declared(DotAttention, memory="some"), "memory", None),
     (declared(DotAttention, memory="a chunk"), "memory", "facts.memory is 'a chunk': expected a formula"),
     (declared(DotAttention, name="two words"), "facts", "facts.name"),
+    (Crashes, "law", r"ValueError in _forward \(test_testing.py:\d+\): too many values to unpack"),
     (declared(DotAttention, paper=Paper("t", 1999, "w")), "facts", "facts.paper.year is 1999"),
 ]
 
@@ -241,6 +288,43 @@ def test_a_failure_names_the_fact(mechanism, check, words):
         assert result.outcome != "failed", result
     else:
         assert result.outcome == "failed" and re.search(words, result.reason), result
+
+
+SPARSEMAX = {"alpha": 2.0}
+REFERENCES = [
+    (TwiceTheScore, SPARSEMAX, "forward is not what `reference` computes"),
+    (Entmax, SPARSEMAX, None),
+    (Entmax, {"alpha": 1.5}, "forward is not what `reference` computes"),
+    (ReferenceOfAnotherShape, SPARSEMAX, r"reference gives \(2, 4, 13, 11\).*return out_BLHV, \(2, 13, 4, 11\)"),
+    (DetachedReference, SPARSEMAX, "the gradient of q_BLHK is not that of `reference`"),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "settings", "words"), REFERENCES)
+def test_a_wrong_formula_is_found_by_its_reference(mechanism, settings, words):
+    (result,) = check_mechanism(mechanism, ["reference"], settings).results
+    assert (result.outcome, bool(words and re.search(words, result.reason))) == ("failed" if words else "passed", bool(words)), result
+
+
+def test_only_the_reference_finds_a_consistent_mistake():
+    quick = [name for name in CHECKS if not name.startswith("memory") and name not in ("compile", "law-long", "facts")]
+    report = check_mechanism(TwiceTheScore, quick, SPARSEMAX)
+    assert [result.check for result in report.failures] == ["reference"]
+
+
+def test_settings_are_those_of_the_check():
+    """A mistake at small blocks only, which the default settings do not show."""
+
+    class WrongWhenNarrow(LocalAttention):
+        def _forward(self, q, k, v, call):
+            return super()._forward(q, k, v, call) * (2 if self.radius < 4 else 1)
+
+    assert check_mechanism(WrongWhenNarrow, ["law"]).passed
+    assert not check_mechanism(WrongWhenNarrow, ["law"], {"radius": 2}).passed
+    with pytest.raises(UnknownName, match="radius"):
+        check_mechanism(WrongWhenNarrow, ["law"], {"radus": 2})
+    with pytest.raises(BadConfig, match="4 heads of size 7"):
+        check_mechanism(GeneralAttention, ["law"], {"head_dim": 3})
 
 
 def test_the_report():
@@ -264,7 +348,20 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     )
     assert main(["check", "my_wrong:Mine", "--only", "order-of-keys"]) == 1
     assert "set positional=False" in capsys.readouterr().out
-    for wrong in ("my_wrong:Other", "nothing:Mine", "sofmax"):
+    assert main(["check", "my_mechanism:Mine", "--only", "reference"]) == 0
+    assert "no reference" in capsys.readouterr().out
+    Path("my_blocks.py").write_text("from regard import LocalAttention\nclass Mine(LocalAttention):\n    pass\n")
+    for given in ("my_blocks:Mine(radius=2)", "local(radius=2)"):
+        assert main(["check", given, "--only", "law"]) == 0
+    for wrong in (
+        "my_wrong:Other",
+        "nothing:Mine",
+        "sofmax",
+        "local(radus=2)",
+        "local(2)",
+        "my_blocks:Mine(radius=",
+        "my_blocks:Mine(heads=2)",
+    ):
         assert main(["check", wrong]) == 2
 
 
@@ -284,3 +381,71 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 400, f"{done.stdout} MB"
+
+
+# -- other kinds -----------------------------------------------------------------------------------------------------------
+
+
+def outcomes(thing, **settings):
+    return {result.check: (result.outcome, result.reason) for result in run_checks(thing, None, settings)}
+
+
+SMALL = {"width": 16, "heads": 2, "depth": 1}
+
+
+def test_models_are_checked():
+    found = outcomes(GPT2, vocab_size=50, context_length=32, dropout=0.0, **SMALL)
+    assert {outcome for outcome, _ in found.values()} == {"passed"} and set(found) == {"settings", "config", "gradients", "causal", "steps"}
+
+    class Peeking(GPT2):
+        def features(self, ids_BL, *args, **kwargs):
+            return super().features(ids_BL, *args, **kwargs) + ids_BL[:, -1:, None]
+
+    found = outcomes(Peeking, vocab_size=50, context_length=32, dropout=0.0, **SMALL)
+    assert found["causal"][0] == "failed" and "pass `causal`" in found["causal"][1] and found["gradients"][0] == "passed"
+
+
+def test_patterns_are_checked():
+    assert (
+        {outcome for outcome, _ in outcomes(window, radius=3).values()}
+        == {outcome for outcome, _ in outcomes(causal).values()}
+        == {"passed"}
+    )
+
+    @dataclass(frozen=True, repr=False)
+    class Overclaims(window):
+        def bounds(self, b, h, i, j):
+            some, every = super().bounds(b, h, i, j)
+            return some, torch.ones_like(every)
+
+    found = outcomes(Overclaims, radius=2)
+    assert found["blocks"][0] == "failed" and "correct `bounds`" in found["blocks"][1] and found["mask"][0] == "passed"
+
+
+def test_tasks_are_checked(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "extend" / "task.md").read_text(encoding="utf-8")
+    source = tmp_path / "sets_of_the_docs.py"
+    source.write_text(re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    names = importlib.import_module("sets_of_the_docs")
+    (tmp_path / "sets.jsonl").write_text("".join(f'{{"set": [[0.{n}], [0.5]], "y": 0.{n}}}\n' for n in range(100)))
+    found = outcomes(names.Sets, data=str(tmp_path / "sets.jsonl"), input="[[0.2], [0.7]]")
+    assert {outcome for outcome, _ in found.values()} == {"passed"} and len(found) == 6
+
+    class Careless(names.Sets):
+        def batch(self, item, generator):
+            x, n, y = super().batch(item, generator)
+            return x + 0.01 * next(noise), n, y
+
+    noise = itertools.count()
+    found = outcomes(Careless, data=str(tmp_path / "sets.jsonl"))
+    assert found["resume"][0] == "failed" and "generator" in found["resume"][1] and found["predict"][0] == "not applicable"
+
+
+def test_families_and_recipes_are_checked():
+    found = outcomes(LLAMA, vocab_size=50, context_length=32, hidden=20, kv_heads=1, head_dim=8, **SMALL)
+    assert {outcome for outcome, _ in found.values()} == {"passed"} and "round-trip" in found
+    assert outcomes(LLAMA)["round-trip"][0] == "not applicable"
+    assert outcomes(RECIPES[0]) == {"claims": ("passed", "")}
+    with pytest.raises(BadConfig, match="a subclass of Model with `facts` or"):
+        outcomes(object())

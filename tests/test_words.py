@@ -5,6 +5,7 @@ docs/glossary.md has the words to use. Each test lists what is wrong with file a
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LOG.md")),
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "llms.txt")),
     *sorted((ROOT / "docs").glob("*.*")),
+    *sorted((ROOT / "docs" / "extend").glob("*.md")),
+    *sorted((ROOT / "docs" / "log").glob("*.md")),
 ]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
@@ -65,6 +68,77 @@ def test_documents_use_the_fields_words(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src" / "regard").as_posix())
 def test_sources_use_the_fields_words(path):
     assert violations(path) == []
+
+
+# -- how docstrings begin ----------------------------------------------------------------------------------------------
+
+RIDDLES = re.compile(r"(?:What|How|Whether|Which|Of|The same|As)\b", re.IGNORECASE)
+# Packages and files that are being rewritten; this list only shrinks.
+LATER = {
+    "attention/_base.py",
+    "attention/_cache.py",
+    "attention/_call.py",
+    "attention/_facts.py",
+    "attention/_recurrent.py",
+    "attention/_state.py",
+    "attention/delta_net.py",
+    "attention/helpers.py",
+    "cli",
+    "tasks",
+    "train",
+}
+
+
+def riddles(source: str) -> list[str]:
+    """Docstrings and help texts that begin with a word which needs the line above to have a subject: "Whether …", "Of the …"."""
+    found, lines = [], source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for part in node.body:
+            text = ""
+            if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str):
+                text = part.value.value
+            elif isinstance(node, ast.ClassDef) and isinstance(part, ast.AnnAssign):  # a field, with a comment behind it
+                text = lines[part.end_lineno - 1].encode()[part.end_col_offset :].decode().partition("# ")[2]
+            if RIDDLES.match(text.strip()):
+                found.append(f"{part.lineno}: {text.strip().splitlines()[0]}")
+    return found
+
+
+def place(path: Path) -> str:
+    """The package of a file, or the file itself if it is of the attention package or at the top."""
+    inside = path.relative_to(ROOT / "src" / "regard")
+    return inside.as_posix() if len(inside.parts) == 1 or inside.parts[0] == "attention" else inside.parts[0]
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if place(path) not in LATER], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_docstrings_begin_with_a_verb_or_a_noun(path):
+    assert riddles(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_list_of_riddles_shrinks():
+    left = {place(path) for path in SOURCES if riddles(path.read_text(encoding="utf-8"))}
+    assert LATER - left == set(), "fixed: take it off the list"
+
+
+@pytest.mark.parametrize(
+    ("source", "caught"),
+    [
+        ('def f():\n    """Whether it fits."""', True),
+        ('def f():\n    """Return whether it fits."""', False),
+        ('"""What a mask is."""', True),
+        ('class A:\n    x: int\n    """Of the mask."""', True),
+        ("class A:\n    x: int = 1  # of the mask", True),
+        ("class A:\n    x: int = 1  # size of the mask", False),
+        ('def f():\n    """Assigns a mask."""', False),
+    ],
+)
+def test_the_checker_of_beginnings(source, caught):
+    assert bool(riddles(source)) == caught
+
+
+# -- the checker of phrases --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from griffe import Extension, Object
 
 HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?): +(?=\S)", re.MULTILINE)
 ARGUMENT = re.compile(r"^([a-z_]\w*): +(?=\S)", re.MULTILINE)
+ARGS = re.compile(r"^Args:\n((?:(?: {4,}.*)?\n?)+)", re.MULTILINE)
+ENTRY = re.compile(r"^ {4}(\*{0,2}\w+): +(?=\S)", re.MULTILINE)
 
 
 class Notes(Extension):
@@ -21,6 +23,7 @@ class Notes(Extension):
 
 def to_markdown(text: str) -> str:
     """Headings begin a paragraph, arguments a list item; formulas stand apart."""
+    text = ARGS.sub(lambda found: "\n**Args**\n\n" + ENTRY.sub(r"- `\1`: ", found[1]).strip("\n") + "\n\n", text)
     text = HEADING.sub(r"\n**\1** ", text).replace("$$\n$$", "$$\n\n$$")
     paragraphs = (ARGUMENT.sub(r"- `\1`: ", part) if ARGUMENT.match(part) else part for part in text.split("\n\n"))
     return "\n\n".join(paragraphs)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -34,7 +34,9 @@ DOCUMENTS = {  # of the repository, and the page that each becomes
     "CONTRIBUTING.md": "contributing.md",
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
-    "LOG.md": "log.md",
+    "AGENTS.md": "agents.md",
+    "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
     "benchmarks/RESULTS.md": "benchmarks.md",
     "LICENSE": "license.md",
     "notebooks": "notebooks/index.md",
@@ -51,7 +53,17 @@ GUIDES = (
     "patterns.md",
 )
 GUIDES += ("checkpoints.md", "transformers-attention.md")
-PLACED = {*GUIDES, "start.md", "mechanisms.md", "results.md", "contract.md", "promises.md", "glossary.md"}
+PLACED = {
+    *GUIDES,
+    "start.md",
+    "follow_a_token.md",
+    "mechanisms.md",
+    "results.md",
+    "contract.md",
+    "task-contract.md",
+    "promises.md",
+    "glossary.md",
+}
 MATH = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 SPELLING = {  # TeX that the converter does not know → the same in what it knows; brackets grow by themselves
     r"\\[tdc]frac\b": r"\\frac",
@@ -59,6 +71,7 @@ SPELLING = {  # TeX that the converter does not know → the same in what it kno
     r"\\arg\\max": r"\\mathrm{arg\\,max}",
 }
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
+LANGUAGES = {".py": "py", ".cff": "yaml"}  # files that documents link to, and how they are shown
 
 
 def on_config(config: Any) -> Any:
@@ -72,8 +85,22 @@ def on_config(config: Any) -> Any:
         {"Mechanisms": ["mechanisms.md", *pages.mechanisms_nav()]},
         {"Models": ["models/index.md", *({model.facts.name: f"models/{model.facts.name}.md"} for model in MODELS)]},
         {"Results": ["results.md", {"Benchmarks": "benchmarks.md"}, "promises.md"]},
+        {
+            "Extend": [
+                "follow_a_token.md",
+                *(f"extend/{path.name}" for path in sorted((ROOT / "docs" / "extend").glob("*.md"))),
+                "contract.md",
+                "task-contract.md",
+            ]
+        },
         {"API": [{title: f"api/{package}.md"} for package, title in pages.PACKAGES.items()]},
-        {"Project": ["contract.md", "glossary.md", "architecture.md", "contributing.md", "changelog.md", "log.md", "license.md"]},
+        {"Log": ["log/index.md", *(f"log/{path.name}" for path in sorted((ROOT / "docs" / "log").glob("2*.md"), reverse=True))]},
+        {
+            "Project": [
+                *("glossary.md", "architecture.md", "contributing.md", "agents.md", "changelog.md"),
+                *("security.md", "conduct.md", "license.md"),
+            ]
+        },
     ]
     return config
 
@@ -99,7 +126,24 @@ def on_files(files: Files, config: Any) -> Files:
         for name, data in notebook.pictures.items():
             add(f"notebooks/{name}", data)
     add("lineage.md", lineage_text())
+    for path in linked_files():
+        text = f"# {path.removeprefix('src/')}\n\n```{LANGUAGES[Path(path).suffix]}\n{(ROOT / path).read_text(encoding='utf-8')}```\n"
+        files.append(File.generated(config, source_page(path), content=text, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
+
+
+def linked_files() -> list[str]:
+    """Files of the repository that documents link to, such as a module: each becomes a page."""
+    found = set()
+    for document in [*(ROOT / name for name in DOCUMENTS if name.endswith(".md")), *(ROOT / "docs").rglob("*.md")]:
+        for _, target, _ in LINK.findall(document.read_text(encoding="utf-8")):
+            if Path(target).suffix in LANGUAGES and not re.match(r"[a-z]+:", target):
+                found.add((document.parent / target).resolve().relative_to(ROOT).as_posix())
+    return sorted(found)
+
+
+def source_page(path: str) -> str:
+    return f"source/{path.removeprefix('src/')}.md"
 
 
 def lineage_text() -> str:
@@ -122,7 +166,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if re.match(r"[a-z]+:", match[2]):
             return match[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
-        name = DOCUMENTS.get(target, target.removeprefix("docs/"))
+        name = source_page(target) if Path(target).suffix in LANGUAGES else DOCUMENTS.get(target, target.removeprefix("docs/"))
         return match[1] + posixpath.relpath(name, posixpath.dirname(here) or ".") + match[3]
 
     if here == "mechanisms.md":  # its tables name every mechanism

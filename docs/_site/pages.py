@@ -17,9 +17,9 @@ import matplotlib.image
 from regard.attention import MECHANISMS, Attention
 from regard.attention.families import FAMILIES, family_of
 from regard.catalogue import row, settings
-from regard.docstrings import description, formulas, notes
+from regard.docstrings import arguments, description, formulas, notes
 from regard.errors import NotSupported
-from regard.look._axes import DIVERGING, SEQUENTIAL
+from regard.look.axes import DIVERGING, SEQUENTIAL
 from regard.look.examples import example
 from regard.look.lineage import measured_costs
 from regard.models import MODELS
@@ -80,6 +80,7 @@ def mechanism_page(mechanism: type[Attention]) -> str:
         *measured(facts["name"]),
         "## In code",
         f"```py\nfrom regard import {facts['class']}\n\nattention = {facts['class']}{signature(mechanism)}\n```",
+        *argument_table(mechanism),
         f'By name, in models and on the command line: `attention="{facts["name"]}"`, `--attention {facts["name"]}`. '
         f"`regard show {facts['name']}` prints this page's facts, `regard check {facts['name']}` runs [the contract](../contract.md) on it.",
     ]
@@ -154,6 +155,12 @@ def signature(entry: type[Any]) -> str:
     return f"({', '.join(shown)})"
 
 
+def argument_table(entry: type[Any]) -> list[str]:
+    """A row per argument of the constructor."""
+    rows = [[f"`{name}`", text] for name, text in arguments(entry).items()]
+    return [table(["argument", "meaning"], rows)] if rows else []
+
+
 def mechanisms_nav() -> list[Any]:
     """Pages by family."""
     groups = {family.title: [m.facts.name for m in MECHANISMS if family_of(m) is family] for family in FAMILIES}
@@ -209,7 +216,8 @@ def public_names(package: str) -> list[str]:
     module = importlib.import_module(package)
     paged = {*MECHANISMS, *MODELS}
     found = []
-    for name, value in vars(module).items():
+    for name in dir(module):
+        value = getattr(module, name)
         inside = getattr(value, "__module__", "") or ""
         if name.startswith("_") or not (inspect.isclass(value) or inspect.isfunction(value)) or not inside.startswith(package):
             continue

@@ -30,6 +30,7 @@ from importlib.util import find_spec as _find_spec
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
+from typing import TypeVar as _TypeVar
 
 from . import _bound
 
@@ -38,18 +39,23 @@ if _TYPE_CHECKING:
     from collections.abc import Sequence as _Sequence
 
     from ._public import *  # noqa: F403
+    from .attention import *  # noqa: F403
     from .data import Tokenizer as _Tokenizer
     from .data import Tokenizers as _Tokenizers
     from .models import Model as _Model
     from .runs import Run as _Run
 
 __version__ = "0.1.0"
+_Thing = _TypeVar("_Thing")
 
 
-def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None) -> "_Run[_Model]":
+def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None, device: str = "cpu") -> "_Run[_Model]":
     """A run, or a transformers directory (config.json and safetensors) as one: model, processor, config, ready to use.
 
-    `config` is what `runs.read_json` gave, if it has been called.
+    Args:
+        folder: run directory, or transformers directory.
+        config: content of its config.json as `runs.read_json` returns it, if it has been read.
+        device: device of the model: auto (a GPU, if there is one), cpu, cuda, cuda:1, mps.
     """
     from . import files, runs, tasks  # they take time to import
 
@@ -57,17 +63,22 @@ def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None
     if config is None and (_Path(folder) / runs.CONFIG).is_file():
         config = runs.read_json(folder)
     if config is not None and "format_version" in config:
-        return tasks.load_run(folder, config=config)
+        return tasks.load_run(folder, config=config, device=device)
     from . import interop
 
-    return interop.load_run(folder, config)
+    return interop.load_run(folder, config, device)
 
 
-def load(folder: _Path | str) -> "_Model":
-    """The model of a run, or of a transformers directory, with its parameters and its `tokenizer`, ready to use."""
+def load(folder: _Path | str, *, device: str = "cpu") -> "_Model":
+    """The model of a run, or of a transformers directory, with its parameters and its `tokenizer`, ready to use.
+
+    Args:
+        folder: run directory, or transformers directory.
+        device: device of the model: auto (a GPU, if there is one), cpu, cuda, cuda:1, mps.
+    """
     from . import tasks
 
-    return tasks.load_model(load_run(folder))
+    return tasks.load_model(load_run(folder, device=device))
 
 
 def save(
@@ -80,11 +91,33 @@ def save(
 ) -> _Path:
     """Write a model as a run, which every command and `load` take: one with swapped attention, or from a training loop of your own.
 
-    The tokenizer, the labels, and the processor of a model that reads no text, are those that `load` set, if not given.
+    Args:
+        model: model to write.
+        folder: run directory to create.
+        tokenizer: tokenizer of the model; the one that `load` set if not given.
+        labels: names of the classes; those that `load` set if not given.
+        processor: processor of a model that reads no text; the one that `load` set if not given.
     """
     from . import tasks
 
     return tasks.save_model(model, folder, tokenizer, labels, processor)
+
+
+def register(thing: _Thing) -> _Thing:
+    """Make a mechanism, model, task, recipe, pattern or checkpoint family known by its name; a decorator for classes: `registry`.
+
+    Args:
+        thing: Subclass of `Attention`, `Model`, `Task` or `Pattern`, or a `Recipe`, a pattern, a `Family`; its name must not be taken.
+    """
+    from . import registry
+
+    return registry.register(thing)
+
+
+def _load_plugins() -> None:
+    from . import registry
+
+    registry.load_plugins()
 
 
 def _generate_ids(model: _Any, ids: _Any, eos_ids: _Any, options: "_Mapping[str, _Any]") -> list[list[int]]:
@@ -94,6 +127,7 @@ def _generate_ids(model: _Any, ids: _Any, eos_ids: _Any, options: "_Mapping[str,
 
 
 _bound.generate_ids = _generate_ids
+_bound.load_plugins = _load_plugins
 
 
 def __getattr__(name: str) -> _Any:
@@ -105,7 +139,7 @@ def __getattr__(name: str) -> _Any:
     from . import _public
 
     globals().update({each: getattr(_public, each) for each in _public.__all__})
-    globals()["__all__"] = ["__version__", "load", "load_run", "save", *_public.__all__]
+    globals()["__all__"] = ["__version__", "load", "load_run", "register", "save", *_public.__all__]
     if name not in globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals()[name]

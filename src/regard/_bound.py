@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+load_plugins: Callable[[], None]  # registers what installed packages offer: `registry.load_plugins`
 generate_ids: Callable[..., list[list[int]]]  # (model, ids, eos_ids, options) → the new token ids: `LanguageModel.generate`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import catalogue, errors, kernels, patterns
 from .attention import *  # noqa: F403  the list of mechanisms is kept once, in attention/__init__.py
-from .attention import __all__ as _mechanisms
+from .attention import __all__ as _mechanisms  # type: ignore[attr-defined]  # for type checkers there is none
 from .errors import RegardError
 from .layers import Block, FeedForward, MultiHead
 from .look import Maps, capture

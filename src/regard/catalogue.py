@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
-import textwrap
-from collections.abc import Iterable
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields
 from typing import Any, Literal, get_args
 
-from .docstrings import notes
+from .docstrings import field_help, notes
 from .errors import UnknownName
+from .registry import load_plugins
 
 # Whatever is listed needs PyTorch, which takes seconds to import: hence the imports inside functions.
 
@@ -28,39 +25,49 @@ def mechanisms() -> dict[str, Any]:
 
 def models() -> dict[str, Any]:
     """Every published system by name."""
-    from .models import MODELS
+    from .models import models
 
-    return _by_name(MODELS)
+    return dict(models())
 
 
 def tasks() -> dict[str, Any]:
     """Every task by name."""
-    from .tasks import TASKS
+    from .tasks import tasks
 
-    return {task.name: task for task in TASKS}
+    return dict(tasks())
 
 
 def recipes() -> dict[str, Any]:
     """Every claim that can be run, by name."""
-    from .recipes import RECIPES
+    from .recipes import recipes
 
-    return _by_name(RECIPES)
+    return dict(recipes())
 
 
 def patterns() -> dict[str, Any]:
     """Every rule that a pattern can be written with, by name: patterns, and functions that make one."""
-    from .patterns._parse import RULES, VALUES
+    from .patterns import RULES, VALUES
 
     return VALUES | RULES
 
 
 def listed(kind: Kind) -> dict[str, Any]:
-    """One of the lists."""
+    """One of the lists.
+
+    Args:
+        kind: mechanisms, models, tasks, recipes or patterns.
+    """
+    load_plugins()
     return {"mechanisms": mechanisms, "models": models, "tasks": tasks, "recipes": recipes, "patterns": patterns}[kind]()
 
 
 def find(name: str) -> Any:
-    """The mechanism, model, task or recipe called `name`; the name of the class will do too. `UnknownName` names the nearest."""
+    """The mechanism, model, task or recipe called `name`; the name of the class will do too. `UnknownName` names the nearest.
+
+    Args:
+        name: name of an entry, or of its class; upper case and hyphens do not matter.
+    """
+    load_plugins()
     known = mechanisms() | models() | tasks() | recipes()
     classes = {entry.__name__: entry for entry in known.values() if isinstance(entry, type)}
     folded = {fold(key): entry for key, entry in (classes | known).items()}
@@ -70,14 +77,22 @@ def find(name: str) -> Any:
 
 
 def rows(kind: Kind = "mechanisms") -> list[dict[str, Any]]:
-    """The facts as plain dictionaries: what `regard list --json` prints."""
+    """The facts as plain dictionaries: what `regard list --json` prints.
+
+    Args:
+        kind: mechanisms, models, tasks, recipes or patterns.
+    """
     if kind == "patterns":
         return [_pattern_row(name, rule) for name, rule in patterns().items()]
     return [row(entry) for entry in listed(kind).values()]
 
 
 def row(entry: Any) -> dict[str, Any]:
-    """The facts of one entry."""
+    """The facts of one entry.
+
+    Args:
+        entry: a mechanism, model, task or recipe.
+    """
     from .attention import Attention
 
     summary, kind = (inspect.getdoc(entry) or "").partition("\n")[0], getattr(entry, "__name__", type(entry).__name__)
@@ -93,7 +108,11 @@ def row(entry: Any) -> dict[str, Any]:
 
 
 def details(kind: Kind) -> list[dict[str, Any]]:
-    """The facts of a list and all that `regard show` says about each entry, as plain values."""
+    """The facts of a list and all that `regard show` says about each entry, as plain values.
+
+    Args:
+        kind: mechanisms, models, tasks, recipes or patterns.
+    """
     return [facts | _details(kind, entry) for facts, entry in zip(rows(kind), listed(kind).values(), strict=True)]
 
 
@@ -123,7 +142,11 @@ def _default(parameter: inspect.Parameter) -> str:
 
 
 def settings(config: type[Any]) -> list[dict[str, str]]:
-    """Every setting of a model: its name, its default (empty where it must be given) and what it means."""
+    """Every setting of a model: its name, its default (empty where it must be given) and what it means.
+
+    Args:
+        config: config class of a model.
+    """
     said = field_help(config)
     return [
         {"name": field.name, "default": "" if field.default is MISSING else str(field.default), "meaning": said.get(field.name, "")}
@@ -132,30 +155,10 @@ def settings(config: type[Any]) -> list[dict[str, str]]:
     ]
 
 
-def field_help(kind: type[Any]) -> dict[str, str]:
-    """What is written about each field of a dataclass: the string under it, or the comment behind it; a base class's where it has none."""
-    found: dict[str, str] = {}
-    for part in reversed([part for part in kind.__mro__ if is_dataclass(part)]):
-        try:
-            source = textwrap.dedent(inspect.getsource(part))
-        except (OSError, TypeError):  # made at run time
-            continue
-        lines, body = source.splitlines(), ast.parse(source).body[0]
-        nodes = body.body if isinstance(body, ast.ClassDef) else []
-        for node, after in zip(nodes, [*nodes[1:], None], strict=True):
-            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-                continue
-            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-                found[node.target.id] = inspect.cleandoc(after.value.value)
-            elif comment := re.match(r"\s*#\s*(.+)", lines[(node.end_lineno or 1) - 1].encode()[node.end_col_offset or 0 :].decode()):
-                found[node.target.id] = comment[1]
-    return found
-
-
 def fold(name: str) -> str:
-    """As people type names in a terminal."""
+    """Fold a name to the form that people type in a terminal: lower case, underscores.
+
+    Args:
+        name: name as it was typed.
+    """
     return name.lower().replace("-", "_")
-
-
-def _by_name(entries: Iterable[Any]) -> dict[str, Any]:
-    return {entry.facts.name: entry for entry in entries}

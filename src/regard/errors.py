@@ -7,7 +7,8 @@ RegardError
 │   ├── PatternNotSupported
 │   ├── BiasNotSupported
 │   ├── StateNotSupported
-│   └── CaptureNotSupported
+│   ├── CaptureNotSupported
+│   └── MissingPackage  (ImportError too) an optional package; names the extra that has it
 ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
 ├── BadConfig           (ValueError)  invalid settings, alone or in combination
 ├── BadPattern          (ValueError)  text that is not a pattern
@@ -33,7 +34,12 @@ LONGEST = 5000  # characters of a message: it may quote a file, which may hold a
 
 
 def count(number: int, thing: str) -> str:
-    """1 step; 3,000 steps."""
+    """1 step; 3,000 steps.
+
+    Args:
+        number: count.
+        thing: singular of the noun.
+    """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
@@ -73,8 +79,27 @@ class CaptureNotSupported(NotSupported):
     """The attention weights of this call cannot be captured."""
 
 
+class MissingPackage(NotSupported, ImportError):
+    """An optional package that this needs is not installed; `name` is the package.
+
+    Args:
+        message: sentence with the command that installs it.
+        package: name of the package.
+    """
+
+    def __init__(self, message: str, package: str | None = None):
+        super().__init__(message)
+        self.name = package
+
+
 class UnknownName(RegardError, LookupError):
-    """No such mechanism, model or recipe."""
+    """No such mechanism, model or recipe.
+
+    Args:
+        kind: kind of thing, for the message.
+        name: name that was given.
+        known: names that exist, the nearest of which is suggested.
+    """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         known, name = list(known), name if len(name) <= 80 else f"{name[:79]}…"
@@ -100,7 +125,15 @@ class MissingFile(BadFile, FileNotFoundError):
 
 
 class Misfit(BadFile):
-    """The tensors of a checkpoint do not match its model: every name is in `missing`, `unknown` or `sizes`."""
+    """The tensors of a checkpoint do not match its model: every name is in `missing`, `unknown` or `sizes`.
+
+    Args:
+        origin: file or directory of the checkpoint.
+        missing: tensors of the model that the checkpoint lacks.
+        unknown: tensors of the checkpoint that the model lacks.
+        sizes: tensors whose sizes differ, with both sizes.
+        advice: remedy to suggest.
+    """
 
     def __init__(self, origin: str, missing: Iterable[str] = (), unknown: Iterable[str] = (), sizes: Iterable[str] = (), advice: str = ""):
         self.missing, self.unknown, self.sizes = list(missing), list(unknown), list(sizes)
@@ -140,7 +173,12 @@ class QueueFull(RegardError, RuntimeError):
 
 
 class ChildFailed(RegardError, RuntimeError):
-    """A measurement in a child process failed. `kind` is one of refused, memory, failed, died or time."""
+    """A measurement in a child process failed. `kind` is one of refused, memory, failed, died or time.
+
+    Args:
+        kind: refused, memory, failed, died or time.
+        message: message of the child, or about it.
+    """
 
     def __init__(self, kind: str, message: str):
         self.kind = kind
@@ -148,7 +186,12 @@ class ChildFailed(RegardError, RuntimeError):
 
 
 class Interrupted(RegardError):
-    """Training was stopped by a signal, after saving a checkpoint. `code` is the exit code for the process: 130 or 143."""
+    """Training was stopped by a signal, after saving a checkpoint. `code` is the exit code for the process: 130 or 143.
+
+    Args:
+        number: number of the signal.
+        where: end of the message: when it stopped, and what was saved.
+    """
 
     def __init__(self, number: int, where: str):
         self.signal = signal.Signals(number)

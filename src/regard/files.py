@@ -1,4 +1,4 @@
-"""How files are written and read: whole or not at all, and never more than is expected of them.
+"""Files, written and read: whole or not at all, and never more than is expected of them.
 
 Writing: under a temporary name, synced to disk, renamed, and the folder is synced. So after a kill or a power failure at any moment a file
 is the old one or the new one. Reading: regular files only (a FIFO would wait for ever, a device never end), and no larger than a limit.
@@ -27,18 +27,37 @@ _DRAFT = re.compile(r"\.writing(-\d+)?$")
 
 
 def write(path: Path, content: str | bytes, *, new: bool = False) -> None:
-    """Write a file atomically. A `new` one never replaces another: then FileExistsError, also if two processes try at the same moment."""
+    """Write a file atomically. A `new` one never replaces another: then FileExistsError, also if two processes try at the same moment.
+
+    Args:
+        path: file to write.
+        content: text, written as UTF-8, or bytes.
+        new: raise FileExistsError if the file exists.
+    """
     data = content.encode() if isinstance(content, str) else content
     put(path, lambda draft: _write_bytes(draft, data), new=new)
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = None, new: bool = False) -> None:
-    """Write a JSON file atomically."""
+    """Write a JSON file atomically.
+
+    Args:
+        path: file to write.
+        value: value of plain types.
+        indent: spaces per level; None: one line.
+        new: raise FileExistsError if the file exists.
+    """
     write(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n", new=new)
 
 
 def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> None:
-    """`make(draft)` writes a file under a temporary name; it is synced and renamed to `path`. Errors of the system leave no draft behind."""
+    """`make(draft)` writes a file under a temporary name; it is synced and renamed to `path`. Errors of the system leave no draft behind.
+
+    Args:
+        path: file to write.
+        make: function that writes a file of the name it is given.
+        new: raise FileExistsError if the file exists.
+    """
     draft = path.with_name(f"{path.name}{_WRITING}-{os.getpid()}" if new else f"{path.name}{_WRITING}")
     try:
         make_readable(draft, make)
@@ -56,7 +75,11 @@ def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> Non
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what killed processes have left half-written in a folder, which nobody else may be writing to."""
+    """Remove what killed processes have left half-written in a folder, which nobody else may be writing to.
+
+    Args:
+        folder: folder to clean.
+    """
     with suppress(OSError):  # such a file hinders nobody
         for path in folder.iterdir():
             if _DRAFT.search(path.name):
@@ -64,7 +87,12 @@ def remove_drafts(folder: Path) -> None:
 
 
 def make_readable(path: Path, make: Callable[[Path], object]) -> None:
-    """`make(path)` writes a file; its permissions are those of any new file, also where a library would let only its owner read it."""
+    """`make(path)` writes a file; its permissions are those of any new file, also where a library would let only its owner read it.
+
+    Args:
+        path: file to write.
+        make: function that writes a file of the name it is given.
+    """
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     make(path)
@@ -77,7 +105,11 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it; their names are on disk afterwards."""
+    """Make a folder and those above it; their names are on disk afterwards.
+
+    Args:
+        path: folder to make.
+    """
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -86,7 +118,11 @@ def make_folder(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or a folder is on disk."""
+    """Wait until a file or a folder is on disk.
+
+    Args:
+        path: file or folder.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,7 +131,12 @@ def sync(path: Path) -> None:
 
 
 def cannot(path: Path, error: Exception) -> CannotSave:
-    """The error of the operating system, and what to do about it."""
+    """The error of the operating system, and what to do about it.
+
+    Args:
+        path: file that could not be written.
+        error: error of the operating system, or of a library.
+    """
     advice = {
         errno.ENOSPC: "the disk is full: free some space",
         errno.EDQUOT: "the disk quota is used up: free some space",
@@ -113,7 +154,12 @@ def cannot(path: Path, error: Exception) -> CannotSave:
 
 
 def read(path: Path, limit: int = JSON_LIMIT) -> bytes:
-    """The content of a regular file of at most `limit` bytes; anything else is MissingFile or BadFile."""
+    """The content of a regular file of at most `limit` bytes; anything else is MissingFile or BadFile.
+
+    Args:
+        path: file to read.
+        limit: maximum size in bytes.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with open(descriptor, "rb") as file:
@@ -135,12 +181,22 @@ def read(path: Path, limit: int = JSON_LIMIT) -> bytes:
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
-    """The value of a JSON file in UTF-8."""
+    """The value of a JSON file in UTF-8.
+
+    Args:
+        path: file to read.
+        limit: maximum size in bytes.
+    """
     return parse_json(read(path, limit), path)
 
 
 def parse_json(content: bytes, where: Path | str) -> Any:
-    """A JSON value in UTF-8; BadFile says what is wrong with it."""
+    """A JSON value in UTF-8; BadFile says what is wrong with it.
+
+    Args:
+        content: JSON in UTF-8.
+        where: name of the source, for error messages.
+    """
     try:
         text = content.decode("utf-8")
         value = json.loads(text)
@@ -150,11 +206,15 @@ def parse_json(content: bytes, where: Path | str) -> Any:
     except UnicodeEncodeError as wrong:
         raise BadFile(f"{where}: a string that is not text: {wrong}") from wrong
     except (ValueError, RecursionError, MemoryError) as wrong:
-        raise BadFile(f"{where}: not JSON: {wrong or type(wrong).__name__}") from wrong
+        raise BadFile(f"{where}: not JSON: {str(wrong) or type(wrong).__name__}") from wrong
 
 
 def check_name(path: Path | str) -> None:
-    """Refuse a name that no file can have."""
+    """Refuse a name that no file can have.
+
+    Args:
+        path: name to check.
+    """
     try:
         os.stat(path)
     except ValueError as wrong:
@@ -165,7 +225,11 @@ def check_name(path: Path | str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is not a regular file, before a library opens it by name."""
+    """Refuse what is not a regular file, before a library opens it by name.
+
+    Args:
+        path: name to check.
+    """
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError as wrong:

@@ -1,4 +1,4 @@
-"""What this computer can do: processor, memory, allocator, and whether bfloat16 is safe and fast.
+"""Abilities of this computer: processor, memory, allocator, and whether bfloat16 is safe and fast.
 
 bfloat16 is probed in a child process, because the wrong answer kills the process. Some virtual machines advertise matrix instructions
 (AMX) that they do not provide; oneDNN believes it, and the first bfloat16 matmul ends the process with SIGILL. Capping oneDNN's
@@ -25,7 +25,8 @@ from typing import Any
 import msgspec
 import torch
 
-from .errors import NotSupported
+from .errors import BadConfig, NotSupported
+from .processes import local_rank, started_together
 
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "bf16")
 _TRIM_THRESHOLD = -1  # of malloc.h
@@ -33,7 +34,7 @@ _MMAP_THRESHOLD = -3
 
 
 def environment() -> dict[str, Any]:
-    """What `regard env` prints about this machine, as plain values. Probes bfloat16, which takes a few seconds the first time."""
+    """Describe this machine as `regard env` prints it, as plain values. Probes bfloat16, which takes a few seconds the first time."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -80,12 +81,63 @@ def available_memory() -> int | None:
 
 
 def read_kib(path: Path | str, field: str) -> int | None:
-    """A field of a file such as /proc/meminfo, in KiB; None where the system has none."""
+    """A field of a file such as /proc/meminfo, in KiB; None where the system has none.
+
+    Args:
+        path: file such as /proc/meminfo.
+        field: name of the field.
+    """
     return next((int(line.split()[1]) for line in _lines(path) if line.startswith(field)), None)
 
 
+def find_device(name: str = "auto") -> torch.device:
+    """Device by name, if this machine has it; auto: a CUDA device, else Apple's GPU, else the CPU.
+
+    Of several processes on one machine each takes a CUDA device of its own, unless one is named by its number.
+
+    Args:
+        name: auto, cpu, cuda, cuda:1, mps.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if name == "cuda" and started_together():
+            device = torch.device("cuda", local_rank() % max(torch.cuda.device_count(), 1))
+            torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as wrong:
+        raise BadConfig(f"--device {name}: this machine or this PyTorch has none; use cpu ({str(wrong).splitlines()[0]})") from wrong
+    return device
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has computed everything it was given, to measure time; on the CPU nothing is ever outstanding.
+
+    Args:
+        device: device to wait for.
+    """
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
+@contextlib.contextmanager
+def own_chance(device: torch.device) -> Iterator[None]:
+    """Leave the random numbers of the CPU and of this device as they were on entry, whatever is drawn or seeded inside.
+
+    Args:
+        device: device that numbers are drawn on, besides the CPU.
+    """
+    if device.type == "cpu":
+        with torch.random.fork_rng(devices=[]):
+            yield
+    else:
+        with torch.random.fork_rng(devices=[device], device_type=device.type):
+            yield
+
+
 def free_threads() -> tuple[int, int]:
-    """How many cores are free, by the load of the last minute, and how many there are.
+    """Count the cores that are free, by the load of the last minute, and all cores.
 
     Two threads on two cores of which one is busy elsewhere wait for each other: 300 to 730 tokens per second, and one thread 2,400.
     """
@@ -161,16 +213,20 @@ print(json.dumps(measured))
 
 @dataclass(frozen=True)
 class Bf16:
-    """What bfloat16 does on this machine."""
+    """Behaviour of bfloat16 on this machine."""
 
     usable: bool  # matmuls run, with the cap if one is needed
     faster: bool  # than float32, with the same cap
     needs_cap: bool  # crashes unless ONEDNN_MAX_CPU_ISA is set before the process starts
-    note: str
+    note: str  # the finding in words
 
 
 def bf16(*, refresh: bool = False) -> Bf16:
-    """Whether bfloat16 works here and is faster; probed once (a few seconds), then read from the user's cache directory."""
+    """Find out whether bfloat16 works here and is faster; probed once (a few seconds), then read from the user's cache directory.
+
+    Args:
+        refresh: probe again, whatever the cache says.
+    """
     key = f"probe 1 | {cpu_model()} | torch {torch.__version__} | {CAP[0]}={os.environ.get(CAP[0], '')}"
     known = _read_cache(cache_file())
     if not refresh:
@@ -183,7 +239,7 @@ def bf16(*, refresh: bool = False) -> Bf16:
 
 
 def cache_file() -> Path:
-    """Where the result of the probe is stored."""
+    """File in which the result of the probe is stored."""
     folder = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(folder) if os.path.isabs(folder) else Path.home() / ".cache"  # the XDG specification ignores relative paths
     return root / "regard" / "bf16.json"
@@ -219,7 +275,7 @@ def _conclude(measured: dict[str, dict[str, float]], needs_cap: bool) -> Bf16:
 
 
 def _run_child(extra: dict[str, str]) -> dict[str, dict[str, float]] | int:
-    """What the child measured, or the return code it ended with (negative: a signal)."""
+    """Return what the child measured, or the return code it ended with (negative: a signal)."""
     try:
         command, env = [sys.executable, "-c", CHILD], os.environ | extra
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
@@ -261,6 +317,11 @@ def choose_precision(wanted: str, device: torch.device, before: str = "") -> tup
     """ "float32" or "bfloat16", and a message for the user or "".
 
     A resumed run keeps what "auto" chose `before` if that is safe here: another precision would lead to other parameters.
+
+    Args:
+        wanted: "float32", "bfloat16" or "auto".
+        device: device of the model.
+        before: precision that a resumed run has used; empty: none.
     """
     if wanted == "float32" or (wanted == "auto" and before == "float32"):
         return "float32", ""
@@ -278,7 +339,12 @@ def choose_precision(wanted: str, device: torch.device, before: str = "") -> tup
 
 @contextlib.contextmanager
 def autocast(precision: str, device: torch.device) -> Iterator[None]:
-    """Autocast to this precision inside; float32 changes nothing."""
+    """Autocast to this precision inside; float32 changes nothing.
+
+    Args:
+        precision: "float32" or "bfloat16".
+        device: device of the model.
+    """
     if precision != "bfloat16":
         yield
         return
@@ -293,7 +359,11 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deterministic(on: bool) -> Iterator[None]:
-    """Inside, PyTorch uses deterministic algorithms only, and raises where it has none; as before if not `on`."""
+    """Use deterministic algorithms of PyTorch only inside the `with`, and raise where it has none; change nothing if not `on`.
+
+    Args:
+        on: False: change nothing.
+    """
     if not on:
         yield
         return

@@ -1,4 +1,4 @@
-"""What the config.json of a run holds: the task, the model, how it is trained; as JSON, as TOML for `--config FILE`, and checked when read."""
+"""Contents of the config.json of a run: the task, the model, how it is trained; as JSON, as TOML for `--config FILE`, and checked when read."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What config.json holds, and what `--print-config` prints and `--config FILE` reads."""
+    """Contents of config.json, which `--print-config` prints and `--config FILE` reads.
+
+    Args:
+        task: name of the task.
+        model: name of the model.
+    """
 
     task: str
-    options: dict[str, Any] = field(default_factory=dict)  # of the task
+    options: dict[str, Any] = field(default_factory=dict)  # options of the task
     model: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)  # of the model
+    settings: dict[str, Any] = field(default_factory=dict)  # settings of the model
     train: dict[str, Any] = field(default_factory=dict)  # `train.TrainOptions`
     init_from: str | None = None  # the run whose parameters it began with
     from_scratch: bool = False  # only the shape and the vocabulary of that run
-    digest: str | None = None  # of the data
+    digest: str | None = None  # hash of the data
     skipped: str = ""  # malformed lines of the data, in words
 
     def to_json(self) -> dict[str, Any]:
-        """As config.json spells it."""
+        """Plain values for config.json."""
         plain = asdict(self)
         plain["model"] = {"name": plain["model"], "config": plain.pop("settings")}
         return {"format_version": FORMAT} | plain
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any], where: Path | str) -> RunConfig:
-        """What `to_json` wrote, or a part of it that a user wrote."""
+        """Read what `to_json` wrote, or a part of it that a user wrote."""
         plain = {name: value for name, value in plain.items() if name != "format_version"}
         model = plain.pop("model", {})
         if not isinstance(model, dict) or not {"name", "config"} >= model.keys():
@@ -47,7 +52,7 @@ class RunConfig:
         return parse_options(cls, plain, f"{where}")
 
     def to_toml(self) -> str:
-        """The same for `--config FILE`: what is None, empty or found out during training is left out."""
+        """TOML for `--config FILE`: what is None, empty or found out during training is left out."""
         plain = self.to_json()
         for name in ("format_version", "digest", "skipped"):
             del plain[name]
@@ -55,8 +60,16 @@ class RunConfig:
 
 
 def parse_options(kind: type[Options], plain: Mapping[str, Any], where: str) -> Options:
-    """A dataclass from the plain values of a file, checked by its annotations."""
+    """A dataclass from the plain values of a file, checked by its annotations.
+
+    Args:
+        kind: dataclass to make.
+        plain: values by name.
+        where: place to name in errors.
+    """
     import msgspec
+
+    from .bounds import out_of_bounds
 
     known = list(getattr(kind, "__dataclass_fields__", {}))
     for name in plain:
@@ -65,11 +78,15 @@ def parse_options(kind: type[Options], plain: Mapping[str, Any], where: str) -> 
     try:
         return msgspec.convert(dict(plain), kind)
     except msgspec.ValidationError as wrong:
-        raise BadConfig(f"{where}: {wrong}") from wrong
+        raise BadConfig(f"{where}: {out_of_bounds(kind, plain) or wrong}") from wrong
 
 
 def to_plain(options: Any) -> dict[str, Any]:
-    """A dataclass or a mapping as JSON has it; None is empty."""
+    """A dataclass or a mapping as JSON has it; None is empty.
+
+    Args:
+        options: dataclass or mapping.
+    """
     if options is None:
         return {}
     found: dict[str, Any] = json.loads(json.dumps(dict(options) if isinstance(options, Mapping) else asdict(options)))
@@ -90,7 +107,11 @@ def _toml_value(value: Any) -> str:
 
 
 def read_config_file(path: Path) -> RunConfig:
-    """A TOML file with the keys of config.json, or a config.json itself."""
+    """A TOML file with the keys of config.json, or a config.json itself.
+
+    Args:
+        path: file to read.
+    """
     try:
         content = files.read(path)
         plain = files.parse_json(content, path) if path.suffix == ".json" else tomllib.loads(content.decode("utf-8"))

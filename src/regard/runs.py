@@ -34,6 +34,7 @@ from . import files
 from .errors import BadFile, MissingFile, RegardError, RunExists
 from .layers import merge_lora
 from .models import Model
+from .processes import first_process
 from .run_config import FORMAT, RunConfig, parse_options, read_config_file, to_plain  # noqa: F401  offered here too
 from .train.checkpoint import read_parameters, save_parameters, tensor_shapes
 from .train.lock import holder, locked
@@ -47,13 +48,13 @@ Kind = TypeVar("Kind", bound=Model, covariant=True)
 
 
 class Processor(Protocol):
-    """What turns a task's inputs into tensors and is saved with a run: a tokenizer, label names, an image transform."""
+    """Part that turns a task's inputs into tensors and is saved with a run: a tokenizer, label names, an image transform."""
 
     def save(self, folder: Path) -> None: ...
 
 
 class Loader(Protocol):
-    """What a task does to bring a run back."""
+    """Functions of a task that load its runs."""
 
     def load_processor(self, folder: Path) -> Any: ...
 
@@ -62,13 +63,20 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class Run(Generic[Kind]):
-    """A trained model with what belongs to it. `folder` is where it lies, even if it is not a run."""
+    """A trained model with what belongs to it. `folder` is where it lies, even if it is not a run.
+
+    Args:
+        folder: directory of the run.
+        config: contents of its config.json.
+        model: model with its parameters.
+        processor: tokenizer, labels or image transform.
+    """
 
     folder: Path
     config: RunConfig
     model: Kind
     processor: Any
-    unfinished: str = ""  # how far training came and how to continue it, in words, if it has not ended
+    unfinished: str = ""  # progress of the training and how to continue it, in words, if it has not ended
 
     @property
     def task(self) -> str:
@@ -76,12 +84,16 @@ class Run(Generic[Kind]):
         return self.config.task
 
     def with_model(self, model: Model) -> Run[Any]:
-        """The same with another model."""
+        """Return this run with another model."""
         return Run(self.folder, self.config, model, self.processor, self.unfinished)
 
 
 def read_json(folder: Path | str) -> dict[str, Any]:
-    """config.json of a run (with format_version), or of a transformers directory (with model_type)."""
+    """config.json of a run (with format_version), or of a transformers directory (with model_type).
+
+    Args:
+        folder: directory of a run.
+    """
     path = Path(folder) / CONFIG
     try:
         plain = files.read_json(path)
@@ -99,7 +111,12 @@ def read_json(folder: Path | str) -> dict[str, Any]:
 
 
 def read_config(folder: Path | str, plain: Mapping[str, Any] | None = None) -> RunConfig:
-    """The config of a run; `plain` is what `read_json` gave, if that has been called."""
+    """The config of a run; `plain` is what `read_json` gave, if that has been called.
+
+    Args:
+        folder: directory of a run.
+        plain: result of `read_json`, if it has been called.
+    """
     plain, path = read_json(folder) if plain is None else plain, Path(folder) / CONFIG
     if plain.get("format_version") != FORMAT:
         raise BadFile(f"{path}: format_version {plain.get('format_version')!r}; this version of regard reads {FORMAT}")
@@ -107,7 +124,13 @@ def read_config(folder: Path | str, plain: Mapping[str, Any] | None = None) -> R
 
 
 def load_run(folder: Path | str, config: RunConfig, task: Loader) -> Run[Model]:
-    """The run with its parameters, ready to use: those that were chosen in the end, or the best so far."""
+    """The run with its parameters, ready to use: those that were chosen in the end, or the best so far.
+
+    Args:
+        folder: directory of a run.
+        config: its config.
+        task: functions of its task.
+    """
     folder = Path(folder)
     path = folder / PARAMETERS
     processor = task.load_processor(folder)
@@ -119,7 +142,13 @@ def load_run(folder: Path | str, config: RunConfig, task: Loader) -> Run[Model]:
 
 
 def build_within(folder: Path, config: RunConfig, build: Callable[[], Model]) -> Model:
-    """The model that a run's config describes, if it is not far larger than the parameters of the run: they are compared first."""
+    """The model that a run's config describes, if it is not far larger than the parameters of the run: they are compared first.
+
+    Args:
+        folder: directory of a run.
+        config: its config.
+        build: function that builds the model.
+    """
     path = folder / PARAMETERS
     try:
         if path.exists():
@@ -181,14 +210,24 @@ def _one_line(error: Exception) -> str:
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder that holds a run already."""
+    """Refuse a folder that holds a run already.
+
+    Args:
+        folder: directory for a new run.
+    """
     files.check_name(folder)
     if (folder / CONFIG).exists() or (folder / PARAMETERS).exists():
         raise _exists(folder)
 
 
 def create(folder: Path, config: RunConfig, processor: Processor) -> list[Path]:
-    """A run that is about to be trained, whole or not at all: the files that were made. Of several processes the first one writes."""
+    """A run that is about to be trained, whole or not at all: the files that were made. Of several processes the first one writes.
+
+    Args:
+        folder: directory for a new run.
+        config: its config.
+        processor: its processor.
+    """
     if not first_process():
         return []
     check_unused(folder)
@@ -217,13 +256,13 @@ def _removed_on_error(folder: Path) -> Iterator[list[Path]]:
         raise
 
 
-def first_process() -> bool:
-    """Whether this process writes: of several that were started together only the first does."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def save(run: Run[Any], folder: Path | str) -> Path:
-    """Write a run whose model is in memory."""
+    """Write a run whose model is in memory.
+
+    Args:
+        run: run in memory.
+        folder: directory to write.
+    """
     folder = Path(folder)
     check_unused(folder)
     with locked(folder), _removed_on_error(folder):
@@ -233,7 +272,13 @@ def save(run: Run[Any], folder: Path | str) -> Path:
 
 
 def write_config(folder: Path, config: RunConfig, *, new: bool = False) -> None:
-    """config.json, whole or not at all; a `new` one never replaces another, even if two processes try at the same moment."""
+    """config.json, whole or not at all; a `new` one never replaces another, even if two processes try at the same moment.
+
+    Args:
+        folder: directory of a run.
+        config: config to write.
+        new: refuse to replace a file.
+    """
     path = folder / CONFIG
     try:
         files.make_folder(folder)
@@ -253,7 +298,19 @@ def _exists(folder: Path) -> RunExists:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run in a list."""
+    """A run in a list.
+
+    Args:
+        folder: directory of the run.
+        state: running, finished or interrupted.
+        task: name of its task.
+        model: name of its model.
+        data: data it was trained on.
+        step: last step.
+        metric: metric that chooses the best parameters.
+        best: best value of that metric.
+        problem: damage, in words.
+    """
 
     folder: Path
     state: str  # running, finished, interrupted; or damaged, with the reason in `problem`
@@ -267,7 +324,11 @@ class RunSummary:
 
 
 def state_of(folder: Path) -> str:
-    """running, finished or interrupted."""
+    """running, finished or interrupted.
+
+    Args:
+        folder: directory of a run.
+    """
     if holder(folder) is not None:
         return "running"
     if not (folder / "state").is_dir():  # imported or saved, or the best of several seeds
@@ -288,7 +349,11 @@ def _unfinished(folder: Path, config: RunConfig) -> str:
 
 
 def summarise(folder: Path) -> RunSummary:
-    """One run for a list; a damaged one says what is wrong."""
+    """One run for a list; a damaged one says what is wrong.
+
+    Args:
+        folder: directory of a run.
+    """
     try:
         config, state = read_config(folder), state_of(folder)
         lines = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
@@ -311,12 +376,16 @@ def summarise(folder: Path) -> RunSummary:
 
 
 def _is_number(value: Any) -> bool:
-    """Of a size that can be shown: a file may hold integers of thousands of digits."""
+    """Return whether it is a number of a size that can be shown: a file may hold integers of thousands of digits."""
     return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def curves(found: Sequence[RunSummary]) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
-    """Quantity → run → (steps, values): the training loss, and the metric that decides in each run."""
+    """Quantity → run → (steps, values): the training loss, and the metric that decides in each run.
+
+    Args:
+        found: runs to compare.
+    """
     panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for run in found:
         for line in read_metrics(run.folder / METRICS) if (run.folder / METRICS).exists() and run.state != "damaged" else ():
@@ -329,7 +398,11 @@ def curves(found: Sequence[RunSummary]) -> dict[str, dict[str, tuple[list[float]
 
 
 def find_runs(folder: Path | str) -> list[RunSummary]:
-    """The runs in a folder and below it, by name. Links are not followed."""
+    """The runs in a folder and below it, by name. Links are not followed.
+
+    Args:
+        folder: directory to search.
+    """
     found, todo = [], [Path(folder)]
     while todo:  # not os.walk: before Python 3.12 it calls itself for every level
         here = todo.pop()
@@ -353,13 +426,22 @@ def _is_ours(folder: Path) -> bool:
 
 
 def checkpoints(folder: Path | str) -> list[int]:
-    """The steps of which a run still has checkpoints, in order."""
+    """The steps of which a run still has checkpoints, in order.
+
+    Args:
+        folder: directory of a run.
+    """
     names = [path.parent.name.removeprefix("step-") for path in Path(folder, "state").glob(f"step-*/{PARAMETERS}")]
     return sorted(int(name) for name in names if len(name) >= 8 and name.isascii() and name.isdecimal())
 
 
 def load_checkpoint(run: Run[Kind], step: int) -> Kind:
-    """A copy of the model with its parameters at this step."""
+    """A copy of the model with its parameters at this step.
+
+    Args:
+        run: run whose model is copied.
+        step: step of the checkpoint.
+    """
     path = run.folder / "state" / f"step-{step:08d}" / PARAMETERS
     model = copy.deepcopy(run.model)
     load_parameters(model, read_parameters(path), str(path))

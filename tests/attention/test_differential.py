@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.attention import DifferentialAttention, SoftmaxAttention
-from regard.errors import ShapeError
+from regard.errors import BadConfig, ShapeError
 from regard.patterns import causal
 
 B, L, H, K, V = 2, 9, 3, 8, 5
@@ -64,7 +64,7 @@ def test_lambda_begins_as_the_paper_says(depth, begin):
 
 
 def test_too_narrow():
-    with pytest.raises(ShapeError, match="at least 2, got 1"):
+    with pytest.raises(BadConfig, match="head_dim=1; expected `int` >= 2"):
         DifferentialAttention(heads=1, head_dim=1)
     with pytest.raises(ShapeError, match="made for 3 heads of size 8"):
         DifferentialAttention(heads=3, head_dim=8)(*[torch.randn(1, 2, 3, 6)] * 3)

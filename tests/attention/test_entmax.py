@@ -74,5 +74,5 @@ def test_larger_alpha_has_fewer_keys():
 
 @pytest.mark.parametrize("alpha", [1.0, 2.5])
 def test_limits_are_named(alpha):
-    with pytest.raises(BadConfig, match=r"1 < alpha <= 2.*SoftmaxAttention"):
+    with pytest.raises(BadConfig, match=r"alpha=.*softmax is the limit at 1, sparsemax is 2"):
         EntmaxAttention(alpha=alpha)

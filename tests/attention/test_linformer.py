@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.attention import LinformerAttention, SoftmaxAttention
-from regard.errors import ShapeError, UnknownName
+from regard.errors import BadConfig, ShapeError
 from regard.patterns import full, lengths
 from regard.testing import assert_law
 
@@ -76,9 +76,9 @@ def test_a_row_of_no_keys_is_zeros():
 def test_wrong_settings_are_named():
     with pytest.raises(ShapeError, match=r"up to 8 keys, got 9.*max_length=9"):
         LinformerAttention(max_length=8, rank=2)(*(x.float() for x in qkv()))
-    with pytest.raises(ShapeError, match="heads if and only if"):
+    with pytest.raises(BadConfig, match="heads if and only if"):
         LinformerAttention(max_length=8, rank=2, sharing="none")
-    with pytest.raises(UnknownName, match="headwise"):
+    with pytest.raises(BadConfig, match="headwise"):
         LinformerAttention(max_length=8, sharing="heads")
     with pytest.raises(ShapeError, match="made for 2 heads"):
         LinformerAttention(max_length=12, sharing="none", heads=2)(*(x.float() for x in qkv()))

@@ -7,7 +7,7 @@ import torch
 
 from regard.attention import MemoryCompressedAttention, SoftmaxAttention
 from regard.attention.helpers import average
-from regard.errors import PatternNotSupported, ShapeError, StateNotSupported
+from regard.errors import BadConfig, PatternNotSupported, ShapeError, StateNotSupported
 from regard.patterns import causal, full, lengths
 
 B, H, K, V = 2, 3, 7, 4
@@ -94,5 +94,5 @@ def test_what_it_cannot_do_is_named():
         attention(q, k, v, causal, state=SoftmaxAttention().start(B))
     with pytest.raises(ShapeError, match="made for 3 heads of size 7"):
         attention(*(x[:, :, :2] for x in (q, k, v)))
-    with pytest.raises(ShapeError, match="at least 1, got 0"):
+    with pytest.raises(BadConfig, match="stride=0; expected `int` >= 1"):
         made(0)

@@ -6,14 +6,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import DeltaNet, GatedDeltaNet, GatedLinearAttention, RecurrentState, Retention, StateSpaceDuality
+from regard.attention import (
+    RECURRENT,
+    DeltaNet,
+    GatedDeltaNet,
+    GatedLinearAttention,
+    GatedRandomFeatureAttention,
+    KimiDeltaAttention,
+    RecurrentState,
+    Retention,
+    StateSpaceDuality,
+)
 from regard.attention.helpers import average
 from regard.errors import BadConfig, ShapeError
 from regard.kernels import scan
 from regard.patterns import causal, lengths, since
 
 B, L, H, K, V = 2, 150, 3, 5, 7  # more than two chunks
-FAMILY = [Retention, GatedLinearAttention, StateSpaceDuality, DeltaNet, GatedDeltaNet]
+FAMILY = [Retention, GatedLinearAttention, StateSpaceDuality, DeltaNet, GatedDeltaNet, KimiDeltaAttention]
 family = pytest.mark.parametrize("mechanism", FAMILY, ids=lambda m: m.facts.name)
 
 
@@ -204,6 +214,40 @@ def test_gated_that_never_writes_only_forgets():
     attention(q, k, v, causal, state=state, gates_BMHE=with_gates(q, -1e3, 0.0))
     log_decay = attention.clock(torch.zeros(B, L, H, dtype=torch.float64))[1].sum(1)
     torch.testing.assert_close(state.sums["kv"], before * log_decay.exp()[..., None, None])
+
+
+def test_kimi_is_the_loop_over_time():
+    attention, q, k, v, extra = made(KimiDeltaAttention, length=70)
+    inputs = [x.requires_grad_() for x in (q, k, v, extra["gates_BMHE"])]
+    fast, loop = attention(q, k, v, causal, **extra), attention.reference(*inputs)
+    torch.testing.assert_close(fast, loop, atol=1e-10, rtol=1e-10)
+    wanted, cotangent = [*inputs, *attention.parameters()], torch.randn_like(fast)
+    torch.testing.assert_close(*(torch.autograd.grad(out, wanted, cotangent) for out in (fast, loop)), atol=1e-9, rtol=1e-9)
+
+
+def test_kimi_with_features_that_decay_alike_is_the_gated_delta_rule():
+    kimi, gated = made(KimiDeltaAttention)[0], made(GatedDeltaNet)[0]
+    _, q, k, v, extra = made(GatedDeltaNet)
+    b, x = extra["gates_BMHE"].split(1, -1)
+    with torch.no_grad():
+        kimi.log_rate_H.copy_(gated.clock.log_rate_H)
+        kimi.bias_HK.copy_(gated.clock.bias_H.unsqueeze(-1).expand(H, K))
+    alike = kimi(q, k, v, causal, gates_BMHE=torch.cat([b, x.expand(B, L, H, K)], -1))
+    torch.testing.assert_close(alike, gated(q, k, v, causal, **extra))
+
+
+def test_kimi_forgets_one_feature_and_keeps_another():
+    """Written along both features, the first decayed to nothing: half of the squared norm of the key remains of the answer."""
+    attention = KimiDeltaAttention(heads=1, head_dim=2).double()
+    k = torch.full((1, 2, 1, 2), 1e3, dtype=torch.float64)
+    gates = torch.tensor([[60.0, -60, -60], [-60, 1e4, -60]], dtype=torch.float64).view(1, 2, 1, 3)  # write; then only decay
+    weights = attention.weights(k, k, causal, gates_BMHE=gates)[0, 0]
+    torch.testing.assert_close(weights[:, 0], torch.tensor([1.0, 0.5], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mechanism", [*FAMILY, GatedRandomFeatureAttention], ids=lambda m: m.facts.name)
+def test_they_share_their_facts(mechanism):
+    assert {name: getattr(mechanism.facts, name) for name in RECURRENT} == RECURRENT
 
 
 @family

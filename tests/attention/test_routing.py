@@ -177,7 +177,7 @@ def test_memory_grows_as_clusters_times_their_size(largest):
 
 def test_wrong_settings_and_sizes():
     for wrong in ({"clusters": 0}, {"size": 0}, {"decay": 1.5}):
-        with pytest.raises(BadConfig, match="cluster"):
+        with pytest.raises(BadConfig, match=f"RoutingAttention: {next(iter(wrong))}="):
             RoutingAttention(head_dim=K, **wrong)
     q, k, v = tensors()
     with pytest.raises(ShapeError, match="was made for 2 heads"):

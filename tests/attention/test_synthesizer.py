@@ -16,7 +16,7 @@ from regard.attention import (
     helpers,
     synthesizer,
 )
-from regard.errors import ShapeError
+from regard.errors import BadConfig, ShapeError
 from regard.look import capture
 from regard.patterns import causal, full, lengths
 from regard.testing import assert_law
@@ -129,7 +129,7 @@ class TestMixture:
         assert_law(attention, qkv(), causal & lengths([L, 2]))
 
     def test_parts_are_checked_and_seen_through_one_map(self):
-        with pytest.raises(ShapeError, match="at least one"):
+        with pytest.raises(BadConfig, match="one Synthesizer or more"):
             MixtureSynthesizer([])
         with pytest.raises(ShapeError, match="MixtureSynthesizer was made for 2 heads"):
             MixtureSynthesizer([RandomSynthesizer(heads=2, max_length=N)])(*(x.float() for x in qkv()))

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from regard.data import Skipped
 from regard.data.clips import (
     FRAMES,
     SIDE,
-    Clip,
+    VideoClip,
     choose_frames,
     clip_shape,
     common_shape,
@@ -62,7 +63,7 @@ def test_a_folder_per_class_in_three_parts(tmp_path):
     for part in ("train", "val"):
         (tmp_path / "split" / part / "jump").mkdir(parents=True)
         np.save(tmp_path / "split" / part / "jump" / "one.npy", frames())
-    assert [len(part) for part in vars(read_labelled_clips(str(tmp_path / "split"))).values()] == [1, 1, 0]
+    assert [len(part) for part in read_labelled_clips(str(tmp_path / "split")).parts] == [1, 1, 0]
 
 
 def test_what_is_damaged(tmp_path):
@@ -72,9 +73,9 @@ def test_what_is_damaged(tmp_path):
     bad.write_text("no image")
     clips = read_labelled_clips(str(tmp_path), shares=(0.0, 0.0)).train
     with pytest.raises(BadFile, match=r"text\.gif: not an image"):
-        load_clips(clips, 1, 4, lambda x: x, (6, 7), "stop")
-    pixels, labels, skipped = load_clips(clips, 1, 4, lambda x: x, (6, 7), "skip")
-    assert pixels.shape == (1, 4, 6, 7) and labels == ["a"] and len(skipped) == 1 and "text.gif" in skipped[0]
+        load_clips(clips, 1, 4, lambda x: x, (6, 7), Skipped())
+    pixels, labels = load_clips(clips, 1, 4, lambda x: x, (6, 7), skipped := Skipped(on_error="skip"))
+    assert pixels.shape == (1, 4, 6, 7) and labels == ["a"] and len(skipped) == 1 and "text.gif" in str(skipped)
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(BadFile, match=r"objects\.npy: pickled"):
         read_clip(tmp_path / "objects.npy", 1, 2)
@@ -85,7 +86,7 @@ def test_what_is_damaged(tmp_path):
         with pytest.raises(BadFile, match=f"{name}: .*{says}"):
             read_clip(tmp_path / name, 1, 2)
     with pytest.raises(NotSupported, match="GiB of memory"):
-        load_clips(clips * 100_000, 3, 64, lambda x: x, (512, 512), "stop")
+        load_clips(clips * 100_000, 3, 64, lambda x: x, (512, 512), Skipped())
 
 
 def test_a_gif_cut_off(tmp_path):
@@ -111,9 +112,9 @@ def test_clips_of_different_sizes_are_resized(tmp_path):
         np.save(tmp_path / f"{n}.npy", frames(3, size))
         (tmp_path / "mixed").mkdir(exist_ok=True)
         Image.fromarray(frames(1, size)[0]).save(tmp_path / "mixed" / f"{n}.png")
-    clips = [Clip(tmp_path / name, "a") for name in ("0.npy", "1.npy", "mixed")]
+    clips = [VideoClip(tmp_path / name, "a") for name in ("0.npy", "1.npy", "mixed")]
     size = common_shape(clips)[:2]
-    pixels, _, _ = load_clips(clips, 1, 3, lambda image: np.asarray(Image.fromarray(image).resize(size[::-1])), size, "stop")
+    pixels, _ = load_clips(clips, 1, 3, lambda image: np.asarray(Image.fromarray(image).resize(size[::-1])), size, Skipped())
     assert size == (6, 7) and pixels.shape == (3, 3, 6, 7) and (pixels[0] == frames(3)).all()
 
 
@@ -122,7 +123,7 @@ def test_the_shape_of_clips(tmp_path):
     for name, clip in (("grey", frames()), ("grey-rgb", np.repeat(frames()[..., None], 3, -1)), ("colours", colours)):
         np.save(tmp_path / f"{name}.npy", clip)
     (tmp_path / "text.gif").write_text("no image")
-    broken, *clips = (Clip(tmp_path / name, "a") for name in ("text.gif", "grey.npy", "grey-rgb.npy", "colours.npy"))
+    broken, *clips = (VideoClip(tmp_path / name, "a") for name in ("text.gif", "grey.npy", "grey-rgb.npy", "colours.npy"))
     assert (
         common_shape(clips[:2]) == (6, 7, 1)
         and common_shape(clips) == (6, 7, 3)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from regard.data import Skipped
 from regard.data.labelled_images import load_pixels, read_digits, read_labelled_images
 from regard.errors import BadFile, MissingFile, RegardError
 
@@ -19,8 +20,7 @@ def whole(data, **more):
     """All images and labels as read."""
     found = read_labelled_images(data, shares=(0.0, 0.0), **more)
     shape = found.train.images.shape(0)
-    pixels, labels, _ = load_pixels(found.train, shape.channels, lambda x: x, (shape.height, shape.width), "stop")
-    return pixels, labels
+    return load_pixels(found.train, shape.channels, lambda x: x, (shape.height, shape.width), Skipped())
 
 
 def write_idx(path, array):
@@ -112,9 +112,9 @@ def test_bad_input_is_one_line_with_a_name(tmp_path):
     content = (tmp_path / "good" / "a" / "001.png").read_bytes()
     (tmp_path / "good" / "a" / "001.png").write_bytes(content[:50])  # the header is whole
     found = read_labelled_images(str(tmp_path / "good"), shares=(0.0, 0.0), on_error="skip")
-    assert len(load_pixels(found.train, 1, lambda x: x, (6, 4), "skip")[0]) == 19
+    assert len(load_pixels(found.train, 1, lambda x: x, (6, 4), Skipped(on_error="skip"))[0]) == 19
     with pytest.raises(BadFile, match=r"001.png: a damaged image"):
-        load_pixels(found.train, 1, lambda x: x, (6, 4), "stop")
+        load_pixels(found.train, 1, lambda x: x, (6, 4), Skipped())
     (tmp_path / "none").mkdir()
     np.savez(tmp_path / "odd.npz", z=X)
     np.savez(tmp_path / "few.npz", x=X, y=Y[:5])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.data import Skipped
 from regard.data.labelled_images import load_pixels, read_labelled_images
 
 DATA = Path(os.environ.get("REGARD_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
@@ -16,7 +17,7 @@ def test_fashion_mnist():
     found = read_labelled_images(str(DATA / "fashion-mnist"))
     assert len(found.train) + len(found.valid) == 60_000 and len(found.test) == 10_000
     assert set(Counter(found.test.labels).values()) == {1000} and found.test.labels[:3] == ["9", "2", "1"]
-    pixels, _, _ = load_pixels(found.test, 1, lambda x: x, (28, 28), "stop")
+    pixels, _ = load_pixels(found.test, 1, lambda x: x, (28, 28), Skipped())
     assert pixels.shape == (10_000, 28, 28) and abs(float(pixels.mean()) / 255 - 0.2868) < 1e-3
 
 

@@ -83,10 +83,10 @@ def test_an_absent_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "datasets", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(NotSupported, match=r"pip install 'regard\[parquet\]'"):
+    with pytest.raises(NotSupported, match=r"pip install 'regard\[data\]'"):
         read_pairs(tmp_path / "a.parquet")
     open_dataset.cache_clear()
-    with pytest.raises(NotSupported, match=r"pip install 'regard\[datasets\]'"):
+    with pytest.raises(NotSupported, match=r"pip install 'regard\[data\]'"):
         read_pairs("hf:any")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
 from regard.data import Corpus, Texts, Tokenizer, Tokenizers, load_tokenizers
-from regard.data.hf_tokenizer import HFTokenizer, SpecialTokens, TranslationTokens
+from regard.data.hf_tokenizer import HFTokenizer
 from regard.data.tokens import BOS, EOS
 from regard.errors import BadFile, MissingFile, NotSupported
 
@@ -70,13 +70,17 @@ def test_a_file_of_the_user_gets_the_special_tokens_it_lacks(tmp_path):
     native().save(str(tmp_path / "mine.json"))
     (found,) = {load_tokenizers(tmp_path / "mine.json").source, load_tokenizers(tmp_path / "mine.json").target}
     assert isinstance(found, HFTokenizer) and found.encode("the cat") == [1, 2] and len(found) == 8
-    frame, ends = SpecialTokens.of(found), TranslationTokens.of(found)
-    assert sorted({frame.begin, frame.end, frame.mask, ends.pad}) == [4, 5, 6, 7]
+    assert sorted({found.begin_id, found.end_id, found.mask_id, found.pad_id}) == [4, 5, 6, 7]
     corpus = Corpus.of([("the cat", "cat the")], Tokenizers(found))
-    assert corpus.source[0].tolist() == [1, 2, ends.end] and corpus.target[0].tolist() == [ends.first, 2, 1, ends.end]
+    assert corpus.source[0].tolist() == [1, 2, found.target_end_id] and corpus.target[0].tolist() == [
+        found.target_start_id,
+        2,
+        1,
+        found.target_end_id,
+    ]
     native("[PAD]", "[CLS]", "[SEP]", "[MASK]").save(str(tmp_path / "tokenizer.json"))
     complete = load_tokenizers(tmp_path).source
-    assert len(complete) == 8 and SpecialTokens.of(complete).begin == 5 and complete == load_tokenizers(tmp_path / "tokenizer.json").source
+    assert len(complete) == 8 and complete.begin_id == 5 and complete == load_tokenizers(tmp_path / "tokenizer.json").source
 
 
 def test_what_is_no_tokenizer(tmp_path, unigram):

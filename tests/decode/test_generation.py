@@ -173,7 +173,6 @@ def test_ids_that_the_tokenizer_does_not_know(tokenizer):
 
 def test_prompts_typed_at_a_terminal(run, capsys, monkeypatch):
     """Line by line; Ctrl-C ends a completion or a line, and only Ctrl-D the command."""
-    from regard.cli import generate as command
 
     typed = iter(["ab", KeyboardInterrupt, "cut", "ab", EOFError])
 
@@ -192,7 +191,7 @@ def test_prompts_typed_at_a_terminal(run, capsys, monkeypatch):
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", read)
-    monkeypatch.setattr(command, "stream", stopped)
+    monkeypatch.setattr("regard.decode.stream", stopped)
     assert main(["complete", str(run), "--max-tokens", "5", "--seed", "1"]) == 0
     shown = capsys.readouterr()
     assert "Ctrl-C" in shown.err

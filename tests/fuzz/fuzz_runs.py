@@ -46,6 +46,8 @@ EXTREMES = [0, -1, 1, 2, 7, 2**31, 2**32, 2**63, 2**64, 10**40, -(2**63), 0.5, 1
 def seeds(folder):
     """Runs and an input of each, as many of language models as of all other tasks: trained with checkpoints; saved; with the tokenizer of
     another library; the example of every task."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tasks"))  # this is a script
+
     torch.manual_seed(0)
     (folder / "text.txt").write_text(TEXT)
     options = LanguageOptions(data=str(folder / "text.txt"), tokenizer="char", context_length=8, batch_size=2, shares=(0.1, 0.1))
@@ -70,9 +72,12 @@ def seeds(folder):
 
 def examples(folder):
     """A run of every task."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tasks"))  # this is a script
+    from examples import write_example
+
     for task in TASKS:
         (folder / task.name).mkdir()
-        example, out = task.example(folder / task.name), folder / f"{task.name}-run"
+        example, out = write_example(task, folder / task.name), folder / f"{task.name}-run"
         options = task.default_train.replace(steps=2, epochs=None, minutes=None, seeds=(), schedule="constant", average=0, evaluate_every=1)
         train(task, example.options, options, out, settings=example.settings, progress=False)
         shutil.rmtree(out / "tokens", ignore_errors=True)

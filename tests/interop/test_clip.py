@@ -16,8 +16,8 @@ from regard.interop import export, export_run
 from regard.models import build
 from regard.tasks.clip import image_vectors, text_vectors
 
-transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
-Image = pytest.importorskip("PIL.Image", reason="reads images; pip install regard[images]")
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
+Image = pytest.importorskip("PIL.Image", reason="reads images; pip install 'regard[data]'")
 LETTERS = string.ascii_lowercase
 CLASSES = ["red circle", "blue square", "cat"]
 

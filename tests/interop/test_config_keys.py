@@ -9,10 +9,10 @@ from tests.interop import tiny
 from regard import load
 from regard.errors import RegardError
 from regard.interop._defaults import ALIASES, DEFAULTS, NO_EFFECT
-from regard.interop._families import FAMILIES, UNSUPPORTED
-from regard.interop._hf_config import FOREIGN
+from regard.interop.families import FAMILIES, UNSUPPORTED
+from regard.interop.hf_config import FOREIGN
 
-transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
 MISSING = object()
 LENGTHS = ("segment_means_seq_len", "num_landmarks", "hash_seed")  # of texts that transformers can read, and of random numbers
 ROPE = ["rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_emb_base", "rotary_pct", "head_dim", "num_key_value_heads"]

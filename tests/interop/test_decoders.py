@@ -13,7 +13,7 @@ from regard.errors import BadConfig, NotSupported
 from regard.interop.checkpoints import export
 from regard.models import build
 
-transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
 N, L = 37, 19
 
 

@@ -14,7 +14,7 @@ from regard.errors import BadConfig, BadFile, Misfit, NotSupported
 from regard.interop import export_run
 from regard.models import ViT, build
 
-transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZES = {
     "image_size": [12, 20],

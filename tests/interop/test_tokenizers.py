@@ -8,7 +8,7 @@ import pytest
 from regard.data import HFTokenizer, Tokenizer
 from regard.errors import BadFile, NotSupported
 
-transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
 PIECES = ["The cat", " sat", " on", "\n", "  ", "naïve", "É", "don't", "(", ")", "...", "!", ", ", "☃", "日本語", "\t", "x", "_a", "½", "²", "Ⅷ",
           "e\u0301", "[MASK]", "<mask>", "⟨bos⟩", "🙂", "\u00a0", "10", "‿"]  # fmt: skip
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "cat", "sat", "##s", "n", "##a", "##ive", "##ï", "##ve", "na", "e", "é",

@@ -14,7 +14,7 @@ from regard.cli import main
 from regard.errors import BadConfig, BadFile, Misfit, RegardError
 from regard.interop import import_checkpoint
 
-transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install regard[test]")
+transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
 FILE = "model.safetensors"
 
 

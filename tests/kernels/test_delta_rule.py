@@ -10,16 +10,16 @@ from regard.kernels.delta_rule import _inverse
 B, H, F, V = 2, 3, 5, 7
 
 
-def given(length: int, decay: bool, start: bool = False, dtype: torch.dtype = torch.float64) -> list[torch.Tensor | None]:
-    """q, k of length one, v, β between 0 and 1, logarithms of decays, a state to begin with."""
+def given(length: int, decay: int, start: bool = False, dtype: torch.dtype = torch.float64) -> list[torch.Tensor | None]:
+    """q, k of length one, v, β between 0 and 1, logarithms of decays (none, one per head, F per head), a state to begin with."""
     q, k, v = (torch.randn(B, length, H, size, dtype=dtype) for size in (F, F, V))
-    beta, log_decay = torch.rand(B, length, H, dtype=dtype), -torch.rand(B, length, H, dtype=dtype) * 3
+    beta, log_decay = torch.rand(B, length, H, dtype=dtype), -torch.rand(B, length, H, max(decay, 1), dtype=dtype) * 3
     state = torch.randn(B, H, F, V, dtype=dtype) if start else None
-    made = [q, normalize(k, dim=-1), v, beta, log_decay if decay else None, state]
+    made = [q, normalize(k, dim=-1), v, beta, (log_decay.squeeze(-1) if decay == 1 else log_decay) if decay else None, state]
     return [None if x is None else x.requires_grad_() for x in made]
 
 
-decays = pytest.mark.parametrize("decay", [False, True], ids=["delta", "gated"])
+decays = pytest.mark.parametrize("decay", [0, 1, F], ids=["delta", "gated", "gated per feature"])
 
 
 @decays
@@ -35,9 +35,10 @@ def test_chunks_equal_steps(length, start, decay):
     torch.testing.assert_close(*(torch.autograd.grad(r, wanted, cotangents) for r in results), atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("decay", [1, F])
 @pytest.mark.parametrize("which", [0, 1], ids=["output", "last state"])
-def test_gradients_of_one_result_alone(which):
-    inputs = given(70, True, True)
+def test_gradients_of_one_result_alone(which, decay):
+    inputs = given(70, decay, True)
     results = [f(*inputs)[which] for f in (delta_scan, delta_scan_definition)]
     one, two = (torch.autograd.grad(r.square().sum(), inputs, allow_unused=True) for r in results)
     for got, want in zip(one, two, strict=True):
@@ -81,15 +82,35 @@ def test_nothing_is_written_without_a_step():
     q, k, v, beta, log_decay, state = given(80, True, True)
     _, last = delta_scan(q, k, v, torch.zeros_like(beta), log_decay, state)
     torch.testing.assert_close(last, state * log_decay.sum(1).exp()[..., None, None])
+    per_feature = -torch.rand(B, 80, H, F, dtype=torch.float64)
+    _, last = delta_scan(q, k, v, torch.zeros_like(beta), per_feature, state)
+    torch.testing.assert_close(last, state * per_feature.sum(1).exp().unsqueeze(-1))
 
 
+@pytest.mark.parametrize("shape", [(B, 128, H), (B, 128, H, F)], ids=["per head", "per feature"])
 @pytest.mark.parametrize("strength", [-8.0, -1e4])
-def test_strong_decay_does_not_underflow(strength):
+def test_strong_decay_does_not_underflow(strength, shape):
     """exp(−500) inside one chunk: ratios of cumulated products would be 0/0."""
     q, k, v, beta, *_ = given(128, False, dtype=torch.float32)
-    g = torch.full((B, 128, H), strength, requires_grad=True)
+    g = torch.full(shape, strength, requires_grad=True)
     out, _ = delta_scan(q, k, v, beta, g)
     torch.testing.assert_close(out, delta_scan_definition(q, k, v, beta, g)[0])
+    assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), (q, k, v, beta, g)))
+
+
+def test_features_that_decay_alike_are_a_head_that_decays():
+    q, k, v, beta, log_decay, state = given(150, 1, True)
+    alike = delta_scan(q, k, v, beta, log_decay.unsqueeze(-1).expand(B, 150, H, F), state)
+    torch.testing.assert_close(alike, delta_scan(q, k, v, beta, log_decay, state))
+
+
+def test_features_that_decay_at_once_beside_others_that_stay():
+    """Within one chunk one feature falls by exp(−10⁴) per step, another not at all: nothing is divided by what vanished."""
+    q, k, v, beta, *_ = given(100, 0, dtype=torch.float32)
+    g = torch.zeros(B, 100, H, F)
+    g[..., 0] = -1e4
+    out = delta_scan(q, k, v, beta, g.requires_grad_())[0]
+    torch.testing.assert_close(out, delta_scan_definition(q, k, v, beta, g)[0], atol=1e-5, rtol=1e-5)
     assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), (q, k, v, beta, g)))
 
 

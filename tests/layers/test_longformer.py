@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.errors import ShapeError, StateNotSupported
+from regard.errors import BadConfig, ShapeError, StateNotSupported
 from regard.layers import LongformerHeads, MultiHead, init_xavier
 from regard.patterns import causal, full, lengths, to_tokens, window
 
@@ -51,5 +51,5 @@ def test_what_it_cannot_do_is_named():
         layer(x, state=MultiHead(D, H).start(B))
     with pytest.raises(ShapeError, match="takes no memory"):
         layer(x, x)
-    with pytest.raises(ShapeError, match="from the start"):
+    with pytest.raises(BadConfig, match="from the start"):
         LongformerHeads(D, H, 2, (-1,))

@@ -213,7 +213,7 @@ def test_calls_the_mechanism_as_the_contract_says():
             return super().__call__(*given, **named)
 
     MultiHead(D, H, Watched())(torch.randn(B, L, D), pattern=causal)
-    assert seen == [(7, {})]
+    assert seen == [(8, {})]
 
 
 class Dimmed(SoftmaxAttention):
@@ -356,3 +356,13 @@ def test_each_head_is_normed_before_the_heads_are_joined():
     assert heads.shape == (2, 7, 3, 5) and layer.head_norm.weight.shape == (5,)
     normed = heads / (heads.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     torch.testing.assert_close(layer(x), layer.out(normed.flatten(-2)))
+
+
+@pytest.mark.parametrize("name", ["softmax", "adaptive_span", "location", "linear"])
+def test_beams_that_share_a_memory(name):
+    """They are read as further queries of one memory only by mechanisms to which a query's position does not matter."""
+    layer = MultiHead(D, H, name).double()
+    memory, x = randn(3, 8, D), randn(6, 1, D)
+    shared = layer.remember(memory).reorder(torch.arange(3).repeat_interleave(2))
+    assert shared.share == 2
+    close(layer(x, shared), layer(x, memory.repeat_interleave(2, 0)))

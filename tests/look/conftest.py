@@ -1,7 +1,8 @@
-"""A small stack of attention layers, and maps with known weights."""
+"""A small stack of attention layers, maps with known weights, and a browser."""
 
 import pytest
 import torch
+from tests.look.browser import Browser
 from torch import Tensor, nn
 
 from regard.attention import Attention, SoftmaxAttention
@@ -58,3 +59,10 @@ def model():
 @pytest.fixture
 def x():
     return torch.randn(B, L, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = Browser()
+    yield found
+    found.close()

@@ -24,13 +24,6 @@ FAULTS = """axe.run(document, {resultTypes: ["violations"]}).then(({violations})
 
 
 @pytest.fixture(scope="module")
-def browser():
-    found = Browser()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """A page with every view: a language model, a beam, layouts."""
     folder = tmp_path_factory.mktemp("pages")

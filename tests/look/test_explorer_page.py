@@ -33,13 +33,6 @@ EXPLORER = "document.querySelector('.rx').explorer"
 
 
 @pytest.fixture(scope="module")
-def browser():
-    found = Browser()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def captured():
     torch.manual_seed(0)
     model = build("gpt2", {"vocab_size": 50, "context_length": 64, "width": 48, "heads": 3, "depth": 2}).eval()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.tasks.examples import write_example
 from torch import nn
 
 from regard.attention import SoftmaxAttention
@@ -18,9 +19,9 @@ from regard.look.html import pack
 from regard.look.interventions import Ablation, ablate
 from regard.models import build
 from regard.tasks import attention_maps, find_task, load_run, train
-from regard.tasks._image_text import ImageTextProcessor
-from regard.tasks._pixel_processor import PixelProcessor
 from regard.tasks.clip import text_vectors
+from regard.tasks.image_text import ImageTextProcessor
+from regard.tasks.pixel_processor import PixelProcessor
 from regard.tasks.pixels import PixelGradients
 
 ENCODE = ImageTextProcessor.encode_images
@@ -262,7 +263,7 @@ def test_a_word_of_a_summary_depends_on_the_article_copied_words_included(tmp_pa
 def tiny_run(name: str, folder, model: str | None = None, settings=None, pairs: bool = False):
     """A run of a few steps of this task, in double precision."""
     task = find_task(name)
-    example = task.example(folder)
+    example = write_example(task, folder)
     if pairs:
         (folder / "pairs.tsv").write_text("".join(f"item {n}\titem {n % 7} is fine\t{'good' if n % 2 else 'bad'}\n" for n in range(60)))
         example = replace(example, options=replace(example.options, data=str(folder / "pairs.tsv")))

@@ -71,13 +71,6 @@ def test_the_file_asks_for_nothing_and_data_cannot_end_its_element():
 
 
 @pytest.fixture(scope="module")
-def browser():
-    found = Browser()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory):
     return save_html(tmp_path_factory.mktemp("lineage") / "lineage.html").as_uri()
 

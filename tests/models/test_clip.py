@@ -30,8 +30,8 @@ def texts():
 @pytest.mark.parametrize("end", [49, 2])  # old files say 2, and mean the largest id
 def test_transformers_computes_the_same(end):
     transformers = pytest.importorskip("transformers")
-    from regard.interop._clip import clip_table
-    from regard.interop._names import from_hf, to_hf
+    from regard.interop.families.clip import clip_table
+    from regard.interop.names import from_hf, to_hf
 
     text = {"vocab_size": 50, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
     text |= {"max_position_embeddings": 11, "eos_token_id": end, "bos_token_id": 48, "pad_token_id": 1}

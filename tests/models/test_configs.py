@@ -34,7 +34,10 @@ bert = BertConfig(vocab_size=11, max_length=8, width=8, heads=2, depth=2, hidden
         ({"depth": True}, "GPT2Config: depth=True; expected `int`, got `bool`"),
         ({"dropout": 1}, "GPT2Config: dropout=1; expected `float` < 1.0"),
         ({"dropout": float("nan")}, "GPT2Config: dropout=nan; expected `float` >= 0.0"),
-        ({"attention_overrides": ("x",)}, "GPT2Config: attention_overrides=('x',); expected `array`, got `str` - at `$[0]`"),
+        (
+            {"attention_overrides": ("x",)},
+            "GPT2Config: attention_overrides=('x',); expected `array`, got `str` - at `attention_overrides[0]`",
+        ),
         ({"width": 0, "heads": "2"}, "GPT2Config: width=0; expected `int` >= 1; GPT2Config: heads='2'; expected `int`, got `str`"),
     ],
 )

@@ -6,9 +6,9 @@ from torch.distributions import Bernoulli, Normal, kl_divergence
 
 from regard.errors import ShapeError
 from regard.models import Draw, DrawConfig
-from regard.models import _filter_bank as bank
-from regard.models._filter_bank import Window
+from regard.models import filter_bank as bank
 from regard.models.draw import bernoulli_nll, gaussian_kl
+from regard.models.filter_bank import Window
 
 SIZE = (7, 9)
 

@@ -9,6 +9,7 @@ import torch
 from regard import MECHANISMS, MixtureSynthesizer, capture
 from regard.errors import BadConfig, NotSupported, ShapeError, UnknownName
 from regard.layers import Packing
+from regard.layers.spec import Spec
 from regard.models import (
     MODELS,
     SIZES,
@@ -30,7 +31,6 @@ from regard.models import (
     build,
     config_of,
 )
-from regard.models._model import Spec
 
 N, D, H, F, L = 13, 12, 3, 14, 22
 sizes = {"vocab_size": N, "width": D, "hidden": F, "max_length": L, "dropout": 0.0}

@@ -7,7 +7,7 @@ from torch import nn
 from regard.errors import BadConfig, ShapeError, UnknownName
 from regard.look import capture
 from regard.models import Classifier, build, config_of
-from regard.models._text import Sentences
+from regard.models.text import Sentences
 
 SETTINGS = {"vocab_size": 30, "embedding": 6, "width": 5, "hidden": 7, "dropout": 0.0}
 DOCUMENTS = [[3, 1, 4], [7], [2, 2, 9, 1, 1, 5], [], [1]]  # tokens of each sentence

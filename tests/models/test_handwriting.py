@@ -8,7 +8,7 @@ from regard.attention import GaussianWindow
 from regard.errors import ShapeError
 from regard.look import capture
 from regard.models import Handwriting, HandwritingConfig
-from regard.models._pen_mixture import LOG_STD, MAX_RHO, PenMixture
+from regard.models.pen_mixture import LOG_STD, MAX_RHO, PenMixture
 
 
 def mixture(*shape, components=3, seed=0, spread=0.5):

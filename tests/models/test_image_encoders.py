@@ -65,7 +65,7 @@ def test_patches_of_a_mean_pooled_vit_without_positions_are_a_bag():
 
 
 def test_positions_are_interpolated_as_in_transformers():
-    transformers = pytest.importorskip("transformers", reason="the oracle; pip install regard[test]")
+    transformers = pytest.importorskip("transformers", reason="the oracle; pip install 'regard[interop]'")
     torch.manual_seed(0)
     theirs = transformers.ViTModel(
         transformers.ViTConfig(image_size=16, patch_size=4, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=8)

@@ -10,7 +10,7 @@ from torch.distributions import AffineTransform, SigmoidTransform, TransformedDi
 from regard import capture
 from regard.errors import BadConfig, DtypeError, NotSupported, ShapeError, UnknownName
 from regard.models import build, config_of
-from regard.models._pixels import CategoricalOutput, LogisticOutput, Ordinals, log_discretised, to_unit
+from regard.models.pixels import CategoricalOutput, LogisticOutput, Ordinals, log_discretised, to_unit
 
 SMALL = {"width": 16, "heads": 2, "depth": 2, "hidden": 24, "encoder_depth": 1, "mixtures": 3}
 ATTENTIONS = ("image_1d(block=4, memory=5)", "image_2d", ("image_1d", "image_2d"), "softmax", "linear", "local")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from regard.errors import BadConfig, DtypeError, ShapeError, StateNotSupported, UnknownName
 from regard.kernels import smoothed_cross_entropy
-from regard.models import MODELS, SIZES, LanguageModel, _language, build, config_of, of_size
+from regard.models import MODELS, SIZES, LanguageModel, build, config_of, language, of_size
 
 N, L = 17, 23
 SMALL = {"vocab_size": N, "context_length": 40, "width": 12, "heads": 2, "depth": 2, "dropout": 0.0}
@@ -124,7 +124,7 @@ class TestDocuments:
 
     @pytest.mark.parametrize("padded", [0.0, 100.0], ids=["in their rows", "a row each"])
     def test_each_is_read_as_if_alone(self, model, padded, monkeypatch):
-        monkeypatch.setattr(_language, "PADDED", padded)
+        monkeypatch.setattr(language, "PADDED", padded)
         ids, numbers = text(3), self.NUMBERS
         x = model.features(ids, numbers)
         for row in range(3):

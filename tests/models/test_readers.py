@@ -6,7 +6,7 @@ import torch
 from regard import capture
 from regard.errors import NotSupported, ShapeError
 from regard.models import MODELS, SAN, Bert, BertConfig, Classifier, Reader, SANConfig, SpanReader, body_of, build, config_of
-from regard.models._reader import NEVER, answer_positions, log_mean
+from regard.models.reader import NEVER, answer_positions, log_mean
 
 N, L = 40, 15
 

@@ -16,7 +16,7 @@ from regard.models import (
     Seq2SeqConfig,
     of_size,
 )
-from regard.models._recurrent import RecurrentEncoder, RecurrentStack, flipped
+from regard.models.recurrent import RecurrentEncoder, RecurrentStack, flipped
 
 B, M, L, N, E, W = 3, 7, 5, 13, 6, 10
 LENGTHS = (4, 7, 2)

@@ -8,7 +8,7 @@ from regard import capture
 from regard.errors import BadConfig, NotSupported, ShapeError, UnknownName
 from regard.layers import max_pool, mean_pool
 from regard.models import MODELS, SIZES, Classifier, DocumentModel, TextEncoder, TextModel, build, config_of, of_size
-from regard.models._sentence import join_rows, read_texts
+from regard.models.sentence import join_rows, read_texts
 
 N, E, W, H = 20, 5, 6, 7
 SIZE = {"vocab_size": N, "max_length": 16, "embedding": E, "width": W, "hidden": H}

@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.models._text import split_segments
+from regard.models.text import split_segments
 
 
 def test_split_segments_against_a_loop() -> None:

@@ -15,7 +15,7 @@ from regard.recipes._engine.stacks import (
     TEST_SEED,
     Heads,
     NoMixing,
-    PuzzleTask,
+    PuzzleObjective,
     ShortConvolution,
     StackVariant,
     draw_sequences,
@@ -141,7 +141,7 @@ def test_spans_cost_and_stay_in_bounds():
     heads = Heads(attention=partial(AdaptiveSpanAttention, heads=1, longest=12, ramp=2.0, begin=6.0), heads=1)
     variant = stack(heads)
     model = variant.build()
-    free, dear = (PuzzleTask(variant.puzzle, 4, cost) for cost in (0.0, 0.5))
+    free, dear = (PuzzleObjective(variant.puzzle, 4, cost) for cost in (0.0, 0.5))
     batch = variant.puzzle.draw(4)
     paid = free.loss(model, batch)
     assert float((dear.loss(model, batch).total - paid.total).detach()) == pytest.approx(0.5 * 6.0 * paid.count, rel=1e-5)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from small_server import KEY, NAME, Served
 
-from regard.serve.connections import Capacity
+from regard.serve.guards import Capacity
 
 FIELDS = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "best_of", "stop", "seed", "logprobs", "echo", "logit_bias",

@@ -13,7 +13,7 @@ from regard.data import Tokenizer
 from regard.decode import EngineOptions, PromptEncoder, build_engine
 from regard.models import LanguageModel, build
 from regard.serve.app import Service
-from regard.serve.connections import Timeouts
+from regard.serve.guards import Timeouts
 from regard.serve.server import bind, build_server
 from regard.serve.service import ModelService
 from regard.tasks import Embedder

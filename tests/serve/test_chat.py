@@ -10,7 +10,7 @@ import torch
 from small_server import NAME, Served, tiny
 from tokenizers import decoders, models, pre_tokenizers
 
-from regard.data import HFTokenizer
+from regard.data import HFTokenizer, Tokenizers
 from regard.decode import GenerationOptions, PromptEncoder, generate
 from regard.errors import BadFile, NotSupported
 from regard.models import build
@@ -18,7 +18,7 @@ from regard.serve import chat
 from regard.serve.chat import ChatTemplate
 from regard.serve.responses import ApiError
 from regard.serve.templates import MAX_SIZE
-from regard.tasks import Embedder
+from regard.tasks import TextProcessor, make_run
 
 openai = pytest.importorskip("openai", reason="OpenAI's Python client is not installed")
 TEMPLATE = (  # ChatML, as many models have it
@@ -229,4 +229,4 @@ def test_an_encoder_is_served_in_float32():
 
     model = build("bert", {"vocab_size": 261, "max_length": 16, "width": 16, "heads": 2, "depth": 1, "hidden": 16})
     with pytest.raises(NotSupported, match="float32"):
-        serve(lambda: Embedder(model, tiny()[1]), "x", port=0, dtype="int8")
+        serve(lambda: make_run("masked", model, TextProcessor(Tokenizers(tiny()[1]))), "x", port=0, dtype="int8")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from small_server import KEY
 from tests.look.browser import CHROMIUM, Browser
+from tests.tasks.examples import write_example
 
 from regard.look import capture
 from regard.look.interventions import Ablation
@@ -197,7 +198,7 @@ def test_the_playground_asks_for_the_key_and_works_with_it(browser, served):
 
 def test_a_translator_in_the_browser(browser, tmp_path: Path):
     task = find_task("translation")
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     train(task, example.options, replace(task.default_train, steps=2), tmp_path / "run", settings=example.settings, progress=False)
     with LocalServed(load_run(tmp_path / "run")) as local:
         browser.open(local.url)
@@ -224,7 +225,7 @@ def test_a_translator_in_the_browser(browser, tmp_path: Path):
 
 def test_the_beam_arrives_step_by_step_and_ends_in_the_answers(tmp_path: Path):
     task = find_task("translation")
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     train(task, example.options, replace(task.default_train, steps=2), tmp_path / "run", settings=example.settings, progress=False)
     playground = Playground.of_run(load_run(tmp_path / "run"))
     assert playground.describe()["searches"]
@@ -248,7 +249,7 @@ def test_the_beam_arrives_step_by_step_and_ends_in_the_answers(tmp_path: Path):
 def image_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
     task = find_task("images")
-    example = task.example(folder)
+    example = write_example(task, folder)
     train(task, example.options, replace(task.default_train, steps=2), folder / "run", settings=example.settings, progress=False)
     return load_run(folder / "run"), Path(example.input)
 
@@ -320,7 +321,7 @@ def test_files_are_limited_checked_and_leave_nothing_behind(image_run, tmp_path,
 
 def test_heads_of_a_classifier_can_be_ablated_and_its_label_has_gradients(tmp_path):
     task = find_task("classify")
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     train(task, example.options, replace(task.default_train, steps=2), tmp_path / "run", settings=example.settings, progress=False)
     playground = Playground.of_run(load_run(tmp_path / "run"))
     (plain,) = playground.record(example.input, [])

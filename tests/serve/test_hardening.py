@@ -19,8 +19,7 @@ from starlette.responses import Response
 import regard
 from regard.errors import NotSupported
 from regard.serve.access import Access, AccessMiddleware, check_origins
-from regard.serve.bodies import Bodies
-from regard.serve.connections import RESERVE, Capacity, Connections, Timeouts, find_capacity
+from regard.serve.guards import RESERVE, Bodies, Capacity, Connections, Timeouts, find_capacity
 from regard.serve.responses import ApiError
 from regard.serve.worker import Metrics
 
@@ -183,7 +182,7 @@ def test_requests_have_a_time_limit(stream):
 
 def test_readers_that_trickle_are_cut_off(monkeypatch):
     """One that reads just often enough never runs into the timeout of writing; the time limit of the request ends it."""
-    monkeypatch.setattr("regard.serve.server.GRACE", 0.2)
+    monkeypatch.setattr("regard.serve.guards.TELLING", 0.2)
     with Served(None, timeouts=Timeouts(request=0.5)) as served:
         served.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         body = json.dumps({"prompt": "x", "max_tokens": 100, "logit_bias": {"2": -100}, "n": 8, "stream": True, "logprobs": 20}).encode()
@@ -226,7 +225,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
 
 def test_connections_fit_the_file_descriptors(monkeypatch):
     raised = []
-    monkeypatch.setattr("regard.serve.connections._descriptors_in_use", lambda: 10)
+    monkeypatch.setattr("regard.serve.guards._descriptors_in_use", lambda: 10)
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: raised.append(limits))
     for soft, hard in ((256, 256), (1024, 1024), (1024, 4096), (10_000, 10_000), (20, 20)):
         monkeypatch.setattr(resource, "getrlimit", lambda kind, limits=(soft, hard): limits)
@@ -242,7 +241,7 @@ SCARCE = """
 import resource, socket, sys, time
 sys.path.insert(0, sys.argv[1])
 from small_server import Served
-from regard.serve.connections import Capacity
+from regard.serve.guards import Capacity
 with Served(None, capacity=Capacity(connections=1000, backlog=50)) as served:  # more than there are descriptors
     assert served.complete(prompt="x", max_tokens=1)[0] == 200
     import os

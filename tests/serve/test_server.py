@@ -20,7 +20,7 @@ from small_server import KEY, NAME, Served, Wrapped, tiny
 from regard.decode import GenerationOptions
 from regard.errors import NotSupported
 from regard.serve import schemas, serve, server
-from regard.serve.connections import Timeouts
+from regard.serve.guards import Timeouts
 from regard.serve.responses import ApiError
 from regard.serve.server import check_address
 

@@ -3,6 +3,7 @@
 Each task brings its tiny data along (`Task.example`), so a new task is tested by being imported in `tasks/__init__.py`.
 """
 
+import inspect
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.tasks.examples import write_example
 
 import regard
 from regard.cli import main
@@ -61,7 +63,7 @@ def trained(tmp_path_factory):
     def run_of(task):
         if task.name not in made:
             folder = tmp_path_factory.mktemp(task.name)
-            example = task.example(folder)
+            example = write_example(task, folder)
             train(task, example.options, training(task, 3), folder / "run", settings=example.settings, progress=False)
             made[task.name] = (example, folder / "run")
         return made[task.name]
@@ -74,13 +76,13 @@ def trained(tmp_path_factory):
 
 def test_it_declares_itself(task, tmp_path):
     assert task.name.replace("-", "_").isidentifier() and task.default_model in regard.catalogue.models()
-    assert f"As in:  regard train {task.name}" in task.__doc__
+    assert f"As in:  regard train {task.name}" in (inspect.getdoc(task) or "")
     task(task.Options()), task.EvaluateOptions(), task.PredictOptions(), task.LookOptions()  # every option has a default
     assert task.Options.__dataclass_params__.frozen
 
 
 def test_every_option_has_a_help_text(task, capsys):
-    assert main(["train", task.name, "--help"]) == 0
+    assert main(["train", task.name, "--help-all"]) == 0
     text = re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out))
     for field in fields(task.Options):
         flag = field.name.replace("_", "-")
@@ -92,7 +94,7 @@ def test_every_option_has_a_help_text(task, capsys):
 
 
 def test_resuming_ends_where_training_on_would_have(task, tmp_path):
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     once, twice = (tmp_path / name for name in ("once", "twice"))
     train(task, example.options, training(task, 5), once, settings=example.settings, progress=False)
     train(task, example.options, training(task, 3), twice, settings=example.settings, progress=False)
@@ -133,7 +135,7 @@ def test_a_run_is_not_written_over(task, trained):
 
 
 def test_several_seeds_leave_the_best(task, tmp_path, capsys):
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     assert main(command(task, example, tmp_path / "run", "--steps", "2", *STEPS, "3", "4")) == 0
     assert "over 2 seeds" in capsys.readouterr().out
     kept = json.loads((tmp_path / "run" / "seeds.json").read_text())
@@ -178,7 +180,7 @@ def test_evaluate(task, trained, capsys):
 
 
 def test_the_test_part_of_changed_data_is_refused(task, tmp_path, capsys):
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     train(task, example.options, training(task, 1), tmp_path / "run", settings=example.settings, progress=False)
     path = Path(example.options.data)
     halve(path)
@@ -240,7 +242,7 @@ def test_help_of_a_run_shows_the_options_of_its_task(task, verb, trained, capsys
 
 
 def test_bad_input_is_one_line(task, tmp_path, capsys):
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     good = Path(example.options.data)
     missing, empty, broken = (good.with_name(f"{name}{good.suffix}") for name in ("missing", "empty", "broken"))
     empty.mkdir() if good.is_dir() else empty.touch()
@@ -268,7 +270,7 @@ def test_without_data_it_says_so(task, tmp_path):
 
 
 def test_an_unknown_model_or_setting(task, tmp_path, capsys):
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     for more, says in (
         (["--model", "nothing"], "no model is called"),
         (["--set", "nothing=1"], "nothing"),
@@ -284,7 +286,7 @@ def test_an_unknown_model_or_setting(task, tmp_path, capsys):
 
 def test_the_config_comes_back_as_it_was(task, tmp_path, capsys):
     """--print-config, --config, and the config.json of a run are the same options."""
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     argv = command(task, example, tmp_path / "run", "--steps", "1", "--lr", "0.25", *STEPS)
     assert main([*argv, "--print-config"]) == 0
     printed = capsys.readouterr().out

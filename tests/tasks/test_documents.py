@@ -10,10 +10,10 @@ import torch
 from regard.cli import main
 from regard.data import EOS, Tokenizer
 from regard.errors import BadFile
-from regard.look.documents import BAR, MAX_SENTENCES, document_text, pieces
+from regard.look.trees import BAR, MAX_SENTENCES, document_text, pieces
 from regard.models import build
 from regard.tasks import Classify, ClassifyOptions, attention_maps, evaluate, load_run, predict, train
-from regard.tasks._framing import frame, frame_document
+from regard.tasks.special_tokens import frame, frame_document
 from regard.train import TrainOptions
 
 SETTINGS = {"embedding": 8, "width": 4, "hidden": 8, "sentence_length": 12, "max_sentences": 20}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.tasks.examples import write_example
 
 from regard.errors import NotSupported, UnknownName
 from regard.tasks import attention_maps, evaluate, load_run, predict, train
@@ -20,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def trained(task, out, steps=2, **changes):
-    example = task.example(out)
+    example = write_example(task, out)
     options = type(example.options)(**{**vars(example.options), **changes})
     short = task.default_train.replace(steps=steps, schedule="constant", evaluate_every=0)
     train(task, options, short, out / "run", settings=example.settings, progress=False)
@@ -123,7 +124,7 @@ def test_an_image_is_drawn_again_as_strip_and_animation(drawer):
     run, example = drawer
     (found,) = predict(run, [example.input], RedrawOptions(samples=2))
     strip, film = (Image.open(io.BytesIO(found.files[suffix])) for suffix in (".png", ".gif"))
-    glimpses, side, gap = run.model.config.glimpses, 112, 4
+    glimpses, side, gap = run.model.config.glimpses, 112, 6
     assert strip.size == ((glimpses + 1) * (side + gap) + gap, 3 * (side + gap) + gap)
     assert film.n_frames == glimpses + 1 and film.size == (3 * (side + gap) + gap, side + 2 * gap)
     assert found.values["loss"] == pytest.approx(found.values["kl"] + found.values["reconstruction"])
@@ -142,7 +143,7 @@ def test_maps_of_what_is_read_and_written(drawer):
 
 
 def test_without_attention_there_is_nothing_to_show(tmp_path):
-    example = DrawTask.example(tmp_path)
+    example = write_example(DrawTask, tmp_path)
     short = DrawTask.default_train.replace(steps=1, schedule="constant")
     train("draw", example.options, short, tmp_path / "run", settings={**example.settings, "attention": "none"}, progress=False)
     run = load_run(tmp_path / "run")

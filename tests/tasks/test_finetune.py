@@ -11,11 +11,13 @@ from regard.cli import main
 from regard.data import BOS, EOS, Tokenizer, Tokenizers
 from regard.data.examples import Labelled, Tagged
 from regard.errors import BadConfig, NotSupported
+from regard.metrics import classification_metrics
 from regard.models import Classifier, LanguageModel, TextEncoder, build, find_model
 from regard.runs import Run, RunConfig
-from regard.tasks import ClassifyOptions, Label, LabelOptions, TextProcessor, load_run, task_of
-from regard.tasks._labelled import classification_metrics, collate, confusion, encode_examples
-from regard.tasks.classification import freeze_layers
+from regard.tasks import Classify, ClassifyOptions, TextProcessor, load_run, measure, predict
+from regard.tasks.label_encoding import collate, confusion_of, encode_examples
+from regard.tasks.options import ClassesOptions
+from regard.tasks.tuning import freeze_layers
 
 SIZES = {"width": 16, "heads": 2, "depth": 4, "dropout": 0.0}
 
@@ -110,7 +112,6 @@ def test_matthews_of_many_labels_is_a_correlation():
 def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
     """As a published BERT has them: [CLS] a [SEP] b [SEP], and [MASK]; none of them is ever drawn or hidden."""
     from regard.data import HFTokenizer, TokenizedText
-    from regard.data.hf_tokenizer import SpecialTokens
     from regard.tasks.masked import Rows, mask_rows
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"]
@@ -120,10 +121,10 @@ def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
     assert [names[i] for i in some.ids[0]] == ["[CLS]", "the", "cat", "##s", "[SEP]", "sat", "[SEP]"]
     words = encode_examples([Tagged(("the", "cats", "sat"), ("O", "N", "O"))], borrowed, ("N", "O"), 16, model("gpt2", 11).body)
     assert words.positions[0].tolist() == [1, 3, 4]
-    frame = SpecialTokens.of(borrowed)
-    assert (frame.begin, frame.end, frame.mask, frame.words().tolist()) == (2, 3, 4, [5, 6, 7, 8, 9])
+    assert (borrowed.begin_id, borrowed.end_id, borrowed.mask_id) == (2, 3, 4)
     tokens = TokenizedText.of(["the cats sat the dogs sat"] * 2, borrowed)
-    rows = Rows(tokens, frame, 12, True, 0)
+    rows = Rows(tokens, borrowed, 12, True)
+    assert rows.word_ids.tolist() == [5, 6, 7, 8, 9]
     batch = mask_rows(rows, rows.plan(0), 0.5)
     assert set(batch.wanted_T.tolist()) <= {5, 6, 7, 8, 9} and 4 in batch.ids_BL and (batch.ids_BL[:, 0] == 2).all()
 
@@ -155,9 +156,10 @@ def test_the_lower_half_is_frozen(name):
 
 
 def test_confusion_counts_all(tokenizer):
-    some = encode_examples([Labelled(("cat",), "a")] * 5 + [Labelled(("dog ran",), "b")] * 2, tokenizer, ("a", "b"), 32)
-    counts, loss = confusion(model("bert", len(tokenizer), 2), some, 2, batch_size=3)
-    assert counts.sum(1).tolist() == [5, 2] and loss > 0
+    some = [Labelled(("cat",), "a")] * 5 + [Labelled(("dog ran",), "b")] * 2
+    task = Classify(ClassifyOptions(batch_size=3), TextProcessor(Tokenizers(tokenizer), ("a", "b")))
+    sums, answers = measure(task, model("bert", len(tokenizer), 2), some)
+    assert confusion_of(answers, ("a", "b")).sum(1).tolist() == [5, 2] and sums["loss"] > 0 and sums["count"] == 7
 
 
 @pytest.mark.parametrize("bad", [{"freeze": 1.0}, {"layer_lr_decay": 0.0}, {"batch_size": 0}, {"max_length": 2}, {"metric": "bleu"}])
@@ -228,9 +230,9 @@ def test_classify(root, tmp_path, capsys, base):
     run = load_run(out, Classifier)
     assert run.processor.labels == ("no", "yes") and run.task == "classify"
     assert isinstance(load_run(out, TextEncoder if base == "encoder" else LanguageModel).model, TextEncoder | LanguageModel)
-    p = task_of(run).probabilities(run, [("great film",), ("dull plot",)])
-    torch.testing.assert_close(p.sum(1), torch.ones(2))
-    assert p.argmax(1).tolist() == [1, 0]
+    found = [one.values["labels"] for one in predict(run, ["great film", "dull plot"], ClassesOptions(nbest=2))]
+    assert [sum(each["probability"] for each in one) for one in found] == pytest.approx([1.0, 1.0])
+    assert [one[0]["label"] for one in found] == ["yes", "no"]
     before, after = dict(load_run(root / base).model.named_parameters()), dict(run.model.body.named_parameters())
     same = {name for name in before if before[name].equal(after[name])}
     assert {name for name in before if "embedding" in name or name.startswith("blocks.0.")} <= same  # frozen
@@ -281,8 +283,8 @@ def test_label_words(root, tmp_path, capsys, base):
         == 0
     )
     run = load_run(out, Classifier)
-    ((*found,),) = task_of(run).predict_tags(run, [["a", "great", "film"]])
-    assert [label for label, _ in found] == ["O", "J", "O"] and all(0 < p <= 1 for _, p in found)
+    found = predict(run, ["a great film"])[0].values["words"]
+    assert [one["label"] for one in found] == ["O", "J", "O"] and all(0 < one["probability"] <= 1 for one in found)
     capsys.readouterr()
     assert main(["predict", str(out), "a great film"]) == 0
     assert capsys.readouterr().out == "a\tO\ngreat\tJ\nfilm\tO\n\n"
@@ -348,9 +350,10 @@ def test_words_of_a_borrowed_vocabulary_are_those_given(tmp_path):
     assert some.positions[0].tolist() == [1, 4, 6] and some.labels[0].tolist() == [0, 2, 3]
     body = build("bert", {"vocab_size": len(names), "max_length": 16, "width": 16, "heads": 2, "depth": 1, "hidden": 16})
     run = Run(tmp_path, RunConfig(task="label"), Classifier(body, 2, each=True).eval(), TextProcessor(Tokenizers(borrowed), ("A", "O")))
-    ((first, lost, *others),) = Label(LabelOptions()).predict_tags(run, [words])
-    assert lost == ("O", 0.0) and first[1] > 0 and len(others) == 2
-    assert Label(LabelOptions()).predict_tags(run, [["\u200b"], []]) == [[("O", 0.0)], []]
+    found = predict(run, [" ".join(words), "\u200b"])
+    first, lost, *others = found[0].values["words"]
+    assert (lost["label"], lost["probability"]) == ("O", 0.0) and first["probability"] > 0 and len(others) == 2
+    assert [(one["label"], one["probability"]) for one in found[1].values["words"]] == [("O", 0.0)]
 
 
 def test_words_of_borrowed_bytes(tmp_path):

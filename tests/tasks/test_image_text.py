@@ -3,20 +3,23 @@
 import numpy as np
 import pytest
 import torch
+from tests.tasks.examples import write_example
 
 from regard.cli import main
-from regard.data import Tokenizer, Tokenizers
+from regard.data import Splits, Tokenizer, Tokenizers
 from regard.data.captions import Captioned
 from regard.data.scenes import Thing, scenes
 from regard.errors import BadConfig
+from regard.look.images import sheet
+from regard.metrics import recall_at
 from regard.models import CLIP, CLIPConfig
-from regard.tasks import Dataset, TextProcessor, load_run, predict, train
-from regard.tasks._image_processor import ImageProcessor
-from regard.tasks._image_text import CaptionBatches, ImageTextProcessor
-from regard.tasks.captions import Captioning, cells_inside, grounding
-from regard.tasks.clip import Clip, ClipObjective, ZeroShotOptions, _only_class, _recall
-from regard.tasks.dalle import COLDEST, Dalle, DalleObjective, DalleOptions, DrawOptions, ImageBatch, sheet, temperature
-from regard.train import TrainOptions
+from regard.tasks import TaskObjective, TextProcessor, load_run, predict, train
+from regard.tasks.captions import Captioning, CaptionsOptions, cells_inside, grounding
+from regard.tasks.clip import Clip, ZeroShotOptions, _only_class
+from regard.tasks.dalle import COLDEST, Dalle, DalleOptions, GenerateOptions, temperature
+from regard.tasks.image_processor import ImageProcessor
+from regard.tasks.image_text import CaptionRows, ImageTextProcessor, distinct
+from regard.train import Progress, TrainOptions
 
 
 @pytest.fixture(scope="module")
@@ -31,31 +34,37 @@ def processor(some):
 
 
 def test_batches_hold_every_caption_once(some, processor):
-    batches = CaptionBatches(some, processor, 32, 16, seed=1)
-    for plan in (batches.in_order(), batches.shuffled(0), batches.shuffled(1)):
-        assert sorted(n for rows in plan for n in rows) == list(range(len(batches.pairs)))
-    assert batches.shuffled(0) == batches.shuffled(0) != batches.shuffled(1)
-    batch = batches.collate(rows := batches.shuffled(0)[0])
-    for n, ids, length in zip(rows, batch.ids_BL.tolist(), batch.n_B.tolist(), strict=True):
-        assert processor.tokenizer.decode(ids[:length]) == batches.pairs[n][1] and not any(ids[length:])
-    x_CHW = processor.image.encode(some[batches.pairs[rows[0]][0]].pixels)
+    task, rows = Captioning(CaptionsOptions(batch_size=16), processor), CaptionRows(some, processor, 32)
+
+    def numbers(epoch):
+        return [n for group in task.plan(rows, epoch, seed=1).groups for n in group.tolist()]
+
+    for epoch in (None, 0, 1):
+        assert sorted(numbers(epoch)) == list(range(len(rows.pairs)))
+    assert numbers(0) == numbers(0) != numbers(1)
+    plan = task.plan(rows, 0, seed=1)
+    batch, group = task.batch(plan[0], None), plan.groups[0].tolist()
+    for n, ids, length in zip(group, batch.ids_BL.tolist(), batch.n_B.tolist(), strict=True):
+        assert processor.tokenizer.decode(ids[:length]) == rows.pairs[n][1] and not any(ids[length:])
+    x_CHW = processor.image.encode(some[rows.pairs[group[0]][0]].pixels)
     assert batch.image_BCHW[0].equal(x_CHW)
 
 
 def test_batches_mix_short_and_long_captions(some, processor):
     """Sorted by length, a batch holds scenes of one kind, and the statistics of batch norm tell which."""
-    plan = CaptionBatches(some, processor, 32, 16).shuffled(0)[:-1]
+    rows = CaptionRows(some, processor, 32)
+    plan = Captioning(CaptionsOptions(batch_size=16), processor).plan(rows, 0).groups[:-1]
     alone = [n for n, one in enumerate(some) if len(one.things) == 1]
-    kinds = [{image in alone for image in (CaptionBatches(some, processor, 32, 16).pairs[n][0] for n in rows)} for rows in plan]
+    kinds = [{rows.pairs[n][0] in alone for n in group} for group in plan]
     assert all(kind == {True, False} for kind in kinds)
 
 
 def test_no_caption_twice_in_a_contrastive_batch(some, processor):
-    batches = CaptionBatches([*some, *some], processor, 32, 16)
-    plan = batches.distinct(0)
-    assert sum(map(len, plan)) > 0.9 * len(batches.pairs) and plan == batches.distinct(0) != batches.distinct(1)
-    for rows in plan:
-        captions = [batches.pairs[n][1] for n in rows]
+    rows = CaptionRows([*some, *some], processor, 32)
+    plan, again, other = ([group.tolist() for group in distinct(rows, 16, 0, epoch)] for epoch in (0, 0, 1))
+    assert sum(map(len, plan)) > 0.9 * len(rows.pairs) and plan == again != other
+    for group in plan:
+        captions = [rows.pairs[n][1] for n in group]
         assert len(set(captions)) == len(captions) <= 16
 
 
@@ -92,14 +101,14 @@ def test_the_class_of_captions():
 def test_recall_by_hand():
     scores = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.8, 0.3], [0.3, 0.2, 0.1]])
     right = torch.eye(3, dtype=torch.bool)
-    assert [_recall(scores, right, k) for k in (1, 2, 3)] == [pytest.approx(2 / 3), pytest.approx(2 / 3), 1.0]
+    assert [recall_at(k, scores, right) for k in (1, 2, 3)] == [pytest.approx(2 / 3), pytest.approx(2 / 3), 1.0]
 
 
 def test_the_scale_stays_below_100():
     model = CLIP(CLIPConfig(vocab_size=9, width=8, heads=2, depth=1, image_width=8, image_heads=2, image_depth=1))
     with torch.no_grad():
         model.log_scale.fill_(7.0)
-    ClipObjective.after_step(None, model)
+    Clip().after_step(model)
     assert float(model.scale.detach()) == pytest.approx(100)
 
 
@@ -114,20 +123,20 @@ def test_templates_need_a_place_for_the_class():
 
 def test_two_stages(some, processor):
     """First the VAE alone, then the transformer alone; temperature and β move on with the first."""
-    objective = DalleObjective(Dataset(some, some, some, ""), processor, DalleOptions(vae_epochs=2, batch_size=20, max_length=12), seed=0)
-    first, second, third, fourth = (objective.batches(epoch) for epoch in range(4))
-    rates = [[objective.batch_rate(item) for item in plan] for plan in (first + second, third, fourth)]
-    assert rates[0][0] == 1 and sorted(rates[0], reverse=True) == rates[0] and rates[0][-1] < 0.1  # the VAE's falls, then a new warm-up
-    assert rates[1] == pytest.approx([(n + 1) / len(third) for n in range(len(third))]) and set(rates[2]) == {1.0}
-    assert [item.progress for item in (*first, *second)] == pytest.approx([n / 6 for n in range(6)])
-    assert sorted(n for item in first for n in item.rows) == list(range(60)) and third[0].progress is None
+    task = Dalle(DalleOptions(vae_epochs=2, batch_size=20, max_length=12), processor)
     settings = {"vocab_size": 100, "max_length": 12, "image_size": 16, "codes": 5, "features": 8, "width": 8, "heads": 2, "depth": 1}
     model = Dalle().build("dalle", settings, processor)
-    for item, learning in ((first[0], "vae"), (third[0], "")):
+    objective = TaskObjective(task, Splits(some, some, some), model)
+    first, second, third = (objective.batches(epoch) for epoch in range(3))
+    images = sorted(objective.rows.pairs[n][0] for group in first.groups for n in group)
+    assert images == list(range(60)) and sum(map(len, third.groups)) == len(objective.rows.pairs) > 60
+    rates = [objective.before_step(Progress(epoch=n / 3)) for n in range(12)]
+    assert rates[0] == 1 and sorted(rates[:6], reverse=True) == rates[:6] and rates[5] < 0.1  # the VAE's falls, then a new warm-up
+    assert rates[6:] == pytest.approx([0, 1 / 3, 2 / 3, 1, 1, 1], abs=2e-3)
+    for plan, epoch, learning in ((first, 0.0, "vae"), (third, 2.0, "")):
         model.zero_grad()
-        batch = objective.batch(item)
-        assert isinstance(batch, ImageBatch) == (learning == "vae")
-        objective.loss(model, batch).total.backward()
+        objective.before_step(Progress(epoch=epoch))
+        objective.loss(model, objective.batch(plan[0], torch.Generator())).total.backward()
         touched = {name.partition(".")[0] == "vae" for name, p in model.named_parameters() if p.grad is not None}
         assert touched == {learning == "vae"}
     assert temperature(0) == 1 and temperature(0.5) == temperature(1) == pytest.approx(COLDEST) and temperature(0.2) > temperature(0.4)
@@ -137,25 +146,25 @@ def test_drawings_are_ranked(tmp_path, capsys):
     folders = [tmp_path / task.name for task in (Dalle, Clip)]
     for task, folder in zip((Dalle, Clip), folders, strict=True):
         folder.mkdir()
-        example = task.example(folder)
+        example = write_example(task, folder)
         train(task, example.options, TrainOptions(steps=1), folder / "run", settings=example.settings, progress=False)
     run, judge = load_run(folders[0] / "run"), str(folders[1] / "run")
-    (found,) = predict(run, ["a red circle"], DrawOptions(n=3, rank_by=judge))
+    (found,) = predict(run, ["a red circle"], GenerateOptions(n=3, rank_by=judge))
     assert found.values["scores"] == sorted(found.values["scores"], reverse=True) and found.files[".png"].startswith(b"\x89PNG")
     assert main(["predict", str(folders[0] / "run"), "a red circle", "--n", "2", "--rank-by", str(folders[0] / "run")]) == 2
-    assert "needs a" in capsys.readouterr().err
+    assert "expected a CLIP" in capsys.readouterr().err
     with pytest.raises(BadConfig, match="n=0"):
-        DrawOptions(n=0)
+        GenerateOptions(n=0)
 
 
 def test_a_sheet_of_images():
     images = [np.full((4, 5, 3), n, dtype=np.uint8) for n in range(5)]
     whole = sheet(images)
-    assert whole.shape == (2 * 4 + 2, 3 * 5 + 2 * 2, 3) and (whole[:4, 7:12] == 1).all() and (whole[6:, 7:12] == 4).all()
+    assert whole.shape == (2 * 10 + 6, 3 * 11 + 6, 3) and (whole[6:10, 17:22] == 1).all() and (whole[16:20, 17:22] == 4).all()
 
 
 def test_a_generated_scene_is_an_input(tmp_path):
-    example = Captioning.example(tmp_path)
+    example = write_example(Captioning, tmp_path)
     train(Captioning, example.options, TrainOptions(steps=1), tmp_path / "run", settings=example.settings, progress=False)
     run = load_run(tmp_path / "run")
     assert run.processor.read("scenes:seed=7,size=20").shape == (20, 20, 3)

@@ -11,7 +11,7 @@ import regard
 from regard.cli import main
 from regard.errors import BadConfig, NotSupported
 from regard.tasks import Images, ImagesOptions, evaluate, load_run, predict, train
-from regard.tasks._image_processor import ImageProcessor
+from regard.tasks.image_processor import ImageProcessor
 from regard.tasks.images import default_patch
 from regard.train import TrainOptions
 
@@ -95,7 +95,7 @@ def test_predict_look_and_evaluate(tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert len(report["confusion"]) == 3 and sum(map(sum, report["confusion"])) == report["examples"]
+    assert len(report["confusion"]) == 3 and sum(map(sum, report["confusion"])) == report["images"]
 
 
 def test_a_loaded_model_is_saved_with_its_processor(tmp_path):
@@ -145,7 +145,7 @@ def test_options_out_of_bounds(wrong):
 
 
 def test_a_schedule_ends_with_the_minutes(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.tasks._summary.seconds_per_step", lambda *given: 0.5)
+    monkeypatch.setattr("regard.tasks.start_message.seconds_per_step", lambda *given: 0.5)
     options = ImagesOptions(data=str(write(tmp_path / "data", [(8, 8)])), batch_size=8, shares=(0.2, 0.2))
     training = TrainOptions(epochs=1000, minutes=0.1, lr=1e-3, schedule="cosine", average=0)
     train(Images, options, training, tmp_path / "run", settings=TINY, progress=False)
@@ -173,7 +173,7 @@ def photograph():
 @pytest.mark.parametrize("kind", ["ViTImageProcessorPil", "CLIPImageProcessorPil"])
 @pytest.mark.parametrize("resample", [0, 2, 3])
 def test_preprocessing_is_that_of_transformers(tmp_path, kind, resample):
-    transformers = pytest.importorskip("transformers", reason="the oracle; pip install regard[test]")
+    transformers = pytest.importorskip("transformers", reason="the oracle; pip install 'regard[interop]'")
     size = {"height": 32, "width": 24} if kind.startswith("ViT") else {"shortest_edge": 40}
     theirs = getattr(transformers, kind)(size=size, crop_size={"height": 32, "width": 36}, resample=resample, image_mean=[0.4, 0.5, 0.6])
     theirs.save_pretrained(tmp_path)

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from regard.cli import main
-from regard.data import BOS, EOS, PAD, TokenizedText, Tokenizer
-from regard.data.hf_tokenizer import SpecialTokens
+from regard.data import BOS, EOS, PAD, Splits, TokenizedText, Tokenizer, Tokenizers
 from regard.errors import BadConfig
 from regard.models import TextEncoder, build
-from regard.tasks import MaskedObjective, MaskedOptions, load_run
-from regard.tasks.masked import Rows, mask_rows, score_rows
+from regard.tasks import Masked, MaskedOptions, TaskObjective, TextProcessor, load_run, measure
+from regard.tasks.masked import Rows, mask_rows
 
 WORDS = [f"w{n}" for n in range(50)]
 DOCUMENTS = [" ".join(WORDS[(n * k) % 50] for k in range(1, 30 + n)) for n in range(1, 13)]
@@ -28,8 +27,12 @@ def tokens(tokenizer):
     return TokenizedText.of(DOCUMENTS, tokenizer)
 
 
-def rows_of(tokens, tokenizer, following, length=16, seed=0):
-    return Rows(tokens, SpecialTokens.of(tokenizer), length, following, seed)
+def rows_of(tokens, tokenizer, following, length=16):
+    return Rows(tokens, tokenizer, length, following)
+
+
+def task_of(tokenizer, **options):
+    return Masked(MaskedOptions(**{"max_length": 16, **options}), TextProcessor(Tokenizers(tokenizer)))
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------------
@@ -59,9 +62,11 @@ def test_second_halves_follow_or_come_from_another_document(tokens, tokenizer):
 
 def test_one_document_has_nothing_to_exchange(tokenizer):
     one = TokenizedText.of(DOCUMENTS[:1], tokenizer)
+    data = Splits(one, one, one)
     with pytest.raises(BadConfig, match="two documents"):
-        MaskedObjective(one, one, SpecialTokens.of(tokenizer), MaskedOptions(next_sentence="yes", max_length=16))
-    assert not MaskedObjective(one, one, SpecialTokens.of(tokenizer), MaskedOptions(max_length=16)).next_sentence
+        task_of(tokenizer, next_sentence="yes").settings("bert", data)
+    assert task_of(tokenizer).settings("bert", data)["nsp_head"] is False
+    assert not task_of(tokenizer).encode(one, bert(len(tokenizer) + 1, True)).next_sentence
 
 
 # -- hiding ----------------------------------------------------------------------------------------------------------------
@@ -138,11 +143,10 @@ def bert(vocab_size, following, length=16):
 @pytest.mark.parametrize("following", [False, True])
 def test_the_loss_asks_at_chosen_places_only(tokens, tokenizer, following):
     """Equal to plain cross-entropies of rows alone; with sentences the mean of one and the mean of the other."""
-    task = MaskedObjective(
-        tokens, tokens, SpecialTokens.of(tokenizer), MaskedOptions(max_length=16, batch_size=5, next_sentence="yes" if following else "no")
-    )
-    model = bert(len(tokenizer) + 1, following)
-    batch = task.batch(task.batches(0)[0])
+    model = bert(len(tokenizer) + 1, following).train()
+    task = task_of(tokenizer, batch_size=5, next_sentence="yes" if following else "no")
+    task = TaskObjective(task, Splits(tokens, tokens, tokens), model)
+    batch = task.batch(task.batches(0)[0], torch.Generator())
     found = task.loss(model, batch)
     L, words, follows = batch.ids_BL.shape[1], 0.0, 0.0
     for row in range(len(batch)):
@@ -161,10 +165,9 @@ def test_the_loss_asks_at_chosen_places_only(tokens, tokenizer, following):
 
 def test_judging_is_the_same_every_time(tokens, tokenizer):
     model = bert(len(tokenizer) + 1, False).eval()
-    rows = rows_of(tokens, tokenizer, following=False)
     torch.manual_seed(5)
-    first = score_rows(model, rows, MaskedOptions(max_length=16))
-    assert first == score_rows(model, rows, MaskedOptions(max_length=16))
+    first = measure(task_of(tokenizer), model, tokens)
+    assert first == measure(task_of(tokenizer), model, tokens)
 
 
 # -- the command line ------------------------------------------------------------------------------------------------------

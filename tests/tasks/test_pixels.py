@@ -12,7 +12,7 @@ from regard.cli import main
 from regard.data.labelled_images import read_digits
 from regard.errors import BadConfig, BadFile, NotSupported
 from regard.tasks import CompletionOptions, PixelsOptions, PixelsTask, attention_maps, evaluate, load_run, predict, train
-from regard.tasks._pixel_processor import PixelProcessor, count_levels, side_by_side
+from regard.tasks.pixel_processor import PixelProcessor, count_levels
 from regard.tasks.pixels import PixelLookOptions, bits_per_dim
 from regard.train import TrainOptions
 
@@ -153,8 +153,3 @@ def test_a_damaged_processor(tmp_path):
         (tmp_path / "pixels.json").write_text(text)
         with pytest.raises(BadFile, match=r"pixels\.json"):
             PixelProcessor.load(tmp_path)
-
-
-def test_images_in_rows():
-    made = side_by_side([np.zeros((64, 32), dtype=np.uint8)] * 3, columns=2)
-    assert made.shape == (2 * 134 + 6, 2 * 70 + 6) and made[-20, -20] == 255 and made[10, 10] == 0

@@ -7,11 +7,13 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.tasks.examples import write_example
 
 from regard.cli import main
 from regard.cli.runs import arriving
 from regard.decode import GNMT
 from regard.tasks import Classify, Translation, likelihood, load_run, predict, train
+from regard.tasks.seq2seq import beam_of
 from regard.tasks.translation import BeamOptions
 from regard.train import TrainOptions
 
@@ -25,7 +27,7 @@ def root(tmp_path_factory):
     os.chdir(folder)
     try:
         for task in (Translation, Classify):
-            example = task.example(folder)
+            example = write_example(task, folder)
             options = replace(example.options, data=os.path.relpath(example.options.data))
             train(task, options, TRAIN, task.name, settings=example.settings, progress=False)
     finally:
@@ -99,7 +101,7 @@ def test_given_outputs_are_scored(root, tmp_path, capsys):
 
 
 def test_a_search_has_a_length_penalty():
-    assert BeamOptions(length_penalty=1.5).search(2).length_penalty == GNMT(1.5) and BeamOptions(beam=1).search(3).size == 3
+    assert beam_of(BeamOptions(length_penalty=1.5), 2).length_penalty == GNMT(1.5) and beam_of(BeamOptions(beam=1), 3).size == 3
 
 
 def test_evaluate_writes_hypotheses_and_says_what_on(root, tmp_path, capsys, monkeypatch):
@@ -112,7 +114,7 @@ def test_evaluate_writes_hypotheses_and_says_what_on(root, tmp_path, capsys, mon
     (tmp_path / "a.tgt").write_text("two one\nthree\n")
     assert main(["evaluate", "--data", "a.src", "a.tgt", "--json", "--out", "hyp.txt", run]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["sentences"] == 2 and found["data"] == "a.src a.tgt" and found["rows"][0]["source_words"] == "1-5"
+    assert found["pairs"] == 2 and found["data"] == "a.src a.tgt" and found["rows"][0]["source_words"] == "1-5"
     assert len((tmp_path / "hyp.txt").read_text().splitlines()) == 2
     assert main(["evaluate", str(root / "classify"), "--beam", "2"]) == 2 and "--beam" in capsys.readouterr().err
     assert main(["evaluate", str(root / "classify"), "--out", "labels.txt"]) == 0

@@ -7,9 +7,9 @@ from dataclasses import asdict, is_dataclass
 import pytest
 
 from regard.errors import BadFile, RegardError
-from regard.tasks._image_processor import ImageProcessor
-from regard.tasks._pixel_processor import PixelProcessor
 from regard.tasks.handwriting import StrokeProcessor
+from regard.tasks.image_processor import ImageProcessor
+from regard.tasks.pixel_processor import PixelProcessor
 
 PROCESSORS = [
     ImageProcessor(size=(8, 8), channels=1, mean=(0.5,), std=(0.5,), labels=("a", "b")),

@@ -12,12 +12,22 @@ from regard.cli import main
 from regard.data import Tokenizer
 from regard.data.questions import read_questions
 from regard.errors import BadConfig
+from regard.metrics.squad import score_answers
 from regard.models import SAN, SpanReader
-from regard.models._reader import NEVER
-from regard.tasks import QuestionAnswering, QuestionAnsweringOptions, attention_maps, evaluate, load_run, predict, train
-from regard.tasks._squad import score_answers
-from regard.tasks._windows import encode_questions, expressible, find_answers
-from regard.tasks.question_answering import AnswersOptions, PassageOptions, ThresholdOptions
+from regard.models.reader import NEVER
+from regard.tasks import (
+    QuestionAnswering,
+    QuestionAnsweringOptions,
+    TaskObjective,
+    attention_maps,
+    evaluate,
+    load_run,
+    measure,
+    predict,
+    train,
+)
+from regard.tasks.question_answering import AnswersOptions, PassageOptions, ThresholdOptions, golds
+from regard.tasks.span_encoding import collate, encode_questions, expressible, join_windows, window_answers
 from regard.train import TrainOptions
 
 DATA = Path(os.environ.get("REGARD_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
@@ -132,34 +142,35 @@ def test_several_data_sets_in_one_training(tmp_path):
     """All batches of the data, and for each `also_ratio` of the others; a batch has one data set; validation is that of the data."""
     task = QuestionAnswering(options(also=("facts:count=30,seed=5", "facts:count=50,seed=6"), also_ratio=0.5, max_length=200))
     raw = task.read()
-    assert len(raw.also) == 2 and [len(part) for part in raw.also] == [60, 100]
-    processor = task.make_processor(raw, None)
-    dataset = task.encode(raw, processor, tmp_path)
+    assert [len(part) for part in raw.train.also] == [60, 100]
+    task.processor = processor = task.make_processor(raw, None)
     model = task.build("san", {"vocab_size": len(processor.tokenizer), **SIZES}, processor)
-    objective = task.objective(dataset, processor, model, 0)
+    objective = TaskObjective(task, raw, model)
+    sets = (objective.rows, *objective.rows.also)
     for epoch in (0, 1):
         items = objective.batches(epoch)
-        counts = [sum(number == which for number, _ in items) for which in (0, 1, 2)]
+        counts = [sum(some is which for some, _ in items) for which in sets]
         own = -(-len(raw.train) // 8)
         assert counts[0] == own and counts[1] + counts[2] == round(0.5 * own) and min(counts[1:]) >= 1
-        rows = np.concatenate([rows for number, rows in items if number == 0])
+        rows = np.concatenate([rows for some, rows in items if some is sets[0]])
         assert sorted(rows.tolist()) == list(range(len(raw.train)))
-    item = next(one for one in items if one[0] == 2)
-    first = raw.also[1][int(item[1][0])]
+    item = next(one for one in items if one[0] is sets[2])
+    first = raw.train.also[1][int(item[1][0])]
     asked = processor.tokenizer.encode(first.text)
-    assert objective.batch(item).ids_BL[0, 1 : 1 + len(asked)].tolist() == asked
-    assert float(objective.loss(model, objective.batch(item)).total.detach()) > 0
-    assert dataset.digest != QuestionAnswering(options()).encode(QuestionAnswering(options()).read(), processor, tmp_path).digest
-    much = QuestionAnswering(options(also=("facts:count=5",), also_ratio=3.0, max_length=200))
-    items = much.objective(much.encode(much.read(), processor, tmp_path), processor, model, 0).batches(0)
-    assert sum(number == 1 for number, _ in items) == 3 * own  # a small set comes again
+    assert objective.batch(item, torch.Generator()).ids_BL[0, 1 : 1 + len(asked)].tolist() == asked
+    assert float(objective.loss(model, objective.batch(item, torch.Generator())).total.detach()) > 0
+    assert raw.digest != QuestionAnswering(options()).read().digest
+    much = TaskObjective(
+        much := QuestionAnswering(options(also=("facts:count=5",), also_ratio=3.0, max_length=200), processor), much.read(), model
+    )
+    assert sum(some is much.rows.also[0] for some, _ in much.batches(0)) == 3 * own  # a small set comes again
 
 
 def test_skipped_questions_of_all_sources_are_counted(tmp_path):
     row = {"id": "a", "context": "x y z", "question": "y?", "answers": {"text": ["w"], "answer_start": [0]}}
     (tmp_path / "bad.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps({**row, 'id': 'b', 'answers': None})}\n")
     found = QuestionAnswering(options(also=(str(tmp_path / "bad.jsonl"),), on_error="skip")).read()
-    assert found.skipped.counts == {"answer is not in the passage": 1} and len(found.also[0]) == 1
+    assert found.skipped.counts == {"answer is not in the passage": 1} and len(found.train.also[0]) == 1
 
 
 @pytest.mark.slow
@@ -198,13 +209,13 @@ XQUAD = pytest.mark.skipif(
 @XQUAD
 def test_xquad_is_evaluated(san):
     """The format, windows over real passages and the official rules: a reader of two steps gives a score, not a good one."""
-    task = QuestionAnswering(options())
     run = load_run(san)
+    task = QuestionAnswering(options(), run.processor)
     questions = task.test_data(run, str(DATA / "xquad" / "xquad.en.json.gz"))[:40]
-    found, loss, windows = task.answers(run, questions)
-    assert len(windows) > 100 and np.isfinite(loss) and len(found) == 40
+    sums, found = measure(task, run.model, questions)
+    assert sums["count"] > 100 and np.isfinite(sums["loss"]) and len(found) == 40
     for question, answers in zip(questions, found, strict=True):
-        best = answers.best(NEVER)
+        best = answers.with_threshold(NEVER).best
         assert best is not None and question.context[best.start : best.end] == best.text
 
 
@@ -214,8 +225,8 @@ def test_a_reader_that_knows_the_answers_of_xquad(language):
     """It points to the gold answer in the windows that hold it, and to "no answer" in the others."""
     questions = read_questions(DATA / "xquad" / f"xquad.{language}.json.gz", shares=(0.0, 0.0)).train
     gold = [question.answers[0].text for question in questions]
-    assert score_answers(gold, questions) == {"exact_match": 1.0, "f1": 1.0}
-    assert score_answers(gold[1:] + gold[:1], questions)["exact_match"] < 0.05  # those of the next question
+    assert score_answers(gold, golds(questions)) == {"exact_match": 1.0, "f1": 1.0}
+    assert score_answers(gold[1:] + gold[:1], golds(questions))["exact_match"] < 0.05  # those of the next question
     tokenizer = Tokenizer.train([text for one in questions for text in (one.context, one.text)], "word", 50_000, min_count=1)
     windows = encode_questions(questions, tokenizer, 160, 64)
     targets = {tuple(windows.ids[n]): (windows.start_W[n], windows.end_W[n]) for n in range(len(windows))}
@@ -228,7 +239,11 @@ def test_a_reader_that_knows_the_answers_of_xquad(language):
         return start_BL, end_BL
 
     assert len(windows) > 1.5 * len(questions)
-    answers = [one.spans[0].text for one in find_answers(reader, windows, questions, longest=80)[0]]
-    wrong = [one for one, best in zip(answers, expressible(questions, windows), strict=True) if one != best]
+    found = []
+    for some in np.array_split(np.arange(len(windows)), len(windows) // 32):
+        batch = collate(windows, some)
+        found += window_answers(*reader(batch.ids_BL, batch.n_B, batch.segment_BL), torch.tensor(NEVER), longest=80)
+    answers = [one.spans[0].text for one in join_windows(found, windows, questions)]
+    wrong = [one for one, best in zip(answers, expressible(questions, tokenizer), strict=True) if one != best]
     assert len(wrong) <= 2  # some questions of a passage are translated alike, though their answers differ
-    assert score_answers(answers, questions)["exact_match"] > 0.97  # the rest ends inside a token
+    assert score_answers(answers, golds(questions))["exact_match"] > 0.97  # the rest ends inside a token

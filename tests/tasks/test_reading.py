@@ -12,8 +12,8 @@ from regard.data import Tokenizer, Tokenizers
 from regard.errors import BadFile, NotSupported
 from regard.models import Classifier, build
 from regard.tasks import Classify, ClassifyOptions, Embedder, TextProcessor, attention_maps, embed, load_run, make_run, nearest, train
-from regard.tasks._sentence_transformers import SentencePooling, read_pooling
 from regard.tasks.embedding import embedder_of
+from regard.tasks.sentence_transformers import SentencePooling, read_pooling
 
 SMALL = {"embedding": 8, "width": 8, "hidden": 8}
 TRAIN = {"steps": 2, "epochs": None, "seeds": (), "warmup_steps": 0, "schedule": "constant"}

@@ -6,16 +6,29 @@ from dataclasses import replace
 import pytest
 import torch
 from rouge_score import rouge_scorer
+from tests.tasks.examples import write_example
 
 from regard.cli import main
-from regard.data import Tokenizer, collate
-from regard.data.open_pairs import encode_article, open_corpus
+from regard.data import Splits, Tokenizer, Tokenizers
+from regard.data.open_pairs import encode_article
 from regard.errors import BadConfig, BadFile, NotSupported
+from regard.metrics.rouge import TYPES, Rouge, copied_words, lead, repeated_trigrams, sentences, words
 from regard.models import PointerGenerator, build, coverage_loss
-from regard.tasks import Dataset, Summarization, SummarizationObjective, SummarizationOptions, evaluate, load_run, predict, task_for, train
-from regard.tasks._rouge import TYPES, Rouge, copied_words, lead, repeated_trigrams, sentences, words
-from regard.tasks.summarization import SummaryOptions, likelihood
-from regard.train import TrainOptions, read_metrics
+from regard.tasks import (
+    Summarization,
+    SummarizationOptions,
+    TaskObjective,
+    TextProcessor,
+    evaluate,
+    load_run,
+    predict,
+    task_for,
+    task_of,
+    train,
+)
+from regard.tasks.measuring import measure_loss
+from regard.tasks.summarization import SummaryOptions
+from regard.train import Progress, TrainOptions, read_metrics
 
 ENGLISH = [
     ("The cat sat on the mat. It was red!", "It was red, the mat. The cat sat there."),
@@ -29,7 +42,7 @@ ENGLISH = [
 def trained(tmp_path_factory):
     """A run that has learned to copy; 150 small steps."""
     folder = tmp_path_factory.mktemp("summaries")
-    example = Summarization.example(folder)
+    example = write_example(Summarization, folder)
     options = TrainOptions(steps=150, lr=0.02, warmup_steps=10, average=0, evaluate_every=75)
     train(
         "summarization", example.options, options, folder / "run", settings={"embedding": 12, "width": 16, "dropout": 0.0}, progress=False
@@ -102,34 +115,33 @@ def test_coverage_is_added_when_its_time_has_come():
     tokenizer = Tokenizer.train(["a b c d"] * 2, "word")
     pairs = [("a b c d", "a c"), ("b a", "b")]
     options = SummarizationOptions(coverage=2.0, coverage_start=0.5)
-    objective = SummarizationObjective(Dataset(pairs, pairs, pairs, ""), tokenizer, options)
     model = build("pointer_generator", vocab_size=len(tokenizer), embedding=4, width=4, dropout=0.0)
-    batch = objective.batch(objective.batches(0)[0])
-    objective.before_step(0.49)
+    task = Summarization(options, TextProcessor(Tokenizers(tokenizer)))
+    objective = TaskObjective(task, Splits(pairs, pairs, pairs), model)
+    batch = objective.batch(objective.batches(0)[0], torch.Generator())
+    assert objective.before_step(Progress(share=0.49)) == 1
     before = objective.loss(model, batch)
-    objective.before_step(0.5)
+    objective.before_step(Progress(share=0.5))
     after = objective.loss(model, batch)
-    assert float((after.total - before.total).detach()) == pytest.approx(2 * before.extra["coverage_loss"], rel=1e-4)
+    assert float((after.total - before.total).detach()) == pytest.approx(2 * float(before.extra["coverage_loss"]), rel=1e-4)
     weights = model.outputs(batch.source_BM, batch.source_n_B, batch.target_BL[:, :-1]).log_weights_BLM.exp()
     real = torch.arange(weights.shape[1]) < batch.target_n_B[:, None]
-    assert float(coverage_loss(weights, real).detach()) == pytest.approx(before.extra["coverage_loss"], rel=1e-5)
+    assert float(coverage_loss(weights, real).detach()) == pytest.approx(float(before.extra["coverage_loss"]), rel=1e-5)
 
 
 def test_the_loss_of_a_batch_is_that_of_its_articles(trained):
     run = load_run(trained)
     pairs = [("today Zoe met Bo in town .", "Zoe met Bo"), ("Zoe", "Zoe"), ("met Quux Quux in", "Quux met Bo in town")]
-    corpus = open_corpus(pairs, run.processor.tokenizer, 400, 100)
-    together = likelihood(run.model, [collate(corpus, torch.arange(3).numpy())])
-    alone = [collate(corpus, torch.tensor([n]).numpy()) for n in range(3)]
-    assert together == pytest.approx(likelihood(run.model, alone), abs=1e-6)
-    scores = Summarization().score(run, pairs)
+    together, alone = (measure_loss(task_of(run).with_options(batch_tokens=size), run.model, pairs) for size in (4096, 1))
+    assert together == pytest.approx(alone, abs=1e-5) and together["count"] == 12
+    scores = task_of(run).score(run, pairs)
     tokens = [one.values["tokens"] for one in scores]
-    assert tokens == [4, 2, 6] and -sum(one.values["log_probability"] for one in scores) / 12 == pytest.approx(together[0], abs=1e-6)
+    assert tokens == [4, 2, 6] and -sum(one.values["log_probability"] for one in scores) == pytest.approx(together["loss"], abs=1e-5)
 
 
 def test_any_tokenizer(tmp_path):
     """Subwords have no unknown words; the model copies them all the same."""
-    example = Summarization.example(tmp_path)
+    example = write_example(Summarization, tmp_path)
     for number, (kind, model, settings) in enumerate(
         [("bpe", "pointer_generator", example.settings), ("char", "pointer_transformer", {"width": 8, "heads": 2, "depth": 1, "hidden": 8})]
     ):
@@ -154,11 +166,7 @@ def test_looking_shows_p_gen_and_coverage(trained, tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.startswith("Zoe met Bo\n") and "p_gen 0.0" in text and "← Zoe" in text and "\ncoverage " in text
     assert main(["look", str(trained), "today Zoe met Bo in town .", "--html", str(tmp_path / "look.html")]) == 0
-    (drawn,) = (
-        Summarization(SummarizationOptions())
-        .attention_maps(load_run(trained), "today Zoe met Bo", None, None, SummaryOptions(beam=1))[1]
-        .all
-    )
+    (drawn,) = task_of(run := load_run(trained)).attention_maps(run, "today Zoe met Bo", None, None, SummaryOptions(beam=1))[1].all
     torch.testing.assert_close(torch.tensor(drawn.key_values.numbers), drawn.weights_BHLM[0, 0].sum(0))
 
 

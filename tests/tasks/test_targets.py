@@ -13,10 +13,11 @@ from torch import nn
 
 from regard.cli import main
 from regard.layers import LoRALinear, add_lora, merge_lora
+from regard.metrics import multi_label_metrics, value_metrics
+from regard.metrics.spans import find_spans, has_spans, span_metrics
 from regard.models import build
 from regard.tasks import Classify, ClassifyOptions, Label, LabelOptions, LanguageOptions, evaluate, load_run, predict, train
-from regard.tasks._labelled import multi_label_metrics, value_metrics
-from regard.tasks._spans import find_spans, has_spans, span_metrics
+from regard.tasks.options import ClassesOptions
 from regard.train import TrainOptions
 from regard.train.parameters import load_parameters, parameters_of
 
@@ -223,4 +224,5 @@ def test_a_unigram_vocabulary_is_exported_with_what_it_puts_around_texts(tmp_pat
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     with torch.no_grad():
         p_N = theirs(**read("The ITEM is ☃ here", return_tensors="pt")).logits[0].softmax(-1)
-    torch.testing.assert_close(p_N, Classify(options).probabilities(run, [("The ITEM is ☃ here",)])[0], atol=1e-5, rtol=1e-4)
+    found = {one["label"]: one["probability"] for one in predict(run, ["The ITEM is ☃ here"], ClassesOptions(nbest=2))[0].values["labels"]}
+    assert [found[label] for label in run.processor.labels] == pytest.approx(p_N.tolist(), abs=1e-5)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.tasks.examples import write_example
 
 import regard
 from regard.cli import main
@@ -14,14 +15,13 @@ from regard.interop import export, export_run
 from regard.models import build
 from regard.runs import save
 from regard.tasks import Classify, Label, Language, Masked, TextProcessor, load_run, make_run, train
-from regard.tasks.translation import decoder_tokens
 
 
 @pytest.fixture(params=[Language, Classify, Label], ids=lambda task: task.name)
 def both(request, tmp_path):
     """A run, and the same model as transformers writes it."""
     task = request.param
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     options = task.default_train.replace(steps=2, epochs=None, seeds=(), schedule="constant", warmup_steps=0, average=0)
     data = replace(example.options, tokenizer="bpe", vocab_size=300)  # one that transformers has, too
     train(task, data, options, tmp_path / "run", settings={**example.settings, "hidden": 64} if task is not Language else example.settings)
@@ -80,7 +80,7 @@ def test_an_imported_one_is_a_run(both, capsys):
 
 
 def test_a_language_model_completes_from_it(tmp_path, capsys):
-    example = Language.example(tmp_path)
+    example = write_example(Language, tmp_path)
     data = replace(example.options, tokenizer="bpe", vocab_size=300)
     train(Language, data, Language.default_train.replace(steps=2), tmp_path / "run", settings=example.settings)
     export_run(load_run(tmp_path / "run"), tmp_path / "theirs")
@@ -97,7 +97,7 @@ def test_an_encoder_fills_in_masks_and_is_trained_on(tmp_path, capsys):
         build("bert", {"vocab_size": len(names), "max_length": 16, "width": 16, "heads": 2, "depth": 1, "hidden": 16}), tmp_path / "theirs"
     )
     (tmp_path / "theirs" / "vocab.txt").write_text("\n".join(names) + "\n")
-    data = Masked.example(tmp_path).options.data
+    data = write_example(Masked, tmp_path).options.data
     assert regard.load_run(tmp_path / "theirs").task == "masked"
     assert main(["predict", str(tmp_path / "theirs"), "the number is [MASK]", "--nbest", "3"]) == 0
     assert len(capsys.readouterr().out.split()) == 3
@@ -126,7 +126,7 @@ def test_a_translator_of_transformers_translates_here(tmp_path, capsys):
         assert main(["look", str(tmp_path / name), "one two", "--layer", "*cross*"]) == 0 and "cross" in capsys.readouterr().out
     assert said[0] == said[1]
     tokenizer = regard.load_run(tmp_path / "theirs").processor.tokenizer
-    assert decoder_tokens(HFTokenizer(tokenizer._native, {"pad": 7, "eos": 5})) == DecoderTokens(first=7, end=5, banned=(7,))
+    assert DecoderTokens.of(HFTokenizer(tokenizer._native, {"pad": 7, "eos": 5})) == DecoderTokens(first=7, end=5, banned=(7,))
     (tmp_path / "pairs.tsv").write_text("".join(f"one {n * 'two '}\t{n * 'two '}one\n" for n in range(1, 40)))
     argv = [
         "train",

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from regard.cli import main
-from regard.data import Parallel, Tokenizers
+from regard.data import Splits, Tokenizers
 from regard.errors import BadConfig
+from regard.metrics import score_translations
 from regard.models import build
-from regard.tasks import Translation, TranslationObjective, TranslationOptions, load_run, score, translations
+from regard.tasks import TaskObjective, TextProcessor, Translation, TranslationOptions, load_run, translations
 
 TRAIN = ["train", "translation", "--data", "numbers:en-de,below=200", "--vocab-size", "300", "--quiet", "--set", "width=32", "--set", "heads=2",
          "--set", "depth=(1, 1)", "--set", "hidden=64", "--set", "dropout=0.0", "--batch-tokens", "512"]  # fmt: skip
@@ -51,9 +52,7 @@ def test_evaluate_has_a_signature_and_lengths(folder, capsys, tmp_path):
     assert main(["evaluate", str(folder), "--beam", "1"]) == 0
     out = capsys.readouterr().out
     assert (
-        "signature: nrefs:1|case:mixed" in out
-        and "source_words" in out
-        and "test part of numbers:en-de,below=200: 7 sentences, greedy" in out
+        "signature: nrefs:1|case:mixed" in out and "source_words" in out and "test part of numbers:en-de,below=200: 7 pairs, greedy" in out
     )
     (tmp_path / "t.tsv").write_text("twelve\tzwölf\nthirteen\tdreizehn\n")
     assert main(["evaluate", str(folder), "--data", str(tmp_path / "t.tsv"), "--json"]) == 0
@@ -86,23 +85,21 @@ def test_words_are_cut_anew_each_epoch_and_the_same_after_a_resume(tmp_path):
     assert all(a.equal(b) for a, b in zip(once.model.parameters(), twice.model.parameters(), strict=True))
     options = TranslationOptions(data="numbers:en-de,below=200", bpe_dropout=0.3, batch_tokens=512)
     pairs = Translation(options).read()
-    tasks = [TranslationObjective(pairs, once.processor.tokenizers, options, seed) for seed in (0, 0, 1)]
+    tasks = [TaskObjective(Translation(options, once.processor), pairs, once.model, seed) for seed in (0, 0, 1)]
 
     def cut(task, epoch):
         """The pairs of an epoch as tokens, in the order of the corpus; and its batches hold them all."""
         items = task.batches(epoch)
         for item in items:
-            batch = task.batch(item)
+            batch = task.batch(item, torch.Generator())
             assert max(batch.source_BM.shape[1], batch.target_BL.shape[1] - 1) * len(batch) <= 512
-        assert sum(map(len, items)) == len(pairs.train)
-        return task.corpus.source.values.tolist()
+        assert sum(map(len, items.groups)) == len(pairs.train)
+        return items.rows.corpus.source.values.tolist()
 
     first = cut(tasks[0], 0)
     assert cut(tasks[0], 1) != first == cut(tasks[1], 0) != cut(tasks[2], 0)
-    assert [b.source_BM.tolist() for b in tasks[0].unseen] == [
-        b.source_BM.tolist()
-        for b in TranslationObjective(pairs, once.processor.tokenizers, TranslationOptions(data="x", batch_tokens=512)).unseen
-    ]
+    plain = Translation(TranslationOptions(data="x", batch_tokens=512), once.processor).encode(tasks[0].valid, once.model)
+    assert tasks[0].valid_rows.corpus.source.values.tolist() == plain.corpus.source.values.tolist()  # validation has no dropout
 
 
 @pytest.mark.parametrize("changes", [{"bpe_dropout": 1.0}, {"bpe_dropout": 0.1, "tokenizer": "word"}])
@@ -155,15 +152,16 @@ def test_the_loss_counts_real_tokens_only():
     """Equal to a plain cross-entropy over every sentence alone."""
     pairs = [("one two", "eins zwei"), ("three", "drei"), ("four five six seven", "vier fünf sechs sieben")]
     tokenizers = Tokenizers.train(pairs, "word", 100, joint=True, min_count=1)
-    task = TranslationObjective(Parallel(pairs, pairs, []), tokenizers, TranslationOptions(data="x", label_smoothing=0.1))
     torch.manual_seed(0)
     size = len(tokenizers.source)
     model = build(
         "transformer",
         {"source_vocab_size": size, "target_vocab_size": size, "width": 16, "heads": 2, "depth": (1, 1), "hidden": 32, "dropout": 0.0},
     )
+    translation = Translation(TranslationOptions(data="x", label_smoothing=0.1), TextProcessor(tokenizers))
+    task = TaskObjective(translation, Splits(pairs, pairs, []), model)
     (item,) = task.batches(0)
-    batch = task.batch(item)
+    batch = task.batch(item, torch.Generator())
     whole = task.loss(model, batch)
     alone = 0.0
     for b in range(len(batch)):
@@ -175,7 +173,7 @@ def test_the_loss_counts_real_tokens_only():
 
 
 def test_score_by_hand():
-    found = score(["a b c d", "x"], ["a b c d", "y"], ["one two three four", "one two three four five six"])
+    found = score_translations(["a b c d", "x"], ["a b c d", "y"], ["one two three four", "one two three four five six"])
     assert found.exact_match == 0.5 and found.by_length["1–5"] == (1, pytest.approx(100.0), 1.0) and found.by_length["6–10"][2] == 0.0
 
 

@@ -10,7 +10,7 @@ from regard.cli import main
 from regard.errors import BadConfig
 from regard.models import build
 from regard.tasks import Images, ImagesOptions, Video, VideoOptions, attention_maps, load_run, predict, train
-from regard.tasks.video import received, shuffled, side_by_side
+from regard.tasks.video import film_strip, received, shuffled
 from regard.train import TrainOptions
 
 SMALL = {"width": 16, "heads": 2, "depth": 1, "hidden": 16, "temporal_depth": 1}
@@ -110,7 +110,7 @@ def test_attention_per_frame_by_hand():
 
 
 def test_frames_side_by_side():
-    strip = side_by_side(np.arange(3, dtype=np.uint8)[:, None, None] * np.ones((3, 48, 40), dtype=np.uint8))
+    strip = film_strip(np.arange(3, dtype=np.uint8)[:, None, None] * np.ones((3, 48, 40), dtype=np.uint8))
     assert strip.shape == (96, 240) and strip[0, [0, 79, 80, 159, 239]].tolist() == [0, 255, 1, 255, 2]
 
 

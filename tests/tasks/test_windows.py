@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data import Tokenizer
+from regard.data import Tokenizer, Tokenizers
 from regard.data.questions import Question, Span
 from regard.errors import BadConfig
 from regard.models import Reader, Reading
-from regard.models._reader import NEVER, answer_positions
-from regard.tasks._windows import Answers, best_spans, collate, encode_questions, expressible, find_answers, window_starts
+from regard.models.reader import NEVER, answer_positions
+from regard.tasks import QuestionAnswering, QuestionAnsweringOptions, TextProcessor, measure
+from regard.tasks.span_encoding import Answers, best_spans, collate, encode_questions, expressible, window_starts
 
 TEXT = "In 1854–1855 Zoë’s 👩‍🚀 crew sang an e\u0301tude in I\u0307stanbul; then 東京 and 🇫🇷 too."
 
@@ -46,12 +47,12 @@ def test_the_best_of_each_end_may_be_no_span():
 
 
 def test_no_answer_by_threshold():
-    from regard.tasks._windows import Answer
+    from regard.tasks.span_encoding import Answer
 
     found = Answers([Answer("x", 0, 1, -2.0)], no_answer=-1.5)
-    assert found.margin == 0.5 and found.best(0.6) is not None and found.best(0.4) is None
+    assert found.margin == 0.5 and found.with_threshold(0.6).best is not None and found.with_threshold(0.4).best is None
     sure = Answers([Answer("x", 0, 1, -200.0)], no_answer=0.0)
-    assert sure.best(99.0) is None and sure.best(NEVER) is not None and Answers([], 0.0).best(NEVER) is None
+    assert sure.with_threshold(99.0).text == "" and sure.text == "x" and Answers([], 0.0, NEVER).best is None
 
 
 # -- tokens and characters ---------------------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ def test_offsets_are_characters_of_the_text(kind, lowercase):
     assert [first for first, end in spans if end > first] == sorted(first for first, end in spans if end > first)
     for answer in ("1854–1855", "👩‍🚀", "e\u0301tude", "I\u0307stanbul", "東京", "🇫🇷", "Zoë’s"):
         one = question(answer)
-        assert expressible([one], encode_questions([one], tokenizer, 200, 50)) == [answer], answer
+        assert expressible([one], tokenizer) == [answer], answer
 
 
 def test_offsets_of_wordpiece():
@@ -93,7 +94,7 @@ def test_offsets_of_wordpiece():
 def test_an_answer_inside_a_token_is_widened():
     one = question("ell", "hello world")
     tokenizer = Tokenizer.train(["hello world"] * 3, "word", 50)
-    assert expressible([one], encode_questions([one], tokenizer, 20, 5)) == ["hello"]
+    assert expressible([one], tokenizer) == ["hello"]
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------
@@ -117,6 +118,10 @@ class Oracle(Reader):
         self.token = token
         self._add_threshold()
 
+    @property
+    def max_length(self):
+        return 40
+
     def steps(self, ids_BL, n_B, segment_BL):
         possible_BL = answer_positions(n_B, segment_BL)
         scores_BL = 20.0 * ((ids_BL == self.token) & possible_BL)
@@ -134,7 +139,11 @@ def test_an_answer_beyond_the_first_window_is_found():
     token = tokenizer.encode("treasure")[0]
     for row in np.flatnonzero(windows.start_W > 0):
         assert windows.ids[row][windows.start_W[row]] == token == windows.ids[row][windows.end_W[row]]
-    (found,), loss = find_answers(Oracle(token).eval(), windows, [one], longest=5, count=3)
+    options = QuestionAnsweringOptions(data="", max_length=40, stride=20, max_answer=5)
+    task = QuestionAnswering(options, TextProcessor(Tokenizers(tokenizer)))
+    task.nbest = 3
+    sums, (found,) = measure(task, Oracle(token).eval(), [one])
+    loss = sums["loss"] / sums["count"]
     assert found.spans[0][:3] == ("treasure", context.index("treasure"), context.index("treasure") + 8)
     assert found.margin < -15 and loss < 0.1 and len({span[1:3] for span in found.spans}) == len(found.spans)
     first_only = encode_questions([one], tokenizer, 400, 400)

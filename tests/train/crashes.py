@@ -15,20 +15,20 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # optimisers import it when they are made: once here instead of in every fork
-from tiny import Net, Tiny
+from tiny import FAST, Net, Tiny
 
 from regard.errors import Interrupted
-from regard.train import AdamW, Budget, Constant, Every, TrainConfig, checkpoint, fit, launcher, loop
+from regard.train import TrainOptions, checkpoint, fit, launcher, loop
 from regard.train.log import Log, read_metrics
 
-CONFIG = TrainConfig(
-    budget=Budget(epochs=3),
-    optimizer=AdamW(),
-    schedule=Constant(lr=0.01),
-    every=Every(log=2, evaluate=5, save=3),
+CONFIG = TrainOptions(
+    **FAST | {"average": 2},
+    epochs=3,
+    log_every=2,
+    evaluate_every=5,
+    save_every=3,
     accumulate=1,
     ema=0.9,
-    average=2,
     outlier=50.0,
 )
 

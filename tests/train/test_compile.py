@@ -3,11 +3,12 @@
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.tasks.examples import write_example
 from tiny import Net, Tiny, config, lines
 
 from regard import tasks
-from regard.train import Budget, fit
 from regard.train import checkpoint as checkpoints
+from regard.train import fit
 from regard.train.parameters import parameters_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")]
@@ -19,10 +20,10 @@ def test_compiled_is_the_same_run(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: compile(module, **options, backend="aot_eager"))
     f64 = {"dtype": torch.float64}
     plain, compiled = Net(dropout=0.0, **f64), Net(dropout=0.0, **f64)
-    short = {"budget": Budget(steps=8)}
-    fit(plain, Tiny(**f64), config(**short), tmp_path / "a", progress=False)
+    short = {"steps": 8}
+    fit(plain, Tiny(noise=False, **f64), config(**short), tmp_path / "a", progress=False)
     torch._dynamo.utils.counters.clear()
-    fit(compiled, Tiny(**f64), config(**short, compile=True), tmp_path / "b", progress=False)
+    fit(compiled, Tiny(noise=False, **f64), config(**short, compile=True), tmp_path / "b", progress=False)
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0  # it did happen
     for name, x in parameters_of(plain).items():
         torch.testing.assert_close(parameters_of(compiled)[name], x, rtol=1e-10, atol=1e-12)
@@ -32,7 +33,7 @@ def test_compiled_is_the_same_run(tmp_path, monkeypatch):
     assert load_file(tmp_path / "b" / "model.safetensors").keys() == parameters_of(plain).keys()
     both = [checkpoints.load_latest(tmp_path / name / "state") for name in "ab"]
     assert both[0].tensors["optimizer"].keys() == both[1].tensors["optimizer"].keys()
-    fit(Net(dropout=0.0, **f64), Tiny(**f64), config(), tmp_path / "b", resume=True, progress=False)  # on without it
+    fit(Net(dropout=0.0, **f64), Tiny(noise=False, **f64), config(), tmp_path / "b", resume=True, progress=False)  # on without it
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch.compile's own
@@ -43,7 +44,7 @@ def test_tasks_can_be_traced(name, tmp_path, monkeypatch):
     compile = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: compile(module, **options, backend="eager"))
     task = tasks.find_task(name)
-    example = task.example(tmp_path)
+    example = write_example(task, tmp_path)
     options = task.default_train.replace(steps=2, epochs=None, compile=True)
     found = tasks.train(task, example.options, options, tmp_path / "run", settings=example.settings, progress=False)
     assert found.steps == 2

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import machine
-from regard.train.distributed import on_cpu
-from regard.train.task import to_device
+from regard.train.objective import to_device
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,6 @@ def test_batches_go_to_the_device():
     assert found["pair"].one.device == found["pair"].two[0].device == meta and found["name"] == "x"
     batch = Batch(x, None, 3)
     assert to_device(batch, torch.device("cpu")) is batch  # nothing is copied where nothing moves
-
-
-def test_a_model_on_the_cpu_stays_as_it_is():
-    model = nn.Linear(2, 2)
-    before = [id(parameter) for parameter in model.parameters()]
-    with on_cpu(model):
-        assert [id(parameter) for parameter in model.parameters()] == before
 
 
 @pytest.mark.parametrize(("load", "free"), [(0.0, 4), (0.4, 4), (1.1, 3), (3.9, 1), (50.0, 1)])

@@ -1,6 +1,7 @@
-"""Flat training options: what each becomes in the loop's configuration, and what is refused."""
+"""Training options: the optimizer and the schedule that are made of them, and what is refused."""
 
 import dataclasses
+import re
 from typing import get_args, get_type_hints
 
 import pytest
@@ -12,41 +13,53 @@ from regard.train import (
     SCHEDULES,
     WSD,
     AdamW,
-    Budget,
     Constant,
     Cosine,
-    Every,
     InverseSquareRoot,
     Linear,
-    TrainConfig,
     TrainOptions,
+    optimizer_of,
+    schedule_of,
 )
 
 
-def test_each_option_reaches_the_configuration():
-    """Every field of TrainConfig can be set."""
-    options = TrainOptions(
-        steps=50, epochs=7, minutes=2.0, optimizer="adamw", lr=0.5, schedule="cosine", warmup_steps=3, min_lr=0.1, weight_decay=0.2,
-        betas=(0.5, 0.6), clip=2.0, outlier=9.0, accumulate=4, average=6, ema=0.9, patience=8, evaluate_every=11, log_every=12,
-        save_every=13, keep=5, seed=14, precision="auto", sharding="full", tensorboard=True, wandb=True, mlflow=True,
-        deterministic=True,
-    )  # fmt: skip
-    found = options.to_config()
-    assert found == TrainConfig(
-        budget=Budget(steps=50, epochs=7, minutes=2.0), optimizer=AdamW(betas=(0.5, 0.6), weight_decay=0.2),
-        schedule=Cosine(lr=0.5, warmup_steps=3, steps=50, floor=0.1), every=Every(log=12, evaluate=11, save=13), accumulate=4, clip=2.0,
-        outlier=9.0, ema=0.9, average=6, patience=8, keep=5, sharding="full", precision="auto", tensorboard=True, seed=14, wandb=True, mlflow=True,
-        deterministic=True,
-    )  # fmt: skip
-    plain = TrainOptions(steps=1).to_config()
-    same = {field.name for field in dataclasses.fields(TrainConfig) if getattr(found, field.name) == getattr(plain, field.name)}
-    assert same == {"compile"}  # which does not go with sharding
-    assert TrainOptions(steps=1, compile=True).to_config().compile
+def test_the_optimizer_and_the_schedule_are_made_of_them():
+    options = TrainOptions(steps=50, epochs=7, lr=0.5, schedule="cosine", warmup_steps=3, min_lr=0.1, weight_decay=0.2, betas=(0.5, 0.6))
+    assert optimizer_of(options) == AdamW(betas=(0.5, 0.6), weight_decay=0.2)
+    assert schedule_of(options) == Cosine(lr=0.5, warmup_steps=3, steps=50, floor=0.1)
 
 
-def test_without_a_budget_there_are_3000_steps():
-    assert TrainOptions().to_config().budget == Budget(steps=3000)
-    assert TrainOptions(minutes=1.0).to_config().budget == Budget(minutes=1.0)
+def test_each_option_is_in_one_section_of_the_help_page():
+    listed = [name for names in TrainOptions.SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(field.name for field in dataclasses.fields(TrainOptions))
+
+
+def test_budgets():
+    assert (
+        TrainOptions().max_steps == 3000 and TrainOptions(minutes=1.0).max_steps is None and TrainOptions(steps=5, epochs=1).max_steps == 5
+    )
+    assert TrainOptions(steps=40, epochs=3).total_steps(20) == 40 and TrainOptions(epochs=3).total_steps(20) == 60
+    assert TrainOptions(minutes=2.0).total_steps(20) is None
+    options = TrainOptions(steps=10, epochs=4, minutes=2.0)
+    assert options.used(5, 1.0, 1.5) == 0.75 and options.used(99, 1.0, 0.0) == 1.0
+    assert options.why_over(10, 0) == "all steps done" and options.why_over(9, 4) == "all epochs done" and options.why_over(9, 3) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"lr": -1.0}, "lr=-1.0, expected above 0"),
+        ({"accumulate": 0, "ema": 1.0}, "accumulate=0, expected 1 or more; ema=1.0, expected 0 or more, below 1"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"outlier": 0.5}, "outlier=0.5, expected 0, or a factor above 1"),
+        ({"precision": "float8"}, "precision='float8', expected one of float32, bfloat16, auto"),
+        ({"minutes": float("inf")}, "minutes=inf"),
+        ({"steps": 0}, "steps=0, expected 1 or more"),
+    ],
+)
+def test_bounds(options, says):
+    with pytest.raises(BadConfig, match=re.escape(says)):
+        TrainOptions(**options)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +77,7 @@ def test_without_a_budget_there_are_3000_steps():
     ],
 )
 def test_schedules(options, steps_per_epoch, schedule):
-    assert TrainOptions(**options).to_config(steps_per_epoch).schedule == schedule
+    assert schedule_of(TrainOptions(**options), steps_per_epoch) == schedule
 
 
 @pytest.mark.parametrize(
@@ -74,12 +87,12 @@ def test_schedules(options, steps_per_epoch, schedule):
         ({"epochs": 2, "schedule": "linear"}, "needs to know its end"),
         ({"optimizer": "adafactor", "betas": (0.9, 0.9)}, "adafactor takes no betas"),
         ({"optimizer": "adam", "weight_decay": 0.1}, "adam takes no weight_decay"),
-        ({"steps": 0}, "steps"),
     ],
 )
 def test_what_does_not_go_together(options, says):
     with pytest.raises(BadConfig, match=says):
-        TrainOptions(**options).to_config()
+        options = TrainOptions(**options)
+        optimizer_of(options), schedule_of(options)
 
 
 def test_names_are_those_of_the_lists():
@@ -100,4 +113,4 @@ def test_they_go_to_json_and_back():
 
 def test_every_process_has_a_micro_batch(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    assert TrainOptions().to_config().accumulate == 3 and TrainOptions(accumulate=6).to_config().accumulate == 6
+    assert TrainOptions().for_processes().accumulate == 3 and TrainOptions(accumulate=6).for_processes().accumulate == 6

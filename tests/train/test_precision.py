@@ -5,12 +5,12 @@ import torch
 from safetensors.torch import load_file
 from tiny import Net, Tiny, config, same
 
-from regard.data import Parallel, Tokenizers
+from regard.data import Splits, Tokenizers
 from regard.errors import BadConfig, NotSupported
 from regard.machine import Bf16, autocast, bf16, choose_precision
 from regard.models import build
-from regard.tasks import TranslationObjective, TranslationOptions
-from regard.train import Budget, fit
+from regard.tasks import TaskObjective, TextProcessor, Translation, TranslationOptions
+from regard.train import fit
 
 CPU = torch.device("cpu")
 FAST = Bf16(True, True, False, "works, at least 2.0× as fast as float32")
@@ -53,7 +53,7 @@ def test_asked_for_where_it_is_not_safe(machine):
     machine(CAPPED)
     with pytest.raises(NotSupported, match=r"ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.*set that in the environment and start again"):
         choose_precision("bfloat16", CPU)
-    with pytest.raises(BadConfig, match="float32 or bfloat16 or auto"):
+    with pytest.raises(BadConfig, match="one of float32, bfloat16, auto"):
         config(precision="float16")
 
 
@@ -87,7 +87,7 @@ def test_going_on_is_the_same_bits_whatever_the_machine_says_now(tmp_path, machi
     once, twice = Net(), Net()
     machine(FAST)
     fit(once, Tiny(), config(precision="auto"), tmp_path / "a", progress=False)
-    fit(Net(), Tiny(), config(precision="auto", budget=Budget(steps=10)), tmp_path / "b", progress=False)
+    fit(Net(), Tiny(), config(precision="auto", steps=10), tmp_path / "b", progress=False)
     assert capsys.readouterr().err.count("precision: bfloat16 (works, at least 2.0×") == 2
     machine(SLOW)
     fit(twice, Tiny(), config(precision="auto"), tmp_path / "b", resume=True, progress=False)
@@ -99,12 +99,12 @@ def test_going_on_is_the_same_bits_whatever_the_machine_says_now(tmp_path, machi
 def test_translators_learn_in_bfloat16(name):
     pairs = [("one two", "eins zwei"), ("three", "drei"), ("four five six seven", "vier fünf sechs sieben")]
     tokenizers = Tokenizers.train(pairs, "word", 100, joint=True, min_count=1)
-    task = TranslationObjective(Parallel(pairs, pairs, []), tokenizers, TranslationOptions(data="x"))
     size = len(tokenizers.source)
     more = {"heads": 2, "hidden": 32, "depth": (1, 1)} if name == "transformer" else {}
     torch.manual_seed(0)
     model = build(name, {"source_vocab_size": size, "target_vocab_size": size, "width": 16, "dropout": 0.0, **more})
-    batch = task.batch(task.batches(0)[0])
+    task = TaskObjective(Translation(TranslationOptions(data="x"), TextProcessor(tokenizers)), Splits(pairs, pairs, []), model)
+    batch = task.batch(task.batches(0)[0], torch.Generator())
     with autocast("bfloat16", CPU):
         short = task.loss(model, batch).total
     exact = task.loss(model, batch).total

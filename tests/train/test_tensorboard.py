@@ -6,12 +6,12 @@ import pytest
 from tiny import Net, Tiny, config, lines
 
 from regard.errors import NotSupported
-from regard.train import Every, fit
+from regard.train import fit
 from regard.train import log as curves
 
 
 def test_without_the_package(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(NotSupported, match=r"pip install 'regard\[tensorboard\]'"):
         fit(Net(), Tiny(), config(tensorboard=True), tmp_path, progress=False)
     assert not (tmp_path / "state").exists()  # said before anything is done
@@ -39,7 +39,7 @@ class Dies(Tiny):
 
 def test_curves_are_the_log(tmp_path):
     pytest.importorskip("tensorboard", reason="an extra: pip install 'regard[tensorboard]'")
-    how = {"tensorboard": True, "every": Every(log=2, save=5)}
+    how = {"tensorboard": True, "log_every": 2, "save_every": 5}
     with pytest.raises(RuntimeError, match="dead"):
         fit(Net(), Dies(), config(**how), tmp_path, progress=False)  # step 12 is on the disk, the checkpoint is from step 10
     fit(Net(), Tiny(), config(**how), tmp_path, resume=True, progress=False)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.train import AdamW, Budget, Constant, Every, Loss, Metric, TrainConfig
+from regard.train import Loss, Metric, Objective, TrainOptions
 from regard.train.log import read_metrics
 from regard.train.parameters import parameters_of
 
@@ -29,7 +29,7 @@ class Net(nn.Module):
         return self.drop(self.norm(torch.tanh(self.read(x)))) @ self.write.weight
 
 
-class Tiny:
+class Tiny(Objective):
     """Rows of a linear map with noise; batches of 1 to 6 rows, in an order of the epoch."""
 
     metric = Metric("error", higher=False)
@@ -45,14 +45,14 @@ class Tiny:
     def batches(self, epoch):
         return random.Random(f"{self.seed}/{epoch}").sample(range(len(self.x)), len(self.x))
 
-    def batch(self, item):
+    def batch(self, item, generator):
         x, y = self.x[item], self.y[item]
-        if self.noise:  # from all three libraries: after a crash each must stand where it stood
-            x = x * (1 + 0.01 * random.random()) + 0.01 * float(np.random.rand()) + 0.01 * torch.randn_like(x)
-        return x, y
+        return (x + 0.01 * torch.randn(x.shape, generator=generator, dtype=x.dtype) if self.noise else x), y
 
     def loss(self, model, batch):
         x, y = batch
+        if self.noise and model.training:  # from all three libraries: after a crash each must stand where it stood
+            x = x * (1 + 0.01 * random.random()) + 0.01 * float(np.random.rand()) + 0.01 * torch.randn_like(x)
         error = (model(x) - y) ** 2
         return Loss(error.sum(), len(x), {"rows": float(len(x))})
 
@@ -73,16 +73,17 @@ class Big(Tiny):
         order = super().batches(epoch)
         return [order[n : n + self.group] for n in range(0, len(order), self.group)]
 
-    def batch(self, item):
-        parts = [super(Big, self).batch(one) for one in item]
+    def batch(self, item, generator):
+        parts = [super(Big, self).batch(one, generator) for one in item]
         return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
-FAST = Constant(lr=0.01)
+FAST = {"schedule": "constant", "lr": 0.01, "warmup_steps": 0, "average": 0}
 
 
 def config(**changes):
-    return TrainConfig(**{"budget": Budget(epochs=3), "optimizer": AdamW(), "schedule": FAST, "every": Every(log=2), **changes})
+    budget = {} if {"steps", "epochs", "minutes"} & changes.keys() else {"epochs": 3}
+    return TrainOptions(**budget | FAST | {"log_every": 2} | changes)
 
 
 def lines(out, event):

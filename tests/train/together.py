@@ -7,17 +7,15 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from tiny import Net, Tiny
+from tiny import FAST, Net, Tiny
 from torch import nn
 
 from regard.errors import Interrupted
-from regard.train import OPTIMIZERS, AdamW, Budget, Constant, Every, TrainConfig, fit
+from regard.train import OPTIMIZERS, TrainOptions, fit
 from regard.train.distributed import joined
 from regard.train.log import read_metrics
 
-TOGETHER = TrainConfig(
-    budget=Budget(epochs=3), optimizer=AdamW(), schedule=Constant(lr=0.01), every=Every(log=1, save=2), accumulate=2, ema=0.9, average=2
-)
+TOGETHER = TrainOptions(**FAST | {"average": 2}, epochs=3, log_every=1, save_every=2, accumulate=2, ema=0.9)
 
 
 class Deep(Net):
@@ -48,9 +46,9 @@ def told(words):
         elif word == "deep":
             net = Deep
         elif word in OPTIMIZERS:
-            changes["optimizer"] = OPTIMIZERS[word]()
+            changes["optimizer"] = word
         elif word != "on":
-            changes["budget"] = Budget(steps=int(word))
+            changes |= {"epochs": None, "steps": int(word)}
     return {"config": dataclasses.replace(TOGETHER, **changes), "net": net}
 
 

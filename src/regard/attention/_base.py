@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Self, final
 import torch
 from torch import Tensor, nn
 
+from ..bounds import checked
 from ..errors import BiasNotSupported, DtypeError, NotSupported, PatternNotSupported, ShapeError, StateNotSupported
 from ..kernels import Bias, inside_transform
 from ..patterns import Pattern, at_positions, causal, full
@@ -48,7 +49,8 @@ class Attention(nn.Module):
 
     Constructor arguments are keyword arguments with plain values, stored under their own names (`settings` reads them back). What was
     fixed at construction is declared in `heads`, `head_dim` and `max_length`, and checked here. A mechanism that reads further numbers
-    per key token (a gate, a step size) says how many in `gates`; MultiHead projects them from x as it projects k.
+    per key token (a gate, a step size) says how many in `gates`, per query token in `query_gates`; MultiHead projects them from x as it
+    projects k and q.
     """
 
     facts: ClassVar[Facts]
@@ -56,6 +58,13 @@ class Attention(nn.Module):
     head_dim: int | None = None  # their size; None: any
     max_length: int | None = None  # maximum number of keys; None: any
     gates: int = 0  # numbers per key token and head it reads besides k and v
+    query_gates: int = 0  # numbers per query token and head it reads besides q
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Check arguments against the bounds in the constructor's types (`regard.bounds`), of classes outside the package too."""
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,19 +97,20 @@ class Attention(nn.Module):
         gates_BMHE: Tensor | None = None,
         rows: Tensor | None = None,
         state: State | None = None,
+        query_gates_BLHE: Tensor | None = None,
     ) -> Tensor:
         """The definition: weights_BHLM, zero where the pattern forbids.
 
         `rows`:  compute these queries only.
         `state`: a StepState; the weights of the next call over fixed keys. The state does not advance.
         """
-        self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE)
+        self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         if state is not None and state.grows:
             raise StateNotSupported(
                 f"weights(…) cannot be computed with a {type(state).__name__}, to which each call adds keys; regard.capture shows the weights of its steps"
             )
         L, M = q_BLHK.shape[1], k_BMHK.shape[1]
-        call = Call(self._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, state)
+        call = Call(self._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, state, query_gates_BLHE=query_gates_BLHE)
         if state is not None:
             return self._step_weights(q_BLHK, k_BMHK, call)
         return self._weights(q_BLHK, k_BMHK, call) if rows is None else self._weights_of(rows, q_BLHK, k_BMHK, call)
@@ -114,17 +124,18 @@ class Attention(nn.Module):
         bias: Tensor | Bias | None = None,
         state: State | None = None,
         gates_BMHE: Tensor | None = None,
+        query_gates_BLHE: Tensor | None = None,
     ) -> Tensor:
         """The weighted average out_BLHV. With `state`, over the past too, and the state advances."""
         if torch.compiler.is_compiling():
-            return _run_eagerly(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE)
-        self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE)
+            return _run_eagerly(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)
+        self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         L, M, cache = q_BLHK.shape[1], k_BMHK.shape[1], None
         within = pattern = self._within(pattern, M if state is None else state.length + M)
         if isinstance(state, Cache):
             k_BMHK, v_BMHV, pattern = state.append(k_BMHK, v_BMHV, pattern, gates_BMHE)
             bias, gates_BMHE, M, cache, state = state.bias_over(bias, L), state.gates(), k_BMHK.shape[1], state, None
-        call = Call(pattern, bias, gates_BMHE, L, M, q_BLHK.device, state, cache)
+        call = Call(pattern, bias, gates_BMHE, L, M, q_BLHK.device, state, cache, query_gates_BLHE=query_gates_BLHE)
         observed = replace(call, state=copy(state)) if self._observers and isinstance(state, StepState) else call  # before it moves on
         if inside_transform():
             out_BLHV = self._transformed(q_BLHK, k_BMHK, v_BMHV, call)
@@ -135,6 +146,11 @@ class Attention(nn.Module):
         for observer in self._observers:
             observer(self._observation(q_BLHK, k_BMHK, observed, within))
         return out_BLHV
+
+    def gate_shapes(self, q_BLHK: Tensor, k_BMHK: Tensor) -> dict[str, tuple[int, ...]]:
+        """Shapes of the gates it reads beside these queries and keys, by argument; empty if it reads none."""
+        read = {"gates_BMHE": (k_BMHK, self.gates), "query_gates_BLHE": (q_BLHK, self.query_gates)}
+        return {name: (*like.shape[:3], count) for name, (like, count) in read.items() if count}
 
     @final
     def start(self, batch: int, pattern: Pattern = causal) -> State:
@@ -162,6 +178,30 @@ class Attention(nn.Module):
             return True
         names = {rule_name(rule) for rule in conjuncts(pattern)}
         return names <= set(supported) and ("full" in supported or "causal" in names)
+
+    @classmethod
+    def queries_stand_alone(cls) -> bool:
+        """True if a query gives alone what it gives among others over the same keys: neither they nor its position count."""
+        return cls.facts.rows == "independent" and cls.facts.cross is True
+
+    def documents_stand_alone(self) -> bool:
+        """True if documents packed in one row are each read as if alone under `segments`."""
+        return self.facts.patterns == "any" and not self.facts.positional
+
+    @classmethod
+    def decoding_obstacle(cls) -> str | None:
+        """The reason why a decoder cannot use it for self-attention, token by token; None if it can."""
+        if cls.facts.causal != "strict":
+            leak = "only mask-causal" if cls.facts.causal == "mask-only" else "not causal"
+            return f"the decoder needs a strictly causal mechanism; this one is {leak}"
+        if cls.facts.state in (None, StepState):
+            return "the decoder runs step by step, and this mechanism cannot stream"
+        return None
+
+    @property
+    def reads_gates(self) -> bool:
+        """True if it reads gates, which MultiHead projects: q, k and v are not enough."""
+        return bool(self.gates or self.query_gates)
 
     @contextmanager
     def observe(self, observer: Callable[[Observation], None]) -> Iterator[None]:
@@ -247,7 +287,8 @@ class Attention(nn.Module):
         pattern: Pattern,
         bias: Tensor | Bias | None,
         state: State | None,
-        gates_BMHE: Tensor | None,
+        gates_BMHE: Tensor | None = None,
+        query_gates_BLHE: Tensor | None = None,
     ) -> None:
         """Refuse by name what does not fit together or what this mechanism cannot do."""
         name, facts = type(self).__name__, self.facts
@@ -301,8 +342,10 @@ class Attention(nn.Module):
             raise BiasNotSupported(f"{name} has no scores that a bias could be added to; SoftmaxAttention has")
         if isinstance(bias, Tensor) and state is None:
             self._check_bias(bias, (B, H, L, M))
-        if self.gates or gates_BMHE is not None:
-            self._check_gates(k_BMHK, gates_BMHE)
+        if self.reads_gates or gates_BMHE is not None or query_gates_BLHE is not None:
+            shapes = self.gate_shapes(q_BLHK, k_BMHK)
+            self._check_gates("key", "gates_BMHE", gates_BMHE, shapes, dtype)
+            self._check_gates("query", "query_gates_BLHE", query_gates_BLHE, shapes, dtype)
 
     def _check_state(self, state: State, batch: int) -> None:
         name, kind = type(self).__name__, self.facts.state
@@ -315,18 +358,18 @@ class Attention(nn.Module):
         if state.batch != batch:
             raise ShapeError(f"{name}: the state has {state.batch} rows, got a batch of {batch}; state.reorder(rows) changes its rows")
 
-    def _check_gates(self, k_BMHK: Tensor, gates_BMHE: Tensor | None) -> None:
-        name, expected = type(self).__name__, (*k_BMHK.shape[:3], self.gates)
-        if not self.gates:
-            raise ShapeError(f"{name} reads no gates, got gates_BMHE; leave it out")
-        if gates_BMHE is None or gates_BMHE.shape != expected:
-            got = "nothing" if gates_BMHE is None else tuple(gates_BMHE.shape)
+    def _check_gates(self, kind: str, argument: str, gates: Tensor | None, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype) -> None:
+        name, expected = type(self).__name__, shapes.get(argument)
+        if expected is None and gates is not None:
+            raise ShapeError(f"{name} reads no gates per {kind} token, got {argument}; leave it out")
+        if expected is not None and (gates is None or gates.shape != expected):
+            got = "nothing" if gates is None else tuple(gates.shape)
             raise ShapeError(
-                f"{name} reads {self.gates} more numbers per key token and head: expected gates_BMHE of shape {expected}, got {got}; "
+                f"{name} reads {expected[-1]} more numbers per {kind} token and head: expected {argument} of shape {expected}, got {got}; "
                 "MultiHead projects them from x"
             )
-        if gates_BMHE.dtype != k_BMHK.dtype:
-            raise DtypeError(f"{name}: gates_BMHE is {gates_BMHE.dtype} and k_BMHK {k_BMHK.dtype}; convert with .to(dtype)")
+        if gates is not None and gates.dtype != dtype:
+            raise DtypeError(f"{name}: {argument} is {gates.dtype} and q_BLHK {dtype}; convert with .to(dtype)")
 
     def _check_bias(self, bias: Tensor, shape: tuple[int, ...]) -> None:
         try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Bias
-from ..patterns import Pattern
+from ..patterns import Both, Causal, Full, Pattern, at_positions, from_row_start
 from ._cache import Cache
 from ._recurrent_state import StepState
 from ._state import State, positions
@@ -33,6 +33,7 @@ class Call:
     cache: Cache | None = None  # the one that was merged
     rows_L: Tensor | None = None  # which queries of the whole call are in q; None: all of them
     first: int | None = None  # where the first of all queries is on the key axis; None: aligned at the end
+    query_gates_BLHE: Tensor | None = None  # `attention.query_gates` numbers per query token and head
 
     def mask(self) -> Tensor:
         """The pattern as booleans, mask_BHLM; B and H are 1 where it is the same for all."""
@@ -70,6 +71,12 @@ class Call:
             return self.query_index()[None]
         return self.key_positions()[:, -1:] + 1 - self.keys + self.query_index()
 
+    def keys_allowed(self) -> Tensor | None:
+        """Keys that every query may attend to, (1 or B, M), apart from `causal`; None: all of them."""
+        streams = self.state is not None and self.state.grows  # its pattern is over positions; any other is over the given keys
+        index = self.key_positions() if streams else torch.arange(self.keys, device=self.device)[None]
+        return _allowed_keys(self.pattern, index)
+
     def place(self, pattern: Pattern) -> Pattern:
         """A pattern on positions as one over the given keys: a rolling cache has dropped some, rows may start late."""
         return pattern if self.cache is None else self.cache.over(pattern, self.queries)
@@ -80,10 +87,13 @@ class Call:
 
     def of_rows(self, rows: Tensor) -> Call:
         """The call for some of the queries only."""
-        pattern, bias = pattern_rows(self.pattern, rows, self.queries, self.keys), self.bias
+        pattern, bias, gates = pattern_rows(self.pattern, rows, self.queries, self.keys), self.bias, self.query_gates_BLHE
         if isinstance(bias, Tensor) and bias.shape[-2] > 1:
             bias = bias[..., rows, :]
-        return replace(self, pattern=pattern, bias=bias, queries=len(rows), rows_L=rows, first=self.keys - self.queries)
+        gates = None if gates is None else gates[:, rows]
+        return replace(
+            self, pattern=pattern, bias=bias, queries=len(rows), rows_L=rows, first=self.keys - self.queries, query_gates_BLHE=gates
+        )
 
 
 class Observation(NamedTuple):
@@ -105,3 +115,22 @@ class Observation(NamedTuple):
         if isinstance(self.call.state, StepState):
             return self.attention._step_weights(self.q_BLHK, self.k_BMHK, self.call)[:, :, rows]
         return self.attention._weights_of(rows, self.q_BLHK, self.k_BMHK, self.call)
+
+
+def _allowed_keys(pattern: Pattern, index_BM: Tensor) -> Tensor | None:
+    """Keys of these that the pattern allows for every query, (1 or B, M), apart from `causal`; None: all of them."""
+    device = index_BM.device
+    match pattern:
+        case Full() | Causal():
+            return None
+        case Both(left=left, right=right):
+            one_BM, two_BM = _allowed_keys(left, index_BM), _allowed_keys(right, index_BM)
+            return two_BM if one_BM is None else one_BM if two_BM is None else one_BM & two_BM
+        case at_positions(rule=rule, keys=keys):
+            return _allowed_keys(rule, keys.to(device)[index_BM])
+        case from_row_start(rule=rule, first=first):
+            from_start_BM = index_BM - torch.tensor(first, device=device)[:, None]
+            inside_BM, allowed_BM = from_start_BM >= 0, _allowed_keys(rule, from_start_BM.clamp(min=0))
+            return inside_BM if allowed_BM is None else inside_BM & allowed_BM
+    any_query = torch.zeros((), dtype=torch.long, device=device)
+    return pattern.allows(torch.arange(pattern.batch, device=device)[:, None], any_query, any_query, index_BM)

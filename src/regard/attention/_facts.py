@@ -1,4 +1,4 @@
-"""What is known of a mechanism: its name, its paper, its formula and cost, and what it can do."""
+"""Facts of a mechanism: its name, its paper, its formula and cost, and what it can do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Paper(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is true of a mechanism. Facts describe it and choose its tests; a class reads only its own."""
+    """Statements about a mechanism. Facts describe it and choose its tests; a class reads only its own, and other code asks its methods."""
 
     name: str
     paper: Paper

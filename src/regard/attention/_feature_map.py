@@ -10,7 +10,7 @@ from ..errors import ShapeError
 from ..kernels import scan
 from ._base import Attention, Call
 from ._recurrent_state import RecurrentState
-from .helpers import hide_keys, is_causal, keys_allowed, last_tokens, no_autocast, share_heads
+from .helpers import hide_keys, is_causal, last_tokens, no_autocast, share_heads
 
 KEY_PATTERNS = ("full", "causal", "lengths", "since")  # a key is allowed for all queries or for none, except by causal
 
@@ -44,7 +44,7 @@ class FeatureMapAttention(Attention):
         past = recurrent(call)
         q_BLHF = self.features(q_BLHK, call.query_positions())
         k_BMHF = self.features(share_heads(k_BMHK, q_BLHK.shape[2]), call.key_positions())
-        k_BMHF = hide_keys(k_BMHF, keys_allowed(call.pattern, call.key_positions()))
+        k_BMHF = hide_keys(k_BMHF, call.keys_allowed())
         out_BLHV, after = self.average(q_BLHF, k_BMHF, v_BMHV, is_causal(call.pattern), past)
         if past is not None:
             past.move(k_BMHK, kv=after)

@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..bounds import Count, Finite, Positive, Probability
 from ..kernels import attend
 from ..patterns import Both, Causal, Pattern, at_positions, from_row_start, full
+from ..patterns.distance import Distance
 from ._base import Attention, Call
 from .helpers import share_heads
 from .softmax import SoftmaxAttention
@@ -19,10 +21,10 @@ from .softmax import SoftmaxAttention
 class SoftmaxOptions(TypedDict, total=False):
     """Options of the inner SoftmaxAttention."""
 
-    scale: float | None
-    softcap: float | None
-    sinks: int
-    dropout: float
+    scale: Finite | None
+    softcap: Positive | None
+    sinks: Count
+    dropout: Probability
 
 
 class PatternAttention(Attention):
@@ -55,6 +57,9 @@ class PatternAttention(Attention):
         if isinstance(pattern, from_row_start):
             return from_row_start(self._within(pattern.rule, length), pattern.first)
         return pattern & self.own
+
+    def documents_stand_alone(self) -> bool:
+        return isinstance(self.own, Distance)  # it counts from the query, and not from the first token of the row
 
     def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
         return self.softmax._weights(q_BLHK, k_BMHK, call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,29 @@ from ..errors import ShapeError
 from ..kernels import delta_scan, scan
 from ._base import Attention, Call
 from ._feature_map import recurrent
-from .helpers import float32_or_wider, hide_keys, keys_allowed, share_heads
+from ._recurrent_state import RecurrentState
+from ._state import State
+from .helpers import float32_or_wider, hide_keys, share_heads
 
 CAUSAL_PATTERNS = ("causal", "lengths", "since")
+
+
+class _RecurrentFacts(TypedDict):
+    patterns: tuple[str, ...]
+    state: type[State]
+    normalised: bool
+    positional: bool
+    bias: bool
+
+
+# the facts that all of them share: Facts(name=…, …, **RECURRENT)
+RECURRENT: _RecurrentFacts = {
+    "patterns": CAUSAL_PATTERNS,
+    "state": RecurrentState,
+    "normalised": False,
+    "positional": True,
+    "bias": False,
+}
 
 
 class Terms(NamedTuple):
@@ -32,8 +52,7 @@ class RecurrentAttention(Attention):
     $$S_t = \gamma_t \circ S_{t-1} + k_t\, u_t^\top, \qquad o_t = S_t^\top q_t, \qquad
       u_t = v_t \;\text{ or }\; \beta_t\big(v_t - (\gamma_t \circ S_{t-1})^\top k_t\big)$$
 
-    Write `terms`, and `facts` with `patterns=CAUSAL_PATTERNS`, `state=RecurrentState`, `normalised=False`, `positional=True`,
-    `bias=False`. Tokens that are not allowed (padding, another document) write nothing and decay nothing.
+    Write `terms`, and `facts` with `**RECURRENT`. Tokens that are not allowed (padding, another document) write nothing and decay nothing.
     """
 
     def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:
@@ -75,7 +94,7 @@ class RecurrentAttention(Attention):
         gates_BMHE = k_BMHK[..., :0] if call.gates_BMHE is None else call.gates_BMHE
         k, gates = (float32_or_wider(share_heads(x, q_BLHK.shape[2])) for x in (k_BMHK, gates_BMHE))
         terms = self.terms(float32_or_wider(q_BLHK), k, gates)
-        allowed_BM, log_decay = keys_allowed(call.pattern, call.key_positions()), terms.log_decay
+        allowed_BM, log_decay = call.keys_allowed(), terms.log_decay
         if log_decay is not None:
             log_decay = hide_keys(log_decay if log_decay.dim() == 4 else log_decay.unsqueeze(-1), allowed_BM)
         return Terms(terms.q_BLHF, hide_keys(terms.k_BMHF, allowed_BM), log_decay, terms.beta_BMH)
@@ -89,14 +108,24 @@ class Clock(nn.Module):
 
     def __init__(self, heads: int):
         super().__init__()
-        step = 10 ** torch.empty(heads).uniform_(-3, -1)
-        self.log_rate_H = nn.Parameter(torch.empty(heads).uniform_(1, 16).log_())
-        self.bias_H = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # softplus of it is the step
+        self.log_rate_H = nn.Parameter(initial_log_rates(heads))
+        self.bias_H = nn.Parameter(initial_step_biases(heads))
 
     def forward(self, x_BMH: Tensor) -> tuple[Tensor, Tensor]:
         """Δ and log γ."""
         step_BMH = softplus(x_BMH + self.bias_H.to(x_BMH.dtype))
         return step_BMH, -self.log_rate_H.to(x_BMH.dtype).exp() * step_BMH
+
+
+def initial_log_rates(*shape: int) -> Tensor:
+    """log a of a `Clock`: a is drawn uniformly from 1 to 16."""
+    return torch.empty(shape).uniform_(1, 16).log_()
+
+
+def initial_step_biases(*shape: int) -> Tensor:
+    """b of a `Clock`: softplus(b), the step of a gate of zero, is between 0.001 and 0.1, uniform in its logarithm."""
+    step = 10 ** torch.empty(shape).uniform_(-3, -1)
+    return step + torch.log(-torch.expm1(-step))
 
 
 def _decayed_products(q_BLHF: Tensor, k_BMHF: Tensor, run_q: Tensor | None, run_k: Tensor | None, mask: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..errors import ShapeError
+from ..bounds import NonNegative, Positive, Size
+from ..errors import BadConfig
 from ..kernels import Bias, add_bias, attend
 from ..patterns import Pattern, full, per_head, window
 from ._base import Attention, Call, Facts, Paper
@@ -28,6 +29,12 @@ class AdaptiveSpanAttention(Attention):
     Avoid it: where a distant token matters from the start: beyond z + R the weight is zero, and so is the gradient of the span.
     Limits:  self-attention only: the queries are the last of the keys. A row whose allowed keys are all beyond its span
              gives zeros. The number of heads is fixed at construction. A stream uses the spans at the time of `start`.
+    Args:
+        heads: number of heads; each learns a span of its own.
+        longest: upper bound of every span, in tokens.
+        ramp: R, the distance in tokens over which weights fade from full to zero.
+        begin: initial span z in tokens; 0 as in the published code.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Sukhbaatar et al. 2019, "Adaptive attention span in transformers", arXiv:1905.07799, eq. 3–5.
     Training: call `clamp_()` after each optimizer step; add `λ · penalty()` to the loss (paper: λ = 2·10⁻⁶,
              `longest` = 8,192, R = 32); no weight decay on `share_H`.
@@ -45,11 +52,10 @@ class AdaptiveSpanAttention(Attention):
         positional=True,
     )
 
-    def __init__(self, *, heads: int = 1, longest: int = 1024, ramp: float = 32.0, begin: float = 0.0):
-        """`longest` is the upper bound of every span, `ramp` is R; spans are initialised to `begin` (0 in the published code)."""
+    def __init__(self, *, heads: Size = 1, longest: Size = 1024, ramp: Positive = 32.0, begin: NonNegative = 0.0):
         super().__init__()
-        if ramp <= 0 or longest < 1 or not 0 <= begin <= longest:
-            raise ShapeError(f"AdaptiveSpanAttention: got {ramp=}, {longest=}, {begin=}; expected ramp > 0 and 0 ≤ begin ≤ longest ≥ 1")
+        if begin > longest:
+            raise BadConfig(f"AdaptiveSpanAttention: begin={begin}, longest={longest}; expected a begin of at most `longest`")
         self.heads, self.longest, self.ramp, self.begin = heads, longest, ramp, begin
         self.share_H = nn.Parameter(torch.full((heads,), begin / longest))  # z / longest, so that one learning rate fits all
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..bounds import Size
 from ._base import Call, Facts, Paper
 from ._score import ScoreAttention
 from .helpers import share_heads, uniform_parameter
@@ -20,6 +21,10 @@ class AdditiveAttention(ScoreAttention):
     Use it:  in recurrent decoders with one query per step, and where scores should stay within ±Σ|u|.
     Avoid it: for long sequences of queries.
     Limits:  heads and head size are fixed at construction.
+    Args:
+        head_dim: size K of queries and keys, which is that of the hidden layer.
+        heads: number of heads, each with its own u.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Bahdanau, Cho & Bengio 2014, "Neural machine translation by jointly learning to align and translate",
              arXiv:1409.0473, section 3.1 and appendix A.1.2.
     We differ: q is the paper's W_a s and k its U_a h: the projections belong to the surrounding layer, so that keys are
@@ -34,7 +39,7 @@ class AdditiveAttention(ScoreAttention):
         memory="M·K",
     )
 
-    def __init__(self, *, head_dim: int, heads: int = 1):
+    def __init__(self, *, head_dim: Size, heads: Size = 1):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.u_HK = uniform_parameter(heads, head_dim, fan=head_dim)

@@ -7,6 +7,7 @@ from typing import Self, Unpack
 
 from torch import Tensor
 
+from ..bounds import Size
 from ..patterns import same_column, same_row
 from ._base import Call, Facts, Paper
 from ._pattern import ColumnPatternAttention, PatternAttention, SoftmaxOptions
@@ -21,6 +22,10 @@ class RowAttention(PatternAttention):
     Use it:  for images and tables, followed by ColumnAttention: any two positions are then two steps apart (`layers.Axial`).
     Avoid it: alone: positions in different rows never interact.
     Limits:  self-attention only; `columns` is the width of the grid in positions.
+    Args:
+        columns: width w of the grid in positions.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Ho et al. 2019, "Axial attention in multidimensional transformers", arXiv:1912.12180, section 3.
     """
 
@@ -34,7 +39,7 @@ class RowAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, columns: int, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, columns: Size, **options: Unpack[SoftmaxOptions]):
         super().__init__(same_row(columns), **options)
         self.columns = columns
 
@@ -60,6 +65,10 @@ class ColumnAttention(ColumnPatternAttention):
     Use it:  for images and tables, after RowAttention: any two positions are then two steps apart (`layers.Axial`).
     Avoid it: alone: positions in different columns never interact.
     Limits:  self-attention only; `columns` is the width of the grid in positions. The last row may be shorter.
+    Args:
+        columns: width w of the grid in positions.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Ho et al. 2019, "Axial attention in multidimensional transformers", arXiv:1912.12180, section 3.
     """
 
@@ -73,7 +82,7 @@ class ColumnAttention(ColumnPatternAttention):
         positional=True,
     )
 
-    def __init__(self, columns: int, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, columns: Size, **options: Unpack[SoftmaxOptions]):
         super().__init__(same_column(columns), columns, **options)
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self, Unpack
 
+from ..bounds import Count, Seed, Size
 from ..errors import ShapeError
 from ..patterns import Pattern, block_window, random_blocks, token_blocks
 from ..patterns.blocks import longer_than
@@ -22,6 +23,14 @@ class BigBirdAttention(PatternAttention):
     Avoid it: for generation: it needs the end of the sequence. Up to about 500 tokens it attends to everything.
     Limits:  self-attention only; no streaming. The last block and the random blocks depend on the number of keys, padding
              included, so a text padded to another length gets another pattern. With random blocks the number of heads is fixed.
+    Args:
+        heads: number of heads, each with its own random blocks; None: any number, if `random` is 0.
+        block: tokens per block.
+        random: random blocks per block of queries and head.
+        seed: seed of the random blocks.
+        dense: number of tokens up to which attention is dense; 0: never.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Zaheer et al. 2020, "Big Bird: transformers for longer sequences", arXiv:2007.14062, section 2 (BigBird-ITC).
     We differ: random blocks are drawn from all blocks, so one may coincide with a block that is attended to anyway. The draw is
              the same at every call; use different `seed`s in different layers. Lengths need not be multiples of the block size.
@@ -41,14 +50,13 @@ class BigBirdAttention(PatternAttention):
     def __init__(
         self,
         *,
-        heads: int | None = None,
-        block: int = 64,
-        random: int = 3,
-        seed: int = 0,
-        dense: int = 0,
+        heads: Size | None = None,
+        block: Size = 64,
+        random: Count = 3,
+        seed: Seed = 0,
+        dense: Count = 0,
         **options: Unpack[SoftmaxOptions],
     ):
-        """Up to `dense` tokens, attention is dense."""
         if random and heads is None:
             raise ShapeError(f"BigBirdAttention draws {random} random blocks per head: pass heads=…, or random=0")
         own: Pattern = block_window(block, 1) | token_blocks(block, 0, -1)

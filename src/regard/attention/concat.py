@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..bounds import Size
 from ._base import Call, Facts, Paper
 from ._score import ScoreAttention
 from .additive import additive_scores
@@ -20,6 +21,11 @@ class ConcatAttention(ScoreAttention):
     Use it:  where no surrounding layer projects queries and keys.
     Avoid it: after projections of q and k: AdditiveAttention is then equivalent, with fewer parameters.
     Limits:  heads and head size are fixed at construction. Keys are projected at each call, cached ones again.
+    Args:
+        head_dim: size K of queries and keys.
+        heads: number of heads, each with its own W and u.
+        hidden: units of the hidden layer; `head_dim` if not given.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025, section 3.1 (concat).
     We differ: nothing; W is split in two, so that each query and each key is projected once, not once per pair.
@@ -33,7 +39,7 @@ class ConcatAttention(ScoreAttention):
         memory="(L + M)·K",
     )
 
-    def __init__(self, *, head_dim: int, heads: int = 1, hidden: int | None = None):
+    def __init__(self, *, head_dim: Size, heads: Size = 1, hidden: Size | None = None):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.hidden = hidden = head_dim if hidden is None else hidden

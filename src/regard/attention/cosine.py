@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..bounds import Positive, Size
 from ._base import Facts, Paper
 from ._score import DotProductAttention
 
@@ -21,6 +22,10 @@ class CosineAttention(DotProductAttention):
     Use it:  as content-addressable memory, or where the norm of keys must not matter: scores stay within ±β.
     Avoid it: where a key should be able to attract every query.
     Limits:  the number of heads is fixed at construction. A query that is exactly zero scores all keys alike, a zero key scores 0.
+    Args:
+        heads: number of heads, each with its own β.
+        beta: initial strength β.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Graves, Wayne & Danihelka 2014, "Neural Turing machines", arXiv:1410.5401, section 3.3.1.
     We differ: β is learned through its logarithm, one per head, initialised to 10; in the paper the controller emits
              a β_t at each step. The interpolation, shift and sharpening that follow in the paper are not included.
@@ -34,7 +39,7 @@ class CosineAttention(DotProductAttention):
         memory="L·K",
     )
 
-    def __init__(self, *, heads: int = 1, beta: float = 10.0):
+    def __init__(self, *, heads: Size = 1, beta: Positive = 10.0):
         super().__init__()
         self.heads, self.beta = heads, beta
         self.log_beta_H = nn.Parameter(torch.full((heads,), math.log(beta)))

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from ._base import Facts, Paper
-from ._recurrent import CAUSAL_PATTERNS, RecurrentAttention, Terms
-from ._recurrent_state import RecurrentState
+from ._recurrent import RECURRENT, RecurrentAttention, Terms
 
 
 class DeltaNet(RecurrentAttention):
@@ -38,11 +37,7 @@ class DeltaNet(RecurrentAttention):
         formula="S ← S + β k (v − Sᵀk)ᵀ,  Sᵀq",
         time="L·(C·(C + K + V) + K·V)",
         memory="L·(C + K)",
-        patterns=CAUSAL_PATTERNS,
-        state=RecurrentState,
-        normalised=False,
-        positional=True,
-        bias=False,
+        **RECURRENT,
     )
     gates = 1
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from ..errors import ShapeError
+from ..bounds import MOST, Count, Size
 from ..kernels import attend
 from ._base import Attention, Call, Facts, Paper
 from .helpers import float32_or_wider, share_heads, softmax_where
+
+Halved = Annotated[int, Meta(ge=2, le=MOST, description="each head is halved")]
 
 
 class DifferentialAttention(Attention):
@@ -29,6 +33,11 @@ class DifferentialAttention(Attention):
     Use it:  to find a few relevant keys among many: weights on irrelevant ones fall to zero or below.
     Avoid it: where weights must form a distribution: they may be negative, and rows sum to 1 − λ.
     Limits:  heads and head size are fixed at construction; the head size is at least 2.
+    Args:
+        heads: number of heads, each with its own λ.
+        head_dim: size K of queries and keys, both maps together; at least 2.
+        depth: index d of the layer, from 0, which sets λ₀.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Ye et al. 2024, "Differential transformer", arXiv:2410.05258, section 2.1, eq. 1–3.
     We differ: λ is per head; in the paper, per layer. The norm of each head's output times 1 − λ₀ that follows in
              the paper is not an average of values, so it is a layer, `DifferentialHeads`.
@@ -43,10 +52,8 @@ class DifferentialAttention(Attention):
         normalised=False,
     )
 
-    def __init__(self, *, heads: int, head_dim: int, depth: int = 0):
+    def __init__(self, *, heads: Size, head_dim: Halved, depth: Count = 0):
         super().__init__()
-        if head_dim < 2:
-            raise ShapeError(f"DifferentialAttention halves each head, so head_dim must be at least 2, got {head_dim}")
         self.heads, self.head_dim, self.depth = heads, head_dim, depth
         self.initial_share = 0.8 - 0.6 * math.exp(-0.3 * depth)
         self.q1_HK, self.k1_HK, self.q2_HK, self.k2_HK = (nn.Parameter(0.1 * torch.randn(heads, head_dim // 2)) for _ in range(4))

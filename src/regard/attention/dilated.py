@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Self, Unpack
+from typing import Annotated, Self, Unpack
 
+from msgspec import Meta
 from torch import Tensor
 
+from ..bounds import Count, Size
 from ..patterns import dilated, per_head, window
 from ._base import Call, Facts, Paper
 from ._pattern import Attend, PatternAttention, SoftmaxOptions, attend_columns, attend_head_groups
+
+Steps = Annotated[tuple[Size, ...], Meta(min_length=1)]  # one per head
 
 
 class DilatedAttention(PatternAttention):
@@ -23,6 +27,11 @@ class DilatedAttention(PatternAttention):
     Use it:  to reach s times as far as a window of the same cost; in some heads only, with one of `steps` per head.
     Avoid it: with the same step in all heads and layers: positions of different remainders then never interact.
     Limits:  self-attention only. With several `steps` the number of heads is fixed.
+    Args:
+        radius: keys on either side, gaps not counted.
+        steps: distance between neighbouring keys, for all heads or one per head.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Beltagy et al. 2020, "Longformer: the long-document transformer", arXiv:2004.05150, section 3.1
              (dilated sliding window; there in two heads of the upper layers).
     """
@@ -37,7 +46,7 @@ class DilatedAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, radius: int = 128, steps: int | tuple[int, ...] = 2, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, radius: Count = 128, steps: Size | Steps = 2, **options: Unpack[SoftmaxOptions]):
         steps = (steps,) if isinstance(steps, int) else tuple(steps)
         rules = [dilated(radius, step) for step in steps]
         super().__init__(rules[0] if len(rules) == 1 else per_head(*rules), **options)

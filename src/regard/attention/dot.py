@@ -16,6 +16,7 @@ class DotAttention(DotProductAttention):
     Avoid it: for large K: dot products grow with √K, so the softmax becomes one-hot and its gradient vanishes;
              SoftmaxAttention divides by √K.
     Limits:  none.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025, section 3.1 (dot).
     We differ: nothing. The layer after the average, tanh W[c; h], belongs to the decoder.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels import first_derivatives_only
 from ._base import Attention, Call, Facts, Paper
-from .helpers import float32_or_wider, keys_allowed, no_autocast, share_heads, softmax_where
+from .helpers import float32_or_wider, no_autocast, share_heads, softmax_where
 
 
 class EfficientAttention(Attention):
@@ -23,6 +23,7 @@ class EfficientAttention(Attention):
     Avoid it: for looking up single items: a query chooses among K themes, not among M keys.
     Limits:  not causal: the softmax over positions puts all keys, future ones included, into every denominator, so `causal`
              and streaming are refused. No bias: there are no scores. Patterns mask keys only (`lengths`, `since`).
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Shen et al. 2018, "Efficient attention: attention with linear complexities", arXiv:1812.01243, eq. 4 and 6.
     We differ: nothing; as in the paper's softmax form, q and k are not scaled by K^−¼.
     """
@@ -44,7 +45,7 @@ class EfficientAttention(Attention):
 
     @no_autocast
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
-        allowed_BM = keys_allowed(call.pattern, call.key_positions())
+        allowed_BM = call.keys_allowed()
         summaries_BKHV = Summaries.apply(k_BMHK, v_BMHV, allowed_BM)  # type: ignore[no-untyped-call]
         return MixSummaries.apply(q_BLHK, share_heads(summaries_BKHV, q_BLHK.shape[2])).to(v_BMHV.dtype)  # type: ignore[no-untyped-call]
 
@@ -105,7 +106,7 @@ class MixSummaries(torch.autograd.Function):
 
 def _themes(k_BMHK: Tensor, call: Call) -> Tensor:
     """Each feature as a distribution over the allowed keys, themes_BHKM."""
-    k_BHKM, allowed_BM = float32_or_wider(k_BMHK).permute(0, 2, 3, 1), keys_allowed(call.pattern, call.key_positions())
+    k_BHKM, allowed_BM = float32_or_wider(k_BMHK).permute(0, 2, 3, 1), call.keys_allowed()
     if allowed_BM is None and k_BHKM.shape[-1]:
         return k_BHKM.softmax(-1)
     allowed_BM = torch.ones(1, k_BHKM.shape[-1], dtype=torch.bool, device=k_BMHK.device) if allowed_BM is None else allowed_BM

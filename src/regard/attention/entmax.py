@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from ..errors import BadConfig
 from ._base import Call, Facts, Paper
 from ._score import ScoreAttention
 from .helpers import float32_or_wider, share_heads
+
+Alpha = Annotated[float, Meta(gt=1, le=2, description="softmax is the limit at 1, sparsemax is 2")]
 
 
 class EntmaxAttention(ScoreAttention):
@@ -24,6 +28,9 @@ class EntmaxAttention(ScoreAttention):
     Use it:  for weights that are to be read, or where most keys are irrelevant and softmax gives them too much together.
     Avoid it: for speed: no key is skipped, since its score must be known to be low.
     Limits:  1 < `alpha` ≤ 2. A key of weight zero receives no gradient.
+    Args:
+        alpha: α, above 1 (softmax) and up to 2 (sparsemax).
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Peters et al. 2019, "Sparse sequence-to-sequence models", arXiv:1905.05702, section 3.
              Sparsemax: Martins & Astudillo 2016, arXiv:1602.02068. In Transformers: Correia et al. 2019, arXiv:1909.00015.
              We differ: one fixed α for all heads, which Correia et al. learn for each; τ by Newton's method, not by
@@ -38,10 +45,8 @@ class EntmaxAttention(ScoreAttention):
         memory="L·K",
     )
 
-    def __init__(self, *, alpha: float = 1.5):
+    def __init__(self, *, alpha: Alpha = 1.5):
         super().__init__()
-        if not 1 < alpha <= 2:
-            raise BadConfig(f"EntmaxAttention takes 1 < alpha <= 2, got {alpha}; SoftmaxAttention is the limit at 1, sparsemax is 2")
         self.alpha = alpha
 
     def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:

@@ -59,7 +59,7 @@ RECURRENT_ERA, OTHERS = FAMILIES[0], FAMILIES[-1]
 
 
 def family_of(mechanism: type[Attention]) -> Family:
-    """By name, by base class, by year."""
+    """Find the family of a mechanism: by name, by base class, by year."""
     for family in FAMILIES:
         if mechanism.facts.name in family.names or (family.base is not None and issubclass(mechanism, family.base)):
             return family

@@ -26,6 +26,7 @@ class ForgettingAttention(DotProductAttention):
     Avoid it: without `causal`: no token forgets what is later.
     Limits:  `causal`, with `lengths`, `since`, `window` or `segments`: the cache must hold the gate of every token since the oldest key.
              c is a float32 sum: near c = −10⁴ scores are rounded to about 0.001.
+    Shape:   q_BLHK, k_BMHK, v_BMHV, gates_BMHE → out_BLHV; weights_BHLM.
     Paper:   Lin et al. 2025, "Forgetting transformer: softmax attention with a forget gate", arXiv:2503.02130, section 3.
              The mechanism only: output gates, norms of q and k and shifts of k and v (its "Pro" block) belong to the layers around it.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..bounds import Size
 from ._base import Facts, Paper
-from ._recurrent import CAUSAL_PATTERNS, Clock, RecurrentAttention, Terms
-from ._recurrent_state import RecurrentState
+from ._recurrent import RECURRENT, Clock, RecurrentAttention, Terms
 from .delta_net import unit_norm
 
 
@@ -35,15 +35,11 @@ class GatedDeltaNet(RecurrentAttention):
         formula="S ← γ S + β k (v − γ Sᵀk)ᵀ,  Sᵀq",
         time="L·(C·(C + K + V) + K·V)",
         memory="L·(C + K)",
-        patterns=CAUSAL_PATTERNS,
-        state=RecurrentState,
-        normalised=False,
-        positional=True,
-        bias=False,
+        **RECURRENT,
     )
     gates = 2
 
-    def __init__(self, *, heads: int):
+    def __init__(self, *, heads: Size):
         super().__init__()
         self.heads = heads
         self.clock = Clock(heads)

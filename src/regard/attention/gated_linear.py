@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ..bounds import Positive, Size
 from ._base import Facts, Paper
-from ._recurrent import CAUSAL_PATTERNS, RecurrentAttention, Terms
-from ._recurrent_state import RecurrentState
+from ._recurrent import RECURRENT, RecurrentAttention, Terms
 
 
 class GatedLinearAttention(RecurrentAttention):
@@ -34,14 +34,10 @@ class GatedLinearAttention(RecurrentAttention):
         formula="Σ_f q_f k_f Π α_f v,  α = σ(a)^(1/16)",
         time="L·(C·log C + K)·V",
         memory="L·(C + K)",
-        patterns=CAUSAL_PATTERNS,
-        state=RecurrentState,
-        normalised=False,
-        positional=True,
-        bias=False,
+        **RECURRENT,
     )
 
-    def __init__(self, *, head_dim: int, temperature: float = 16.0):
+    def __init__(self, *, head_dim: Size, temperature: Positive = 16.0):
         super().__init__()
         self.head_dim, self.temperature = head_dim, temperature
         self.gates = head_dim

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..bounds import Size
 from ..patterns import full
 from ._base import Attention, Call, Facts, Paper
 from ._recurrent_state import StepState
@@ -28,6 +29,11 @@ class GaussianWindow(Attention):
     Limits:  no bias: there are no scores. Heads and head size are fixed at construction. Weights are not normalised. In a
              stream, pass all keys and values at every call, and the queries as they come; the state holds κ. The pattern aligns
              the newest query with the last key, so use rules that are the same for all queries, such as `full` and `lengths`.
+    Args:
+        head_dim: size K of queries.
+        heads: number of heads, each with its own W.
+        components: number N of Gaussians per head.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Graves 2013, "Generating sequences with recurrent neural networks", arXiv:1308.0850, section 5.1.
     We differ: α̂, β̂, κ̂ are clamped to ±10, and sums are in float32 or wider. κ̂ is initialised near −2, an eighth
              of a letter per step (zero would rush through the text), and Σα near one. Some lecture notes omit
@@ -47,7 +53,7 @@ class GaussianWindow(Attention):
         bias=False,
     )
 
-    def __init__(self, *, head_dim: int, heads: int = 1, components: int = 10):
+    def __init__(self, *, head_dim: Size, heads: Size = 1, components: Size = 10):
         super().__init__()
         self.heads, self.head_dim, self.components = heads, head_dim, components
         self.w_HKP = uniform_parameter(heads, head_dim, 3 * components, fan=head_dim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..bounds import Size
 from ._base import Facts, Paper
 from ._score import DotProductAttention
 
@@ -19,6 +20,10 @@ class GeneralAttention(DotProductAttention):
     Use it:  for queries and keys from different networks, such as decoder and encoder states.
     Avoid it: after projections of q and k: those already form a matrix of rank K, and W adds nothing.
     Limits:  heads and head size are fixed at construction.
+    Args:
+        head_dim: size K of queries and keys.
+        heads: number of heads, each with its own W.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025, section 3.1 (general).
     We differ: W is initialised with standard deviation 1/K, so that scores of unit-variance inputs have standard
@@ -33,7 +38,7 @@ class GeneralAttention(DotProductAttention):
         memory="L·K",
     )
 
-    def __init__(self, *, head_dim: int, heads: int = 1):
+    def __init__(self, *, head_dim: Size, heads: Size = 1):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.w_HKK = nn.Parameter(torch.randn(heads, head_dim, head_dim) / head_dim)

@@ -17,8 +17,8 @@ class Choice(NamedTuple):
     """The key each query attends to, and what REINFORCE needs: gradients flow through the last two."""
 
     index_BHL: Tensor  # −1 where no key is allowed
-    log_prob_BHL: Tensor  # of the chosen key; 0 where there is none
-    entropy_BHL: Tensor
+    log_prob_BHL: Tensor  # log-probability of the chosen key; 0 where there is none
+    entropy_BHL: Tensor  # entropy of the probabilities, in nats
 
 
 class HardAttention(Attention):
@@ -32,6 +32,10 @@ class HardAttention(Attention):
              through `choose`, whose gradients are noisy; `forward` alone trains the values only.
     Limits:  `sample=False` always takes the most likely key. Training and evaluation mode do not differ; set `attention.sample`
              yourself. Samples come from `generator`, or from PyTorch's global one: seed it to reproduce them.
+    Args:
+        sample: sample the key; False: take the most likely one.
+        generator: random number generator of the samples; None: PyTorch's global one.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Xu et al. 2015, "Show, attend and tell", arXiv:1502.03044, section 4.1.
     We differ: the score is the scaled dot product, not the paper's additive one. The baseline, the weight of the
              entropy and the half of the steps that use the soft average belong to the training loop around `choose`:
@@ -54,8 +58,15 @@ class HardAttention(Attention):
         self.sample, self.generator = sample, generator
 
     def choose(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full, bias: Tensor | Bias | None = None) -> Choice:
-        """One key per query, its log-probability, and the entropy of the distribution."""
-        self._check(q_BLHK, k_BMHK, None, pattern, bias, None, None)
+        """One key per query, its log-probability, and the entropy of the distribution.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys.
+            pattern: pairs that are allowed.
+            bias: added to scores, a tensor that broadcasts to (B, H, L, M) or a `Bias`; None: none.
+        """
+        self._check(q_BLHK, k_BMHK, None, pattern, bias, None)
         call = Call(pattern, bias, None, q_BLHK.shape[1], k_BMHK.shape[1], q_BLHK.device)
         return _choose(q_BLHK, k_BMHK, call, self._draw(q_BLHK))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +24,6 @@ __all__ = [
     "force_row_chunks",
     "hide_keys",
     "is_causal",
-    "keys_allowed",
     "last_tokens",
     "no_autocast",
     "pattern_rows",
@@ -127,17 +125,6 @@ def rule_name(pattern: Pattern) -> str:
 def is_causal(pattern: Pattern) -> bool:
     """Whether `causal` is one of its rules."""
     return any(isinstance(rule, Causal) for rule in conjuncts(pattern))
-
-
-def keys_allowed(pattern: Pattern, key_positions_BM: Tensor) -> Tensor | None:
-    """Which keys are allowed for every query, (1 or B, M), apart from `causal`; None if all are."""
-    rules = [rule for rule in conjuncts(pattern) if not isinstance(rule, Full | Causal)]
-    if not rules:
-        return None
-    device = key_positions_BM.device
-    none = torch.zeros((), dtype=torch.long, device=device)
-    masks = (rule.allows(torch.arange(rule.batch, device=device)[:, None], none, none, key_positions_BM) for rule in rules)
-    return reduce(torch.logical_and, masks)
 
 
 def allowed_counts(pattern: Pattern, queries: int, keys: int, device: torch.device) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isqrt
 from typing import Self, Unpack
 
+from ..bounds import Count, Size
 from ..patterns import block_memory, grid_memory
 from ._base import Facts, Paper
 from ._pattern import PatternAttention, SoftmaxOptions
@@ -20,6 +21,11 @@ class Image1DAttention(PatternAttention):
     Use it:  with `causal`, for pixels in raster order, the order of generation.
     Avoid it: where the row above matters more than the preceding pixels: Image2DAttention covers both.
     Limits:  self-attention only. The memory precedes the block: without `causal`, a query attends up to the end of its block.
+    Args:
+        block: positions per block c of queries.
+        memory: positions m before the block that it attends to.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Parmar et al. 2018, "Image transformer", arXiv:1802.05751, section 3.3 (1D local attention; blocks of 256, memories of 512).
     """
 
@@ -33,7 +39,7 @@ class Image1DAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, block: int = 256, memory: int = 512, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, block: Size = 256, memory: Count = 512, **options: Unpack[SoftmaxOptions]):
         super().__init__(block_memory(block, memory), **options)
         self.block, self.memory = block, memory
 
@@ -54,6 +60,13 @@ class Image2DAttention(PatternAttention):
     Use it:  with `causal`, for images in raster order: neighbours above are near, however wide the image.
     Avoid it: for data that is not a grid, and for generation by blocks (see below).
     Limits:  self-attention only; `columns` is the width of the grid, times the channels if each is a position of its own.
+    Args:
+        columns: width of the grid in positions.
+        block: rows and columns (h, w) of a rectangle of queries.
+        up: rows u above the rectangle that it attends to.
+        side: columns e on either side of the rectangle that it attends to.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Parmar et al. 2018, "Image transformer", arXiv:1802.05751, section 3.3 (2D local attention).
     We differ: the paper generates rectangle by rectangle; here `causal` is plain raster order, row by row over the whole grid.
     """
@@ -68,7 +81,9 @@ class Image2DAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, columns: int, block: tuple[int, int] = (8, 32), *, up: int = 8, side: int = 16, **options: Unpack[SoftmaxOptions]):
+    def __init__(
+        self, columns: Size, block: tuple[Size, Size] = (8, 32), *, up: Count = 8, side: Count = 16, **options: Unpack[SoftmaxOptions]
+    ):
         super().__init__(grid_memory(*block, up, side, columns), **options)
         self.columns, self.block, self.up, self.side = columns, block, up, side
 

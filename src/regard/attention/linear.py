@@ -26,6 +26,7 @@ class LinearAttention(FeatureMapAttention):
     Use it:  for long sequences and for decoding in constant time and memory, where smooth averages will do.
     Avoid it: for looking up one item among many: features that never reach zero cannot give sharp weights.
     Limits:  no bias: there are no scores. Patterns: `full`, `causal` and key masks (`lengths`, `since`).
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Katharopoulos et al. 2020, "Transformers are RNNs", arXiv:2006.16236, eq. 4–12.
     We differ: x is clamped at −20 before the exponential, so that no denominator vanishes; the authors' code adds
              10⁻⁶ to it instead. Causal training runs in chunks, not token by token.

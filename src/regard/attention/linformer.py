@@ -7,7 +7,8 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from ..errors import ShapeError, UnknownName
+from ..bounds import Size
+from ..errors import BadConfig
 from ..kernels import attend
 from ..patterns import Full
 from ._base import Attention, Call, Facts, Paper
@@ -28,6 +29,12 @@ class LinformerAttention(Attention):
     Limits:  at most `max_length` keys; fewer use the first columns of E and F. Not causal: every mixture contains every key.
     Weights: softmax(q (Ek)ᵀ) F over the original keys: the factor of each value. F has any sign, so rows are signed
              and do not sum to one. Keys beyond `lengths` enter neither mixture.
+    Args:
+        max_length: maximum number of keys N.
+        rank: number of mixtures R.
+        sharing: "none": E and F per head; "headwise": one E and one F; "key-value": E = F.
+        heads: number of heads, for `sharing="none"` only; otherwise any number fits.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Wang et al. 2020, "Linformer: self-attention with linear complexity", arXiv:2006.04768, eq. 7, section 4.
     Sharing: as named in the paper: "none" (E and F per head), "headwise" (one E, one F), "key-value" (E = F). Its
              "layerwise" is one LinformerAttention(sharing="key-value") used in all layers.
@@ -46,15 +53,10 @@ class LinformerAttention(Attention):
         bias=False,
     )
 
-    def __init__(self, *, max_length: int, rank: int = 128, sharing: Sharing = "headwise", heads: int | None = None):
+    def __init__(self, *, max_length: Size, rank: Size = 128, sharing: Sharing = "headwise", heads: Size | None = None):
         super().__init__()
-        if sharing not in ("none", "headwise", "key-value"):
-            raise UnknownName("sharing of projections", sharing, ("none", "headwise", "key-value"))
-        if rank < 1 or max_length < 1 or (sharing == "none") != (heads is not None):
-            raise ShapeError(
-                f"LinformerAttention: rank={rank}, max_length={max_length}, sharing={sharing!r}, heads={heads}; expected a rank and a "
-                "max_length of at least 1, and heads if and only if sharing='none'"
-            )
+        if (sharing == "none") != (heads is not None):
+            raise BadConfig(f"LinformerAttention: sharing={sharing!r}, heads={heads}; expected heads if and only if sharing='none'")
         self.max_length, self.rank, self.sharing, self.heads = max_length, rank, sharing, heads
         self.e_HRN = uniform_parameter(heads or 1, rank, max_length, fan=max_length)
         self.f_HRN = None if sharing == "key-value" else uniform_parameter(heads or 1, rank, max_length, fan=max_length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self, Unpack
 
+from ..bounds import Count
 from ..patterns import window
 from ._base import Facts, Paper
 from ._pattern import PatternAttention, SoftmaxOptions
@@ -18,6 +19,10 @@ class LocalAttention(PatternAttention):
     Use it:  for long sequences in which neighbours matter most; n layers reach n·r positions. Streams with a cache of 2·r keys.
     Avoid it: where a distant token matters; LongformerAttention adds global tokens.
     Limits:  self-attention only. Distance `radius` is included: 2·radius + 1 keys, radius + 1 under `causal`.
+    Args:
+        radius: keys on either side of the query.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Vaswani et al. 2017, "Attention is all you need", arXiv:1706.03762, section 4 and table 1 (restricted).
              For windows that grow with depth (Sukhbaatar et al. 2019), set another `radius` in each layer.
     """
@@ -32,7 +37,7 @@ class LocalAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, radius: int = 128, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, radius: Count = 128, **options: Unpack[SoftmaxOptions]):
         super().__init__(window(radius), **options)
         self.radius = radius
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..bounds import Size
 from ..patterns import Pattern
 from ._base import Call, Facts, Paper
 from ._cache import Cache
@@ -21,6 +22,11 @@ class LocationAttention(ScoreAttention):
     Use it:  as the baseline that content-based scores must beat, and where order alone matters.
     Avoid it: for inputs longer than in training: the columns of W for unseen positions are untrained.
     Limits:  at most `max_length` keys. Masked keys are excluded from the softmax, so short rows sum to one.
+    Args:
+        head_dim: size K of queries.
+        max_length: maximum number of keys N.
+        heads: number of heads, each with its own W.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025, section 3.1 (location).
     We differ: positions count from the first key; the paper reads the source backwards.
@@ -35,7 +41,7 @@ class LocationAttention(ScoreAttention):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: int, max_length: int, heads: int = 1):
+    def __init__(self, *, head_dim: Size, max_length: Size, heads: Size = 1):
         super().__init__()
         self.heads, self.head_dim, self.max_length = heads, head_dim, max_length
         self.w_HKN = uniform_parameter(heads, head_dim, max_length, fan=head_dim)

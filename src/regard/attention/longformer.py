@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Self, Unpack
+from typing import Annotated, Self, Unpack
 
-from ..errors import ShapeError
+from msgspec import Meta
+
+from ..bounds import MOST, Count
 from ..patterns import tokens, window
 from ._base import Facts, Paper
 from ._pattern import PatternAttention, SoftmaxOptions
+
+# so they mean the same under any padding, and while a sequence grows
+FromStart = Annotated[
+    int, Meta(ge=0, le=MOST, description="counted from the start; SoftmaxAttention under tokens(…) counts from the end, too")
+]
 
 
 class LongformerAttention(PatternAttention):
@@ -22,6 +29,11 @@ class LongformerAttention(PatternAttention):
     Avoid it: for generation: under `causal`, global tokens do not attend to what comes after them.
     Limits:  self-attention only. The same tokens in all batch rows, counted from the start; where they differ per
              row, use SoftmaxAttention with `window(r) | keep(mask_B11M) | keep(mask_B1M1)`.
+    Args:
+        radius: keys on either side of the query.
+        at: positions G of the global tokens, counted from the start.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Beltagy, Peters & Cohan 2020, "Longformer: the long-document transformer", arXiv:2004.05150, section 3.1.
     We differ: global tokens share the projections of the rest; the layer `LongformerHeads` gives them their own.
              The radius is per side: the paper's window of 512 is a radius of 256.
@@ -37,17 +49,10 @@ class LongformerAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, radius: int = 256, at: tuple[int, ...] = (0,), **options: Unpack[SoftmaxOptions]):
-        super().__init__(window(radius) | tokens(*count_from_start(type(self).__name__, at)), **options)
+    def __init__(self, radius: Count = 256, at: tuple[FromStart, ...] = (0,), **options: Unpack[SoftmaxOptions]):
+        super().__init__(window(radius) | tokens(*at), **options)
         self.radius, self.at = radius, at
 
     @classmethod
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
         return cls(max(1, length // 16))
-
-
-def count_from_start(name: str, at: tuple[int, ...]) -> tuple[int, ...]:
-    """Check that positions count from the start: they then mean the same under any padding and while a sequence grows."""
-    if any(position < 0 for position in at):
-        raise ShapeError(f"{name} counts global tokens from the start, got {at}; otherwise use SoftmaxAttention with tokens{at}")
-    return at

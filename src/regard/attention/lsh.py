@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import Tensor
 
-from ..errors import BadConfig
+from ..bounds import MOST, Seed, Size
 from ..kernels import HIDE, SCORES_AT_ONCE, Scratch, first_derivatives_only
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Call, Facts, Paper
 from ._gather import allowed_pairs, slices
 from .helpers import float32_or_wider, no_autocast, real_lengths, share_heads, softmax_where
 
+Buckets = Annotated[int, Meta(ge=2, le=MOST, multiple_of=2)]
 TINY = 1e-12  # a key with a smaller norm has no direction
 
 
@@ -39,6 +41,12 @@ class LSHAttention(Attention):
              are sorted by the queries, directions are those of the keys. The pattern masks pairs, but a future token may shift
              the borders of chunks: causal as a mask only. Padding is sorted last, so it changes nothing. No bias, no streaming.
              `seed=None` draws new hash functions at each call from PyTorch's global generator; any other seed fixes them.
+    Args:
+        rounds: number of hash rounds R; more rounds find more of the similar pairs.
+        chunk: positions per chunk c.
+        buckets: number of hash buckets, even; several numbers: their product, from one hash each.
+        seed: seed of the hash functions; None: new ones at each call, from PyTorch's global generator.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Kitaev, Kaiser & Levskaya 2020, "Reformer: the efficient transformer", arXiv:2001.04451, eq. 2–6.
     We differ: as in the authors' code, scores are not divided by √K, and pairs in a chunk count whether or not
              their buckets agree. Unlike there, the first chunk has no previous one (there, the last chunk of
@@ -60,14 +68,16 @@ class LSHAttention(Attention):
         bias=False,
     )
 
-    def __init__(self, *, rounds: int = 4, chunk: int = 64, buckets: int | tuple[int, ...] = 64, seed: int | None = 0):
+    def __init__(
+        self,
+        *,
+        rounds: Size = 4,
+        chunk: Size = 64,
+        buckets: Buckets | Annotated[tuple[Buckets, ...], Meta(min_length=1)] = 64,
+        seed: Seed | None = 0,
+    ):
         super().__init__()
-        self.buckets = (buckets,) if isinstance(buckets, int) else buckets
-        if rounds < 1 or chunk < 1 or not self.buckets or any(size < 2 or size % 2 for size in self.buckets):
-            raise BadConfig(
-                f"LSHAttention takes at least one round, at least one position per chunk and even numbers of buckets; "
-                f"got rounds={rounds}, chunk={chunk}, buckets={buckets}"
-            )
+        self.buckets = (buckets,) if isinstance(buckets, int) else tuple(buckets)
         self.rounds, self.chunk, self.seed = rounds, chunk, seed
 
     @classmethod
@@ -187,7 +197,7 @@ class ChunkOrder:
         return x_GC1
 
     def self_attending(self, alone_NL: Tensor) -> Tensor:
-        """Of the positions that attend to no other, those that may attend to themselves, as rows of N·L."""
+        """Find the positions that attend to no other and may attend to themselves, as rows of N·L."""
         row = alone_NL.flatten().nonzero().squeeze(-1)
         return row[allowed_pairs(self.pattern, row, row, self.H, self.L).expand_as(row)]
 
@@ -195,7 +205,7 @@ class ChunkOrder:
         return slice(chunks.start * self.C, (chunks.stop + 1) * self.C)
 
     def _pairs(self, x_X: Tensor) -> tuple[Tensor, Tensor]:
-        """As queries by chunks, (G, C, 1), and as keys by windows, (G, 1, 2C)."""
+        """View it as queries by chunks, (G, C, 1), and as keys by windows, (G, 1, 2C)."""
         return x_X[self.C :].view(-1, self.C, 1), x_X.unfold(0, 2 * self.C, self.C).unsqueeze(1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..errors import ShapeError
+from ..bounds import Count, Positive, Size
 from ..kernels import accumulation_dtype
 from ..patterns import Full, Pattern
 from ._base import Attention, Call, Facts, Paper
@@ -20,10 +20,8 @@ class _LocalAttention(Attention):
     The fast path gathers the 2·radius + 1 keys and values around each centre: time and memory do not grow with M.
     """
 
-    def __init__(self, *, radius: int = 10):
+    def __init__(self, *, radius: Count = 10):
         super().__init__()
-        if radius < 0:
-            raise ShapeError(f"{type(self).__name__}: radius={radius}, expected 0 or more keys to either side")
         self.radius = radius
 
     def centre(self, q_BLHK: Tensor, step_BL: Tensor, begin_B: Tensor, first_BHL: Tensor, last_BHL: Tensor) -> Tensor:
@@ -63,7 +61,7 @@ class _LocalAttention(Attention):
             index_BHCW = (row_B1 * M + at_BHCW) * G + head_H1
             scores_BHCW = torch.einsum("bchk,bhcwk->bhcw", self.score_query(q_BCHK), k_BMHK.reshape(-1, K)[index_BHCW])
             if call.bias is not None:
-                scores_BHCW = scores_BHCW + torch.as_tensor(here.scores_bias()).expand(B, H, C, M).gather(-1, at_BHCW)
+                scores_BHCW = scores_BHCW + torch.as_tensor(here.scores_bias(), device=device).expand(B, H, C, M).gather(-1, at_BHCW)
             weights_BHCW = softmax_where(scores_BHCW, allowed_BHCW) * self.fade(away_BHCW).to(q_BLHK.dtype)
             return torch.einsum("bhcw,bhcwv->bchv", weights_BHCW, v_BMHV.reshape(-1, V)[index_BHCW])
 
@@ -92,6 +90,9 @@ class LocalMonotonicAttention(_LocalAttention):
     Limits:  in a stream, pass all keys and values at every call, and the queries as they come; the state counts
              them. The pattern aligns the newest query with the last key, so use rules that are the same for all
              queries, such as `full` and `lengths`. `window(D)` differs: it is aligned at the end, this at the start.
+    Args:
+        radius: keys D on either side of the centre.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025, section 3.2.
     We differ: t and s count from 0. The centre is clamped to the keys the row may attend to, so that an output longer
@@ -116,7 +117,7 @@ class LocalMonotonicAttention(_LocalAttention):
 class _PredictiveAttention(_LocalAttention):
     """A centre predicted from the query, and weights that fade with the distance from it."""
 
-    def __init__(self, *, head_dim: int, heads: int = 1, radius: int = 10, sigma: float | None = None):
+    def __init__(self, *, head_dim: Size, heads: Size = 1, radius: Count = 10, sigma: Positive | None = None):
         super().__init__(radius=radius)
         self.heads, self.head_dim = heads, head_dim
         self.sigma = max(radius, 1) / 2 if sigma is None else sigma
@@ -148,6 +149,12 @@ class LocalPredictiveAttention(_PredictiveAttention):
     Avoid it: for inputs longer than in training: p_t is a fraction of the length, which does not carry over.
     Limits:  heads and head size are fixed at construction. Weights sum to less than one. p_t learns through the
              fading alone; which keys are inside the window has no gradient.
+    Args:
+        head_dim: size K of queries.
+        heads: number of heads, each of which predicts a centre of its own.
+        radius: keys D on either side of the centre.
+        sigma: standard deviation σ of the Gaussian in keys; D / 2 if not given.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025, section 3.2.
     We differ: s counts from 0. S is one more than the last key the query may attend to, so padding changes nothing,
@@ -176,6 +183,12 @@ class LocalPredictiveGeneralAttention(_PredictiveAttention):
     Use it:  as LocalPredictiveAttention, where queries and keys come from different networks: the paper's best.
     Avoid it: after projections of q and k, which already form such a matrix.
     Limits:  those of LocalPredictiveAttention.
+    Args:
+        head_dim: size K of queries and keys.
+        heads: number of heads, each of which predicts a centre of its own.
+        radius: keys D on either side of the centre.
+        sigma: standard deviation σ of the Gaussian in keys; D / 2 if not given.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation",
              arXiv:1508.04025, sections 3.1 and 3.2, table 4.
     We differ: as LocalPredictiveAttention. W_a is initialised with standard deviation 1/K, as in GeneralAttention.
@@ -191,7 +204,7 @@ class LocalPredictiveGeneralAttention(_PredictiveAttention):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: int, heads: int = 1, radius: int = 10, sigma: float | None = None):
+    def __init__(self, *, head_dim: Size, heads: Size = 1, radius: Count = 10, sigma: Positive | None = None):
         super().__init__(head_dim=head_dim, heads=heads, radius=radius, sigma=sigma)
         self.score_HKK = nn.Parameter(torch.randn(heads, head_dim, head_dim) / head_dim)
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import PatternNotSupported, ShapeError, StateNotSupported
+from ..bounds import Size
+from ..errors import PatternNotSupported, StateNotSupported
 from ..kernels import attend
 from ..patterns import Causal, Full, Pattern, at_positions, causal, full, lengths, since
 from ._base import Attention, Call, Facts, Paper
@@ -92,6 +93,11 @@ class MemoryCompressedAttention(Attention):
              in the future, so the first s − 1 queries give zeros. Streams under `causal` only; a row that is reset
              keeps the block boundaries of the stream: earlier tokens count as zeros in the block it was reset in.
     Weights: softmax(q·k') times the matrix of c, over the original keys; rows sum to one if the c_t of the head do.
+    Args:
+        head_dim: size K of queries and keys.
+        heads: number of heads, each with its own W and c.
+        stride: number s of neighbouring keys that are merged into one.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Liu et al. 2018, "Generating Wikipedia by summarizing long sequences", arXiv:1801.10198, section 4.2: s = 3.
     We differ: on values the convolution has one number c_t per head and offset. The paper's mixes features too, so
              that no single weight belongs to a key; W_v and W_o mix features before and after. Convolutions are per
@@ -112,10 +118,8 @@ class MemoryCompressedAttention(Attention):
         bias=False,
     )
 
-    def __init__(self, *, head_dim: int, heads: int = 1, stride: int = 3):
+    def __init__(self, *, head_dim: Size, heads: Size = 1, stride: Size = 3):
         super().__init__()
-        if stride < 1:
-            raise ShapeError(f"MemoryCompressedAttention merges `stride` keys into one: stride must be at least 1, got {stride}")
         self.heads, self.head_dim, self.stride = heads, head_dim, stride
         self.w_HSKK = uniform_parameter(heads, stride, head_dim, head_dim, fan=stride * head_dim)
         self.c_HS = nn.Parameter(torch.full((heads, stride), 1 / stride))  # the mean of the block

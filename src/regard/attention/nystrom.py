@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import ShapeError
+from ..bounds import Count, Size
+from ..errors import BadConfig
 from ..kernels import attend
 from ..patterns import Full, Pattern, full, lengths
 from ._base import Attention, Call, Facts, Paper
@@ -29,6 +30,13 @@ class NystromAttention(Attention):
     Avoid it: in decoders, and where single tokens matter: a landmark is the mean of L/m neighbours.
     Limits:  self-attention only. Not causal: landmarks are means over the whole sequence. Exact for up to m tokens.
     Weights: the product of the three plus the band of c; signed, because a pseudo-inverse is, so rows need not sum to one.
+    Args:
+        heads: number of heads of the convolution; None without one.
+        landmarks: number m of segment means.
+        kernel: taps of the convolution c over values, odd; 0: no convolution.
+        iterations: iterations of the pseudo-inverse.
+        scale_over: the norm that its first iterate is divided by: of each "matrix", or the largest of the "batch".
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Xiong et al. 2021, "Nyströmformer: a Nyström-based algorithm for approximating self-attention",
              arXiv:2102.03902, section 3. The pseudo-inverse Z of A: ¼ Z (13 − AZ (15 − AZ (7 − AZ))), 6 iterations,
              in float32 or wider: it diverges in bfloat16.
@@ -53,14 +61,17 @@ class NystromAttention(Attention):
     )
 
     def __init__(
-        self, *, heads: int | None = None, landmarks: int = 64, kernel: int = 33, iterations: int = 6, scale_over: ScaleOver = "matrix"
+        self,
+        *,
+        heads: Size | None = None,
+        landmarks: Size = 64,
+        kernel: Count = 33,
+        iterations: Count = 6,
+        scale_over: ScaleOver = "matrix",
     ):
         super().__init__()
-        if landmarks < 1 or kernel < 0 or (kernel and kernel % 2 == 0) or (kernel > 0) != (heads is not None):
-            raise ShapeError(
-                "NystromAttention takes at least one landmark, and an odd kernel size with `heads`, or kernel=0 without; "
-                f"got landmarks={landmarks}, kernel={kernel}, heads={heads}"
-            )
+        if (kernel and kernel % 2 == 0) or (kernel > 0) != (heads is not None):
+            raise BadConfig(f"NystromAttention: kernel={kernel}, heads={heads}; expected an odd kernel with heads, or kernel=0 without")
         self.heads, self.landmarks, self.kernel = heads, landmarks, kernel
         self.iterations, self.scale_over = iterations, scale_over
         self.c_HT = uniform_parameter(heads, kernel, fan=kernel) if heads else None

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..bounds import Seed, Size
 from ..kernels import causal_favor, favor
 from ._base import Call, Facts, Paper
 from ._feature_map import KEY_PATTERNS, FeatureMapAttention, recurrent
@@ -15,7 +16,6 @@ from .helpers import (
     float32_or_wider,
     hide_keys,
     is_causal,
-    keys_allowed,
     last_tokens,
     no_autocast,
     seeded_generator,
@@ -37,6 +37,11 @@ class Performer(FeatureMapAttention):
     Use it:  to run a model trained with softmax attention on long sequences, with small queries and keys, or to train one.
     Avoid it: with scores beyond a few units: the variance grows like exp(‖q' + k'‖²), and F features no longer suffice.
     Limits:  no bias: there are no scores. The head size is fixed at construction. Patterns as for LinearAttention.
+    Args:
+        head_dim: size K of queries and keys.
+        num_features: number F of random features; K·ln K if not given.
+        seed: seed of the random features; None: PyTorch's global generator.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Choromanski et al. 2020, "Rethinking attention with performers", arXiv:2009.14794, section 2, lemma 1, eq. 5.
     We differ: the usual code subtracts the largest exponent of all keys and adds 10⁻⁴ to every feature, so that
              large future keys change the past, and small ones drown. Here each feature has its own running maximum,
@@ -59,7 +64,7 @@ class Performer(FeatureMapAttention):
     head_dim: int
     omega_FK: Tensor
 
-    def __init__(self, *, head_dim: int, num_features: int | None = None, seed: int | None = None):
+    def __init__(self, *, head_dim: Size, num_features: Size | None = None, seed: Seed | None = None):
         super().__init__()
         self.head_dim, self.seed = head_dim, seed
         self.num_features = max(1, int(head_dim * math.log(head_dim))) if num_features is None else num_features
@@ -92,7 +97,7 @@ class Performer(FeatureMapAttention):
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
         L, M, H, past, causal = call.queries, call.keys, q_BLHK.shape[2], recurrent(call), is_causal(call.pattern)
         k, v = share_heads(k_BMHK, H), share_heads(v_BMHV, H)
-        allowed_BM, result = keys_allowed(call.pattern, call.key_positions()), None
+        allowed_BM, result = call.keys_allowed(), None
         if M > 1 and not causal:
             result = favor(q_BLHK, k, v, self.omega_FK, allowed_BM, *self._before(k, v, past))
         elif M > 1 and (past is None or L <= M):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from ..errors import BadConfig
 from ._base import Facts, Paper
-from ._recurrent import CAUSAL_PATTERNS, RecurrentAttention, Terms
-from ._recurrent_state import RecurrentState
+from ._recurrent import RECURRENT, RecurrentAttention, Terms
+
+Decays = Annotated[Sequence[Annotated[float, Meta(gt=0, le=1)]], Meta(min_length=1)]  # one per head
 
 
 class Retention(RecurrentAttention):
@@ -35,17 +37,11 @@ class Retention(RecurrentAttention):
         formula="γ^(i−j) q·k / √K v",
         time="L·(C + K)·V",
         memory="L·(C + K)",
-        patterns=CAUSAL_PATTERNS,
-        state=RecurrentState,
-        normalised=False,
-        positional=True,
-        bias=False,
+        **RECURRENT,
     )
 
-    def __init__(self, *, decay: Sequence[float] | None = None):
+    def __init__(self, *, decay: Decays | None = None):
         super().__init__()
-        if decay is not None and not all(0 < gamma <= 1 for gamma in decay):
-            raise BadConfig(f"decay={decay}: expected one number per head, above 0 and at most 1")
         self.decay = None if decay is None else tuple(decay)
         self.heads = None if decay is None else len(decay)
 

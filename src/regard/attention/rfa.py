@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize, pad
 
+from ..bounds import Seed, Size
 from ._base import Call, Facts, Paper
 from ._feature_map import KEY_PATTERNS, FeatureMapAttention, recurrent
+from ._recurrent import RECURRENT
 from ._recurrent_state import RecurrentState
-from .helpers import float32_or_wider, hide_keys, keys_allowed, no_autocast, seeded_generator, share_heads
+from .helpers import float32_or_wider, hide_keys, no_autocast, seeded_generator, share_heads
 
 LEAST = 1e-2  # lower bound of the estimated denominator: sines and cosines may estimate a sum of positive terms as zero or less
 
@@ -46,7 +48,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         bias=False,
     )
 
-    def __init__(self, *, head_dim: int, heads: int = 1, num_features: int = 64, seed: int | None = None):
+    def __init__(self, *, head_dim: Size, heads: Size = 1, num_features: Size = 64, seed: Seed | None = None):
         super().__init__()
         self.heads, self.head_dim, self.num_features, self.seed = heads, head_dim, num_features, seed
         self.sigma_HK = nn.Parameter(torch.ones(heads, head_dim))
@@ -88,11 +90,7 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         formula="S ← g S + (1 − g) φ(k) vᵀ,  Sᵀφ(q) / z·φ(q)",
         time="L·F·V",
         memory="L·(C + F)",
-        patterns=tuple(name for name in KEY_PATTERNS if name != "full"),
-        state=RecurrentState,
-        normalised=False,
-        positional=True,
-        bias=False,
+        **RECURRENT,
     )
 
     gates = 1
@@ -118,8 +116,6 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
     def _gated_keys(self, k_BMHK: Tensor, call: Call, heads: int) -> tuple[Tensor, Tensor]:
         """Features of the keys times 1 − g, and log g; both zero where a key is not allowed."""
         assert call.gates_BMHE is not None
-        at_BM = call.key_positions()
-        allowed_BM = keys_allowed(call.pattern, at_BM)
-        logit_BMH1 = share_heads(float32_or_wider(call.gates_BMHE), heads)
-        k_BMHF = self.features(share_heads(k_BMHK, heads), at_BM) * torch.sigmoid(-logit_BMH1)
+        allowed_BM, logit_BMH1 = call.keys_allowed(), share_heads(float32_or_wider(call.gates_BMHE), heads)
+        k_BMHF = self.features(share_heads(k_BMHK, heads), call.key_positions()) * torch.sigmoid(-logit_BMH1)
         return hide_keys(k_BMHF, allowed_BM), hide_keys(logsigmoid(logit_BMH1), allowed_BM).squeeze(-1)

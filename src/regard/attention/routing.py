@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import BadConfig
+from ..bounds import Fraction, Size
 from ..kernels import SCORES_AT_ONCE, HiddenPairs, attend_many_small
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Call, Facts, Paper
@@ -31,6 +31,13 @@ class RoutingAttention(Attention):
     Limits:  heads and head size are fixed at construction. Membership depends on the whole sequence: causal as a
              mask only. Padding belongs to no cluster. No bias, no streaming. Membership has no gradient. Centroids
              learn by `update`, which training calls; `forward` changes nothing.
+    Args:
+        head_dim: size K of queries and keys.
+        heads: number of heads, each with its own centroids.
+        clusters: number of centroids C per head.
+        size: queries and keys w per cluster.
+        decay: share of a centroid that remains at each `update`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Roy, Saffar, Vaswani & Grangier 2020, "Efficient content-based sparse attention with routing transformers",
              arXiv:2003.05997, section 4.
     We differ: q and k need not be the same vector; where they are, exclude attending to oneself with `~window(0)`. A centroid
@@ -58,13 +65,8 @@ class RoutingAttention(Attention):
 
     centroid_HCK: Tensor
 
-    def __init__(self, *, head_dim: int, heads: int = 1, clusters: int = 16, size: int = 64, decay: float = 0.999):
+    def __init__(self, *, head_dim: Size, heads: Size = 1, clusters: Size = 16, size: Size = 64, decay: Fraction = 0.999):
         super().__init__()
-        if clusters < 1 or size < 1 or not 0 <= decay <= 1:
-            raise BadConfig(
-                f"RoutingAttention takes at least one cluster of at least one position, and a decay from 0 to 1; "
-                f"got clusters={clusters}, size={size}, decay={decay}"
-            )
         self.heads, self.head_dim, self.clusters, self.size, self.decay = heads, head_dim, clusters, size, decay
         self.register_buffer("centroid_HCK", torch.randn(heads, clusters, head_dim))
 
@@ -74,7 +76,7 @@ class RoutingAttention(Attention):
         return cls(heads=heads, head_dim=head_dim, clusters=clusters, size=-(-length // clusters))
 
     def members(self, x_BLHK: Tensor, pattern: Pattern = full) -> Tensor:
-        """Whether each query (or key) is in each cluster, in_BHCL: for the definition, and to count those in none."""
+        """Membership of each query (or key) in each cluster, in_BHCL: for the definition, and to count those in none."""
         near_BHCL, at_L = self._nearness(_normed(x_BLHK), pattern), torch.arange(x_BLHK.shape[1], device=x_BLHK.device)
         inside = []
         for near_BHL in near_BHCL.unbind(2):
@@ -129,8 +131,14 @@ class RoutingAttention(Attention):
 
     @torch.no_grad()
     def tally(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full) -> tuple[Tensor, Tensor]:
-        """Sum and number of the queries and keys nearest to each centroid: sum_HCK, count_HC. Padding is excluded."""
-        self._check(q_BLHK, k_BMHK, None, pattern, None, None, None)
+        """Sum and number of the queries and keys nearest to each centroid: sum_HCK, count_HC. Padding is excluded.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys.
+            pattern: pattern of the call, which tells padding.
+        """
+        self._check(q_BLHK, k_BMHK, None, pattern, None, None)
         H = q_BLHK.shape[2]
         shorter_HC1 = self._centroids().square().sum(-1, keepdim=True) / 2  # nearest by distance, not by dot product
         sum_HCK, count_HC = torch.zeros_like(self._centroids()), torch.zeros_like(shorter_HC1[..., 0])
@@ -147,7 +155,13 @@ class RoutingAttention(Attention):
 
     @torch.no_grad()
     def update(self, sum_HCK: Tensor, count_HC: Tensor, decay: float | None = None) -> None:
-        """Move each centroid that has members towards their mean: μ ← λμ + (1 − λ)·mean. `decay=0` is a step of k-means."""
+        """Move each centroid that has members towards their mean: μ ← λμ + (1 − λ)·mean. `decay=0` is a step of k-means.
+
+        Args:
+            sum_HCK: sum of the members of each centroid.
+            count_HC: number of the members of each centroid.
+            decay: share λ of a centroid that remains; that of the constructor if not given.
+        """
         keep = self.decay if decay is None else decay
         moved_HCK = keep * self._centroids() + (1 - keep) * sum_HCK / count_HC.clamp(min=1).unsqueeze(-1)
         self.centroid_HCK.copy_(torch.where(count_HC.unsqueeze(-1) > 0, moved_HCK, self._centroids()))

@@ -20,6 +20,7 @@ class SigmoidAttention(PointwiseAttention):
     Avoid it: to run a model trained with softmax.
     Limits:  weights are not normalised. Patterns other than `full` and `causal` build an L·M mask, one chunk at a
              time, to count n_i.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Ramapuram et al. 2024, "Theory, analysis, and best practices for sigmoid self-attention", arXiv:2409.04431, eq. 3.
     We differ: n_i is the number of keys the query may attend to, not the sequence length, so that streaming and
              padding change nothing. The paper's norm after the output projection is a separate layer.

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import BadConfig
+from ..bounds import Count, NonNegative, Positive, Size
 from ..kernels import accumulation_dtype, attend, attend_tile, attend_tile_backward, first_derivatives_only
 from ..patterns import Pattern, causal, full
 from ._base import Attention, Call, Facts, Paper
@@ -34,6 +34,13 @@ class SinkhornAttention(Attention):
              sorted to a block; its mean query is over all positions up to its first, and columns are summed over the blocks so
              far: nothing of the future enters. Where a mixture lacks a key (padding, the end of the last block), the rest of it
              counts by its share of S. `noise=1` adds Gumbel noise ε in training, drawn from `generator` or PyTorch's global one.
+    Args:
+        block: keys per block c.
+        iterations: Sinkhorn iterations.
+        temperature: τ; the lower, the nearer S is to a permutation.
+        noise: scale of the Gumbel noise ε in training; 0: none.
+        generator: random number generator of the noise; None: PyTorch's global one.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Tay, Bahri, Yang, Metzler & Juan 2020, "Sparse Sinkhorn attention", arXiv:2002.11296, sections 3.1–3.3.
     We differ: the paper scores blocks by a small network with one output per block, which fixes the length; dot products
              of means, as in public implementations, do not. Rows are normalised last, so that they sum to one exactly.
@@ -56,14 +63,13 @@ class SinkhornAttention(Attention):
     def __init__(
         self,
         *,
-        block: int = 64,
-        iterations: int = 8,
-        temperature: float = 0.75,
-        noise: float = 0.0,
+        block: Size = 64,
+        iterations: Count = 8,
+        temperature: Positive = 0.75,
+        noise: NonNegative = 0.0,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        check_settings(self, block=block, iterations=iterations, temperature=temperature)
         self.block, self.iterations, self.temperature, self.noise, self.generator = block, iterations, temperature, noise, generator
 
     @classmethod
@@ -71,7 +77,13 @@ class SinkhornAttention(Attention):
         return cls(block=min(64, max(4, length // 16)))
 
     def sort(self, q_BLHK: Tensor, k_BMHK: Tensor, pattern: Pattern = full) -> Tensor:
-        """S, sort_BHUV: the share of block v in sorted block u. Rows sum to one, or to zero where no block is allowed."""
+        """S, sort_BHUV: the share of block v in sorted block u. Rows sum to one, or to zero where no block is allowed.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys.
+            pattern: pattern of the call.
+        """
         L, H, K = q_BLHK.shape[1:]
         q_BLHK, k_BMHK = (float32_or_wider(x) for x in (q_BLHK, share_heads(k_BMHK, H)))
         filled_BUC = filled_slots(pattern, L, self.block, q_BLHK.device)
@@ -194,16 +206,8 @@ def _sorted_and_own(x_BVCHK: Tensor, sort_BHUV: Tensor, h: int, dtype: torch.dty
 # -- sorting blocks, here and in SortCut -------------------------------------------------------------
 
 
-def check_settings(mechanism: Attention, *, block: int, iterations: int, temperature: float) -> None:
-    if block < 1 or iterations < 0 or temperature <= 0:
-        raise BadConfig(
-            f"{type(mechanism).__name__} takes blocks of at least 1, at least 0 iterations and a temperature above 0; "
-            f"got block={block}, iterations={iterations}, temperature={temperature}"
-        )
-
-
 def filled_slots(pattern: Pattern, keys: int, block: int, device: torch.device) -> Tensor:
-    """Which positions of each block hold a key: filled_BUC. Padding and the end of the last block do not."""
+    """Mark the positions of each block that hold a key: filled_BUC. Padding and the end of the last block do not."""
     positions = torch.arange(-(-keys // block) * block, device=device).view(-1, block)
     return positions < real_lengths(pattern, keys, device).view(-1, 1, 1)
 

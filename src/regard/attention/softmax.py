@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..bounds import Count, Finite, Positive, Probability
+from ..errors import ShapeError
 from ..kernels import attend
 from ._base import Attention, Call, Facts, Paper
 from .helpers import share_heads, softmax_where
@@ -19,6 +21,12 @@ class SoftmaxAttention(Attention):
     Use it:  first. It is exact, takes any pattern, bias and number of key heads, and tiles make sparse patterns cheap.
     Avoid it: dense, beyond about ten thousand tokens.
     Limits:  none.
+    Args:
+        scale: factor of the dot products; 1/√K if not given.
+        softcap: bound of the scores, cap·tanh(s/cap); None: unbounded.
+        sinks: number of heads if each has a learned logit without a value; 0: none has.
+        dropout: probability of dropping an attention weight in training.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Vaswani et al. 2017, "Attention is all you need", arXiv:1706.03762, eq. 1. Computed blockwise after
              Rabe & Staats 2021 (arXiv:2112.05682) and Dao et al. 2022 (arXiv:2205.14135).
     Beyond it: `softcap` bounds scores to cap·tanh(s/cap) (Gemma 2); `sinks` is the number of heads with a learned
@@ -33,7 +41,7 @@ class SoftmaxAttention(Attention):
         memory="L·K",
     )
 
-    def __init__(self, *, scale: float | None = None, softcap: float | None = None, sinks: int = 0, dropout: float = 0.0):
+    def __init__(self, *, scale: Finite | None = None, softcap: Positive | None = None, sinks: Count = 0, dropout: Probability = 0.0):
         super().__init__()
         self.scale, self.softcap, self.sinks, self.dropout = scale, softcap, sinks, dropout
         self.sink_H = nn.Parameter(torch.zeros(sinks)) if sinks else None
@@ -43,7 +51,7 @@ class SoftmaxAttention(Attention):
         scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, share_heads(k_BMHK, H)) * (K**-0.5 if self.scale is None else self.scale)
         if self.softcap is not None:
             scores_BHLM = self.softcap * torch.tanh(scores_BHLM / self.softcap)
-        return softmax_where(scores_BHLM + call.scores_bias(), call.mask(), self.sink_H)
+        return softmax_where(scores_BHLM + call.scores_bias(), call.mask(), self._sinks(H))
 
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
         dropout = self.dropout if self.training else 0.0
@@ -55,6 +63,12 @@ class SoftmaxAttention(Attention):
             scale=self.scale,
             bias=call.bias,
             softcap=self.softcap,
-            sink_H=self.sink_H,
+            sink_H=self._sinks(q_BLHK.shape[2]),
             dropout=dropout,
         )
+
+    def _sinks(self, heads: int) -> Tensor | None:
+        """The logits of the sinks, one per head, or one for all."""
+        if self.sink_H is not None and len(self.sink_H) not in (1, heads):
+            raise ShapeError(f"SoftmaxAttention has sinks for {len(self.sink_H)} heads, got {heads}; make it with sinks={heads}")
+        return self.sink_H

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import BadConfig
+from ..bounds import Count, NonNegative, Positive, Size
 from ..kernels import attend
 from ..patterns import Pattern, full, keep
 from ._base import Attention, Call, Facts, Paper
 from ._recurrent_state import StepState
 from .helpers import float32_or_wider, share_heads, softmax_where, uniform_parameter
-from .sinkhorn import block_means, check_settings, filled_slots, gumbel, safe_log, sinkhorn_normalise, sort_blocks, sort_matrix, to_blocks
+from .sinkhorn import block_means, filled_slots, gumbel, safe_log, sinkhorn_normalise, sort_blocks, sort_matrix, to_blocks
 
 
 class SortCutAttention(Attention):
@@ -33,6 +33,16 @@ class SortCutAttention(Attention):
              head size are fixed at construction. In a stream, pass all keys and values at every call, and the queries
              as they come. Where a mixture lacks a key (padding, the end of the last block), the rest of it counts by
              its share of S. `noise=1` adds Gumbel noise in training, drawn from `generator` or PyTorch's global one.
+    Args:
+        head_dim: size K of keys.
+        heads: number of heads, each with its own ranking.
+        kept: number n of blocks that queries attend to.
+        block: keys per block c.
+        iterations: Sinkhorn iterations.
+        temperature: τ; the lower, the nearer S is to a permutation.
+        noise: scale of the Gumbel noise in training; 0: none.
+        generator: random number generator of the noise; None: PyTorch's global one.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Tay, Bahri, Yang, Metzler & Juan 2020, "Sparse Sinkhorn attention", arXiv:2002.11296, section 3.4.
     We differ: the paper's network has one output per rank, which fixes the length; here ranks beyond the first n
              are all alike, which gives the same S as zero scores for them, at any length.
@@ -55,19 +65,16 @@ class SortCutAttention(Attention):
     def __init__(
         self,
         *,
-        head_dim: int,
-        heads: int = 1,
-        kept: int = 2,
-        block: int = 64,
-        iterations: int = 8,
-        temperature: float = 0.75,
-        noise: float = 0.0,
+        head_dim: Size,
+        heads: Size = 1,
+        kept: Size = 2,
+        block: Size = 64,
+        iterations: Count = 8,
+        temperature: Positive = 0.75,
+        noise: NonNegative = 0.0,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        check_settings(self, block=block, iterations=iterations, temperature=temperature)
-        if kept < 1:
-            raise BadConfig(f"SortCutAttention keeps at least one block, got kept={kept}")
         self.heads, self.head_dim, self.kept, self.block = heads, head_dim, kept, block
         self.iterations, self.temperature, self.noise, self.generator = iterations, temperature, noise, generator
         self.place_HNK = uniform_parameter(heads, kept, head_dim, fan=1)

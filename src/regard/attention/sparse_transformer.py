@@ -8,6 +8,7 @@ from typing import Literal, Self, Unpack
 import torch
 from torch import Tensor
 
+from ..bounds import Size
 from ..errors import ShapeError
 from ..kernels import attend, merge
 from ..patterns import Pattern, block, per_head, stride, summary, window
@@ -28,6 +29,12 @@ class SparseStridedAttention(PatternAttention):
     Use it:  for images, audio and other data with a period; with `causal`, as in the paper.
     Avoid it: for text, which has no columns: fixed attention was better there (0.99 against 1.13 bits per byte in the paper).
     Limits:  self-attention only. With `heads` their number is fixed.
+    Args:
+        step: stride s, which is also the size of the window.
+        heads: number of heads, the first half of which has the first factor and the others the second; None: any number.
+        factor: None: both factors in every head, or halves by `heads`; 0: the window only; 1: the stride only.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Child et al. 2019, "Generating long sequences with sparse transformers", arXiv:1904.10509, section 4.3.
              By section 5.1 the two factors are merged in every head (the default), split between the halves of the
              `heads`, or alternate by layer (`factor=0`, `factor=1`).
@@ -44,7 +51,7 @@ class SparseStridedAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, step: int = 128, *, heads: int | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, step: Size = 128, *, heads: Size | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]):
         super().__init__(_combine(window(step), stride(step), heads, factor), **options)
         self.step, self.heads, self.factor = step, heads, factor
 
@@ -97,6 +104,13 @@ class SparseFixedAttention(PatternAttention):
     Use it:  for text, with `causal`, as in the paper: 128 to 256 keys per block, 8 to 32 of them summaries.
     Avoid it: for images, where the same positions would always summarise the rest.
     Limits:  self-attention only. With `heads` their number is fixed.
+    Args:
+        step: keys per block s.
+        last: summaries c at the end of every block.
+        heads: number of heads, the first half of which has the first factor and the others the second; None: any number.
+        factor: None: both factors in every head, or halves by `heads`; 0: the block only; 1: the summaries only.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Child et al. 2019, "Generating long sequences with sparse transformers", arXiv:1904.10509, section 4.3.
              By section 5.1 the two factors are merged in every head (the default), split between the halves of the
              `heads`, or alternate by layer (`factor=0`, `factor=1`).
@@ -115,7 +129,7 @@ class SparseFixedAttention(PatternAttention):
     )
 
     def __init__(
-        self, step: int = 128, last: int = 8, *, heads: int | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]
+        self, step: Size = 128, last: Size = 8, *, heads: Size | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]
     ):
         super().__init__(_combine(block(step), summary(step, last), heads, factor), **options)
         self.step, self.last, self.heads, self.factor = step, last, heads, factor

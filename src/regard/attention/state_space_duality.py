@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..bounds import Size
 from ._base import Facts, Paper
-from ._recurrent import CAUSAL_PATTERNS, Clock, RecurrentAttention, Terms
-from ._recurrent_state import RecurrentState
+from ._recurrent import RECURRENT, Clock, RecurrentAttention, Terms
 
 
 class StateSpaceDuality(RecurrentAttention):
@@ -37,15 +37,11 @@ class StateSpaceDuality(RecurrentAttention):
         formula="exp(−a Σ Δ) Δ q·k v",
         time="L·(C + K)·V",
         memory="L·(C + K)",
-        patterns=CAUSAL_PATTERNS,
-        state=RecurrentState,
-        normalised=False,
-        positional=True,
-        bias=False,
+        **RECURRENT,
     )
     gates = 1
 
-    def __init__(self, *, heads: int):
+    def __init__(self, *, heads: Size):
         super().__init__()
         self.heads = heads
         self.clock = Clock(heads)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self, Unpack
+from typing import Annotated, Self, Unpack
 
+from msgspec import Meta
+
+from ..bounds import Count
 from ..patterns import to_tokens, window
 from ._base import Facts, Paper
 from ._pattern import PatternAttention, SoftmaxOptions
+
+Sinks = Annotated[int, Meta(ge=0, le=2**16)]  # each is a rule of its own
 
 
 class StreamingAttention(PatternAttention):
@@ -19,6 +24,11 @@ class StreamingAttention(PatternAttention):
     Use it:  with `causal`, to run a model indefinitely. A window alone breaks a trained model as soon as the first token leaves it.
     Avoid it: where tokens that have left the window are needed again.
     Limits:  self-attention only. A row of a state that is reset has no first tokens any more: start another state.
+    Args:
+        back: keys w before the query (without `causal`, on either side).
+        first: number n of first keys that stay visible.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Xiao et al. 2023, "Efficient streaming language models with attention sinks", arXiv:2309.17453, section 3.2.
     We differ: positions are those of the sequence. The paper counts them inside the cache, which concerns the
              positional encoding: with a relative one, such as ALiBi or rotary, only the first tokens differ.
@@ -34,7 +44,7 @@ class StreamingAttention(PatternAttention):
         positional=True,
     )
 
-    def __init__(self, back: int = 1024, first: int = 4, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, back: Count = 1024, first: Sinks = 4, **options: Unpack[SoftmaxOptions]):
         super().__init__(window(back) | to_tokens(*range(first)), **options)
         self.back, self.first = back, first
 

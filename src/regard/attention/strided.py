@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isqrt
 from typing import Self, Unpack
 
+from ..bounds import Size
 from ..patterns import stride
 from ._base import Facts, Paper
 from ._pattern import ColumnPatternAttention, SoftmaxOptions
@@ -20,6 +21,10 @@ class StridedAttention(ColumnPatternAttention):
     Use it:  together with local attention, in other heads or layers, for what a window cannot reach; on data with that period.
     Avoid it: alone: positions in different columns never interact.
     Limits:  self-attention only.
+    Args:
+        step: distance s between the keys that a query attends to.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Child et al. 2019, "Generating long sequences with sparse transformers", arXiv:1904.10509, section 4.3 (the second
              factor of strided attention).
     """
@@ -34,7 +39,7 @@ class StridedAttention(ColumnPatternAttention):
         positional=True,
     )
 
-    def __init__(self, step: int = 128, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, step: Size = 128, **options: Unpack[SoftmaxOptions]):
         super().__init__(stride(step), step, **options)
         self.step = step
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import ShapeError
+from ..bounds import Size
+from ..errors import BadConfig, ShapeError
 from ..patterns import Pattern
 from ._base import Attention, Call, Facts, Paper
 from ._cache import Cache
@@ -28,10 +29,8 @@ class _Synthesizer(Attention):
     max_length: int
     reads_content: ClassVar[bool] = True  # q or k; else one matrix serves the whole batch
 
-    def __init__(self, max_length: int):
+    def __init__(self, max_length: Size):
         super().__init__()
-        if max_length < 1:
-            raise ShapeError(f"{type(self).__name__}: max_length={max_length}, expected at least 1")
         self.max_length = max_length
 
     def logits(self, q_BLHK: Tensor, k_BMHK: Tensor, i_BL: Tensor, j_BM: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ class _Synthesizer(Attention):
         return self._batch_weights(q_BLHK, k_BMHK, call).expand(len(q_BLHK), -1, -1, -1)
 
     def _batch_weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
-        """With a batch axis of 1 where one matrix serves all rows."""
+        """Compute the weights, with a batch axis of 1 where one matrix serves all rows."""
         logits_BHLM = self.logits(q_BLHK, k_BMHK, call.query_positions(), call.key_positions())
         return softmax_where(logits_BHLM + call.scores_bias(), call.mask())
 
@@ -68,6 +67,11 @@ class DenseSynthesizer(_Synthesizer):
     Use it:  as an ablation of comparing tokens; where the kind of a token determines where it attends.
     Avoid it: where the output depends on what the other tokens are: copying, recall.
     Limits:  at most `max_length` keys. Masked keys are excluded from the softmax, so short rows sum to one.
+    Args:
+        head_dim: size K of queries, which is that of the hidden layer.
+        max_length: maximum number of keys N.
+        heads: number of heads, each with its own matrix.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
     We differ: q is the first layer, W₁x + b₁, which MultiHead projects, so the hidden layer has the size of a head.
     """
@@ -81,7 +85,7 @@ class DenseSynthesizer(_Synthesizer):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: int, max_length: int, heads: int = 1):
+    def __init__(self, *, head_dim: Size, max_length: Size, heads: Size = 1):
         super().__init__(max_length)
         self.heads, self.head_dim = heads, head_dim
         self.w_HNK, self.b_HN = (
@@ -103,6 +107,10 @@ class RandomSynthesizer(_Synthesizer):
     Use it:  as an ablation of content; for fixed rearrangements, where it is the fastest mixer.
     Avoid it: where anything depends on content; with weight decay on R, which drives it to the plain mean.
     Limits:  self-attention over at most `max_length` tokens: R has one row per query.
+    Args:
+        max_length: maximum number of tokens N.
+        heads: number of heads, each with its own matrix R.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
              Its "fixed random" is `.requires_grad_(False)`.
     We differ: nothing. R is initialised small (0.02): large logits would be one-hot from the start.
@@ -119,7 +127,7 @@ class RandomSynthesizer(_Synthesizer):
     )
     reads_content = False
 
-    def __init__(self, *, max_length: int, heads: int = 1):
+    def __init__(self, *, max_length: Size, heads: Size = 1):
         super().__init__(max_length)
         self.heads = heads
         self.r_HNN = nn.Parameter(0.02 * torch.randn(heads, max_length, max_length))
@@ -138,6 +146,11 @@ class FactorisedDenseSynthesizer(_Synthesizer):
     Use it:  in place of the dense Synthesizer, where the number of parameters matters.
     Avoid it: where content matters, as for the dense Synthesizer.
     Limits:  at most `max_length` keys. The logits of a row form a matrix of rank one.
+    Args:
+        head_dim: size K of queries, which is that of the hidden layer.
+        max_length: maximum number of keys N.
+        heads: number of heads, each with its own matrices.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
     We differ: n is √`max_length`, rounded up, so any length can be split; q is the first layer, as in DenseSynthesizer.
     """
@@ -151,7 +164,7 @@ class FactorisedDenseSynthesizer(_Synthesizer):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: int, max_length: int, heads: int = 1):
+    def __init__(self, *, head_dim: Size, max_length: Size, heads: Size = 1):
         super().__init__(max_length)
         self.heads, self.head_dim, self.n = heads, head_dim, isqrt(max_length - 1) + 1
         self.sizes = (self.n, -(-max_length // self.n))
@@ -176,6 +189,11 @@ class FactorisedRandomSynthesizer(_Synthesizer):
     Use it:  in place of the random Synthesizer for long sequences, where N² parameters overfit or are too many.
     Avoid it: where anything depends on content; for sharp rearrangements of many positions, which need full rank.
     Limits:  self-attention over at most `max_length` tokens.
+    Args:
+        max_length: maximum number of tokens N.
+        heads: number of heads, each with its own matrix.
+        rank: rank of the matrix of logits.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
     """
 
@@ -190,7 +208,7 @@ class FactorisedRandomSynthesizer(_Synthesizer):
     )
     reads_content = False
 
-    def __init__(self, *, max_length: int, heads: int = 1, rank: int = 8):
+    def __init__(self, *, max_length: Size, heads: Size = 1, rank: Size = 8):
         super().__init__(max_length)
         self.heads, self.rank = heads, rank
         spread = 0.02**0.5 * rank**-0.25  # gives logits a standard deviation of 0.02, as in the full matrix
@@ -210,6 +228,10 @@ class MixtureSynthesizer(_Synthesizer):
     Use it:  with a random Synthesizer and softmax: the paper's best, where positions and content both matter.
     Avoid it: where SoftmaxAttention with a learned positional bias will do: that is the same without the coefficients.
     Limits:  self-attention over at most the smallest `max_length` of the parts.
+    Args:
+        parts: Synthesizers whose logits are added.
+        compare: add the scaled dot products of q and k.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Tay et al. 2020, "Synthesizer: rethinking self-attention in transformer models", arXiv:2005.00743, section 3.
     We differ: one coefficient per part, for all heads. `compare=False` omits q·k.
     """
@@ -225,9 +247,10 @@ class MixtureSynthesizer(_Synthesizer):
     )
 
     def __init__(self, parts: Iterable[_Synthesizer], *, compare: bool = True):
-        parts = list(parts)
-        if not parts:
-            raise ShapeError("MixtureSynthesizer needs at least one Synthesizer, got none; SoftmaxAttention compares q and k alone")
+        if not isinstance(parts, Iterable) or not (parts := list(parts)) or not all(isinstance(part, _Synthesizer) for part in parts):
+            raise BadConfig(
+                f"MixtureSynthesizer: parts={parts!r}; expected one Synthesizer or more; SoftmaxAttention compares q and k alone"
+            )
         super().__init__(min(part.max_length for part in parts))
         self.parts, self.compare = nn.ModuleList(parts), compare
         self.heads = _common("heads", [part.heads for part in parts])

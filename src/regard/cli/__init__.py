@@ -2,7 +2,8 @@
 
 Exit codes: 0 done, 1 something broke, 2 asked for what is not there or cannot be, 130 interrupted, 141 nobody reads on.
 
-Nothing here imports PyTorch before it is needed: help, lists and facts come from index.json (`_index.py`).
+Nothing here imports PyTorch before it is needed: help pages come from dataclasses that do without (`_pages.py`), lists and facts from a cache
+(`_facts.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "compare": "experiments:Compare",
         "check": "experiments:Check",
         "run": "experiments:Run",
-        "demo": "demo:Demo",
+        "demo": "experiments:Demo",
         "env": "show:Env",
     },
     "Train": {"train": "train:Train", "runs": "runs:Runs", "evaluate": "runs:Evaluate"},
@@ -108,7 +109,7 @@ def _run(arguments: list[str]) -> None:
         case ["help", *words]:
             _run([*words, "--help"])
         case [name, *rest] if name in COMMANDS:
-            if (arguments == ["train"] or {"-h", "--help"} & set(rest)) and _print_help(name, rest):
+            if (arguments == ["train"] or {"-h", "--help", "--help-all"} & set(rest)) and _print_help(name, rest):
                 return
             with _quiet_interrupts():
                 command = load_command(name)
@@ -118,36 +119,50 @@ def _run(arguments: list[str]) -> None:
 
 
 def overview() -> str:
-    """What `regard --help` prints."""
-    from . import _index
+    """Return the page that `regard --help` prints."""
+    from inspect import getdoc
+
     from ._help import two_columns
 
     lines = [TITLE, "", "usage: regard COMMAND [OPTIONS]"]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]
         for name in commands:
-            summary = _index.command(name)[0].partition("\n")[0]
+            summary = (getdoc(load_command(name)) or "").partition("\n")[0]
             lines += two_columns(name, summary, left=12)
     lines += ["", "Examples:", EXAMPLES, "regard COMMAND --help explains a command; regard --version prints the version."]
     return "\n".join(lines)
 
 
 def _print_help(name: str, rest: Sequence[str]) -> bool:
-    """Print the stored help page; False where the page depends on a run or a file."""
-    from . import _index
-    from ._help import help_text, task_list
+    """Print the help page of a command; False where it depends on a run or a file."""
+    from ._help import help_text, main_page, task_list
 
     words = [word for word in rest if not word.startswith("-")]
     if name == "train":
-        if words and f"train {words[0]}" not in _index.read()["commands"]:
-            return False
+        from ..registry import load_plugins
+        from ._pages import declarations, main_flags, page
+
         if not words:
-            print(task_list(_index.command("train")[0], _index.entries("tasks")))
+            load_plugins()
+            print(task_list(page("train")[0], declarations()))
             return True
-        name = f"train {words[0]}"
-    elif words and name in ("evaluate", "predict", "look"):
+        if words[0] not in declarations() or {"--config", "--resume", "--model"} & set(rest):
+            return False
+        about, options = page(f"train {words[0]}")
+        print(
+            help_text(
+                f"regard train {words[0]}",
+                about,
+                options if "--help-all" in rest else main_page(options, main_flags(declarations()[words[0]])),
+            )
+        )
+        return True
+    if words and name in ("evaluate", "predict", "look"):
         return False
-    print(help_text(f"regard {name}", *_index.command(name)))
+    from ._pages import page
+
+    print(help_text(f"regard {name}", *page(name)))
     return True
 
 

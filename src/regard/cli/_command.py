@@ -21,7 +21,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes
 
 from ..errors import BadConfig, NotSupported
-from . import _index, printable
+from . import printable
 from ._help import check_names, complaint, help_text
 from ._options import options_of
 
@@ -53,7 +53,7 @@ class Command:
 
 def parse(kind: Any, arguments: Sequence[str], program: str, *, description: str | None = None, default: Any = None) -> Any:
     """A dataclass from the command line; a usage error is one line, which greps and logs better than a frame."""
-    if {"-h", "--help"} & set(arguments):
+    if {"-h", "--help", "--help-all"} & set(arguments):
         print(help_text(program, inspect.getdoc(kind) or "" if description is None else description, options_of(kind, default)))
         raise SystemExit(0)
     arguments = [ALIASES.get(one.partition("=")[0], one.partition("=")[0]) + "".join(one.partition("=")[1:]) for one in arguments]
@@ -65,8 +65,10 @@ def parse(kind: Any, arguments: Sequence[str], program: str, *, description: str
     except SystemExit as stop:
         if not stop.code:
             raise
+        from ._pages import flags
+
         options = options_of(kind, default)  # only now: the help texts are read from the source of the classes
-        check_names(arguments, program, options, _index.flags())
+        check_names(arguments, program, options, flags())
         raise BadConfig(complaint(message.getvalue(), program, options, arguments)) from None
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from ..errors import BadConfig
 from ._options import Option
@@ -79,7 +82,8 @@ def _rows(options: Iterable[Option]) -> list[str]:
     for option in options:
         name = f"{option.name} {option.value}".strip()
         default = "required" if option.required and not option.positional else f"default: {option.default}" if option.default else ""
-        lines += two_columns(name, f"{option.help}{f' ({default})' if default else ''}")
+        text = f"{option.help.removesuffix('.')} ({default})." if default and "(default" not in option.help else option.help
+        lines += two_columns(name, text)
     return lines
 
 
@@ -91,12 +95,30 @@ def two_columns(name: str, text: str, left: int = LEFT) -> list[str]:
     return [f"  {name:{left}}{wrapped[0]}".rstrip(), *(f"{'':{left + 2}}{line}" for line in wrapped[1:])]
 
 
-def task_list(about: str, tasks: Iterable[Mapping[str, str]]) -> str:
-    """What `regard train` without a task prints."""
+def main_page(options: Sequence[Option], names: Sequence[str]) -> list[Option]:
+    """Choose the options that `--help` shows of many, in this order; the others are behind `--help-all`.
+
+    Args:
+        options: all options.
+        names: names of those that matter.
+    """
+    known = {option.name: option for option in options}
+    chosen = [replace(known[name], section="") for each in names for name in (each, f"--no-{each[2:]}") if name in known]
+    more = f"List all {len(options)} options: the model, the optimizer, checkpoints, reproducibility."
+    return [*(option for option in options if option.positional), *chosen, Option("--help-all", "", more)]
+
+
+def task_list(about: str, tasks: Mapping[str, type[Any]]) -> str:
+    """Return the page that `regard train` without a task prints.
+
+    Args:
+        about: description of the command.
+        tasks: declarations by name.
+    """
     paragraphs, examples = split_examples(about)
     lines = ["usage: regard train TASK [OPTIONS]", "", *paragraphs, "", "Tasks:"]
-    for task in tasks:
-        lines += two_columns(task["name"], task["summary"], left=20)
+    for name, task in tasks.items():
+        lines += two_columns(name, (inspect.getdoc(task) or "").partition("\n")[0], left=20)
     return "\n".join([*lines, "", "Examples:", *(f"  {example}" for example in examples)])
 
 
@@ -105,7 +127,7 @@ def task_list(about: str, tasks: Iterable[Mapping[str, str]]) -> str:
 
 def check_names(arguments: Sequence[str], program: str, options: Sequence[Option], others: Mapping[str, Iterable[str]]) -> None:
     """Refuse an option that does not exist, naming one that does: of this command, or else `others`, the options of other commands."""
-    known = {option.name for option in options if not option.positional} | {"--help", "-h"}
+    known = {option.name for option in options if not option.positional} | {"--help", "--help-all", "-h"}
     for argument in arguments:
         if argument == "--":
             return

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tyro.conf import Positional, Suppress
 
-from ..catalogue import field_help
+from ..docstrings import field_help
 
 METAVARS: dict[type[Any], str] = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 NAMED = {"model": "NAME", "attention": "NAME", "set": "NAME=VALUE", "data": "DATA", "valid": "DATA", "test": "DATA"}  # by field
@@ -55,13 +55,17 @@ def options_of(kind: Any, default: Any = None, section: str = "") -> list[Option
             known = value if is_dataclass(value) and not isinstance(value, type) else None
             inside += options_of(type(known) if known is not None else hint, known, _title(type(known) if known is not None else hint))
         else:
-            own.append(_option(field.name, hint, value, said.get(field.name, ""), POSITIONAL in marks, section))
-    return sorted(own, key=lambda option: not option.positional) + inside
+            titles = [title for title, names in getattr(origin, "SECTIONS", {}).items() if field.name in names]
+            own.append(_option(field.name, hint, value, said.get(field.name, ""), POSITIONAL in marks, titles[0] if titles else section))
+    order = list(getattr(origin, "SECTIONS", {}))
+    return sorted(own, key=lambda one: (not one.positional, order.index(one.section) if one.section in order else -1)) + inside
 
 
 def _option(name: str, hint: Any, value: Any, text: str, positional: bool, section: str) -> Option:
     kinds = [part for part in get_args(hint) if part is not type(None)] if get_origin(hint) in (Union, UnionType) else [hint]
     kind = kinds[0]
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     choices = tuple(str(choice) for choice in get_args(kind)) if get_origin(kind) is Literal else ()
     many = get_origin(kind) is tuple
     flag = f"--{name.replace('_', '-')}"
@@ -79,6 +83,8 @@ def _option(name: str, hint: Any, value: Any, text: str, positional: bool, secti
 
 
 def _metavar(kind: Any) -> str:
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
         return "|".join(str(choice) for choice in get_args(kind))
     if get_origin(kind) in (dict, Mapping):
@@ -97,11 +103,3 @@ def _default(field: Field[Any]) -> Any:
 
 def _title(kind: type[Any]) -> str:
     return (inspect.getdoc(kind) or kind.__name__).partition("\n")[0].partition(". ")[0].rstrip(".")
-
-
-def to_json(options: list[Option]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in asdict(option).items() if value} for option in options]
-
-
-def from_json(rows: list[dict[str, Any]]) -> list[Option]:
-    return [Option(**{"value": "", "help": ""} | row | {"choices": tuple(row.get("choices", ()))}) for row in rows]

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from tyro.conf import Positional
 
-from . import _index
+from . import _facts, _pages
 from ._command import Command
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -56,7 +56,7 @@ class Completion(Command):
 
 
 def script(shell: Shell) -> str:
-    """The script of a shell; every word in it comes from the index, and has no characters that a shell would interpret."""
+    """The script of a shell; every word in it is a name, and has no characters that a shell would interpret."""
     words = _words()
     if shell == "fish":
         return _fish(words)
@@ -68,7 +68,7 @@ def _words() -> dict[str, list[str]]:
     """What may follow each command; "" is the program itself."""
     from . import COMMANDS
 
-    names = {kind: [entry["name"] for entry in _index.entries(kind)] for kind in ("mechanisms", "models", "tasks", "recipes")}
+    names = {kind: [entry["name"] for entry in _facts.entries(kind)] for kind in ("mechanisms", "models", "tasks", "recipes")}
     first = {
         "list": [*names, "patterns"],
         "show": [name for kind in names.values() for name in kind],
@@ -80,7 +80,7 @@ def _words() -> dict[str, list[str]]:
         "swap": names["mechanisms"],
     }
     found = {"": [*COMMANDS, "help", "version"]}
-    for name, flags in _index.flags().items():
+    for name, flags in _pages.flags().items():
         found[name] = [*first.get(name, ()), *flags, "--help"]
     return found
 

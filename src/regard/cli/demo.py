@@ -13,11 +13,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from .._extras import extra
 from ..look import Map, Maps
+from ..metrics.bleu import TranslationScore, score_translations
 from ..models import Translator
-from ..tasks import Score, Translation, TranslationOptions, alignment, load_run, score, train, translations
+from ..tasks import Translation, TranslationOptions, alignment, load_run, train, translations
 from ..train import TrainOptions, read_metrics
-from ._command import Command, writable_folder
 
 OPTIONS = TranslationOptions(data="numbers:en-de", vocab_size=400, batch_tokens=2048)
 MODELS: dict[str, dict[str, Any]] = {
@@ -28,28 +29,6 @@ SHOWN = "four thousand, three hundred and twenty-one"
 Pairs = Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Demo(Command):
-    """Train two small translators and see how they align words.
-
-    They translate English number words into German. Takes about two minutes.
-
-    As in:  regard demo --out pictures
-    """
-
-    out: Path = Path("demo")
-    """Folder for runs, pictures and report.html."""
-    steps: int = 600
-    """Training steps of each of the two models."""
-    seed: int = 0
-    """Random seed of the initial parameters, the data order and dropout."""
-    resume: bool = False
-    """Continue a demo that was interrupted."""
-
-    def run(self) -> None:
-        run_demo(writable_folder(self.out), steps=self.steps, seed=self.seed, resume=self.resume)
-
-
 @dataclass(frozen=True)
 class Learned:
     """What became of one model."""
@@ -57,7 +36,7 @@ class Learned:
     name: str
     steps: int
     seconds: float
-    score: Score
+    score: TranslationScore
     samples: list[tuple[str, str, str]]  # source, translation, reference
     text: str
     drawn: Map
@@ -102,11 +81,12 @@ def _learn(name: str, settings: dict[str, Any], test: Pairs, out: Path, steps: i
     picked = range(0, len(sources), max(1, len(sources) // 3))
     samples = [(sources[n], found[n], right[n]) for n in picked][:3]
     losses = [(event["step"], event["loss"]) for event in read_metrics(out, "train")]
-    return Learned(name, done.steps, done.seconds, score(found, right, sources), samples, text, drawn, losses)
+    return Learned(name, done.steps, done.seconds, score_translations(found, right, sources), samples, text, drawn, losses)
 
 
 def _report(out: Path, learned: list[Learned]) -> Path:
-    from matplotlib.figure import Figure
+    with extra("look"):
+        from matplotlib.figure import Figure
 
     from ..recipes._engine.report import image, write_page
 

@@ -7,19 +7,20 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from tyro.conf import Positional
 
 from .. import files
 from ..data.lines import Policy, Skipped
-from ..data.text_lines import read_text_rows
 from ..errors import BadConfig, BadFile, NotSupported, count
-from ..runs import Run
-from ..tasks.embedding import Vectors, embed, embedder_of, nearest
-from ..train.log import progress_for
 from ._command import Command, check_writable, print_note
+
+if TYPE_CHECKING:
+    from ..runs import Run
+    from ..tasks.embedding import Vectors
+
+# PyTorch takes seconds to import, and help needs none of it: hence the imports inside functions.
 
 KINDS = (".npy", ".jsonl")
 
@@ -52,11 +53,15 @@ class Embed(Command):
     """Print JSON lines."""
     on_error: Policy = "stop"
     """Malformed and empty lines: stop with file and line number, or skip and count them."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps; auto: a GPU, if there is one."""
     quiet: bool = False
     """No progress bar."""
 
     def run(self) -> None:
         from .. import load_run
+        from ..data.text_lines import read_text_rows
+        from ..tasks.embedding import embedder_of
 
         if self.neighbors < 0:
             raise BadConfig(f"--neighbors {self.neighbors}: expected 1 or more")
@@ -68,7 +73,7 @@ class Embed(Command):
         if not total:
             raise BadFile(f"{self.data}: no text in it{f'; {skipped}' if len(skipped) else ''}")
         print_note(str(skipped) if len(skipped) else "")
-        run: Run[Any] = load_run(self.folder)
+        run: Run[Any] = load_run(self.folder, device=self.device)
         print_note(run.unfinished)
         embedder_of(run)  # or a refusal, before anything is written
         if self.out is not None and self.out.suffix.lower() == ".npy":
@@ -85,6 +90,10 @@ class Embed(Command):
             print(f"wrote {self.out}: {count(total, 'vector')}", file=sys.stderr)
 
     def _embedded(self, run: Run[Any], total: int) -> Iterator[tuple[list[str], Vectors]]:
+        from ..data.text_lines import read_text_rows
+        from ..tasks.embedding import embed
+        from ..train.log import progress_for
+
         truncated = 0
         with progress_for(not self.quiet, self.quiet, transient=True) as progress:
 
@@ -103,6 +112,8 @@ class Embed(Command):
         files.put(self.out, lambda draft: self._fill(run, total, draft))
 
     def _fill(self, run: Run[Any], total: int, draft: Path) -> None:
+        import numpy as np
+
         array, at = None, 0
         for _, vectors in self._embedded(run, total):
             if array is None:
@@ -121,7 +132,11 @@ class Embed(Command):
 
     def _print_nearest(self, run: Run[Any], total: int) -> None:
         """Of each text, or of the query, one line per neighbour: similarity, number of the text, the text."""
-        texts, parts = list[str](), list[Vectors]()
+        import numpy as np
+
+        from ..tasks.embedding import embed, nearest
+
+        texts, parts = list[str](), list["Vectors"]()
         for some, vectors in self._embedded(run, total):
             texts += some
             parts.append(vectors)

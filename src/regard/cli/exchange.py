@@ -9,8 +9,6 @@ from typing import Literal
 from tyro.conf import Positional
 
 from ..errors import NotSupported, count
-from ..models import Headed, body_of, config_of
-from ..tasks import find_task
 from ._command import Command
 
 
@@ -37,6 +35,7 @@ class Swap(Command):
     def run(self) -> None:
         from .. import load_run, runs
         from ..layers.spec import split_names
+        from ..models import Headed, config_of
 
         run = load_run(self.folder)
         if isinstance(run.model, Headed):
@@ -70,6 +69,8 @@ class Import(Command):
 
     def run(self) -> None:
         from ..interop import import_checkpoint
+        from ..models import body_of
+        from ..tasks import find_task
 
         run = import_checkpoint(self.folder, self.out)
         count = sum(parameter.numel() for parameter in run.model.parameters())

@@ -6,15 +6,13 @@ import importlib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tyro.conf import Positional
 
 from .. import catalogue
-from ..attention import Attention
-from ..attention import find_mechanism as find_by_name
 from ..compare.options import CompareOptions
 from ..errors import BadConfig, UnknownName
-from ..machine import keep_memory
 from ._command import Command, check_writable, console, writable_folder
 
 
@@ -72,24 +70,29 @@ class Compare(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Command):
-    """Check a mechanism against the contract.
+    """Check a mechanism, model, task, pattern, recipe or checkpoint family against its contract.
 
     The exit code is 1 if a check fails.
 
     As in:  regard check my_module:MyAttention
+            regard check "my_module:MyAttention(block=4)"
+            regard check "my_module:MyModel(vocab_size=50, width=16)"
+            regard check "my_module:Sets(data='sets.jsonl', input='[[0.2], [0.7]]')"
             regard check linear --only law memory
     """
 
-    mechanism: Positional[str]
-    """module:Class, with the module importable from the current directory, or a name from `regard list`."""
+    name: Positional[str]
+    """module:Name, with the module importable from the current directory, or a name from `regard list`; with settings, as in "local(radius=2)"."""
     only: tuple[str, ...] = ()
     """Run these checks only; all by default."""
 
     def run(self) -> None:
-        from ..testing import run_checks
+        from ..layers.spec import split_call
+        from ..testing import find, run_checks
 
+        name, settings = split_call(self.name)
         failed = 0
-        for result in run_checks(find_mechanism(self.mechanism), self.only or None):
+        for result in run_checks(import_from_here(name) if ":" in name else find(name), self.only or None, settings):
             print(result, flush=True)
             failed += result.outcome == "failed"
         print(f"{failed} failed" if failed else "All checks passed")
@@ -97,14 +100,12 @@ class Check(Command):
             raise SystemExit(1)
 
 
-def find_mechanism(name: str) -> type[Attention]:
-    """The class called `module:Class`, or a mechanism by its name."""
-    module, colon, class_name = name.partition(":")
-    if not colon:
-        return find_by_name(name)
+def import_from_here(name: str) -> Any:
+    """The object called `module:Name`, importable from the current directory."""
+    module, _, attribute = name.partition(":")
     sys.path.insert(0, "")
     try:
-        return getattr(importlib.import_module(module), class_name)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise BadConfig(f"{name}: {error}; expected module:Class, importable from the current directory") from error
     finally:
@@ -134,7 +135,33 @@ class Run(Command):
         known = catalogue.recipes()
         if self.name not in known:
             raise UnknownName("recipe", self.name, known)
+        from ..machine import keep_memory
+
         keep_memory()
         outcome = recipes.run(known[self.name], writable_folder(self.out or Path("runs") / self.name), self.seeds or None)
         verdict = "All claims hold" if outcome.held else "Not all claims hold"
         print(f"{verdict}; {outcome.seconds:.0f} s. wrote {outcome.out / 'report.html'}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Command):
+    """Train two small translators and see how they align words.
+
+    They translate English number words into German. Takes about two minutes.
+
+    As in:  regard demo --out pictures
+    """
+
+    out: Path = Path("demo")
+    """Folder for runs, pictures and report.html."""
+    steps: int = 600
+    """Training steps of each of the two models."""
+    seed: int = 0
+    """Random seed of the initial parameters, the data order and dropout."""
+    resume: bool = False
+    """Continue a demo that was interrupted."""
+
+    def run(self) -> None:
+        from .demo import run_demo
+
+        run_demo(writable_folder(self.out), steps=self.steps, seed=self.seed, resume=self.resume)

@@ -10,19 +10,21 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional, UseAppendAction
 
-from ..data import Tokenizer
-from ..decode import EngineOptions, GenerationOptions, generate, quantize, stream
-from ..decode.quantization import ParameterDtype
+from ..decode.options import EngineOptions, GenerationOptions, ParameterDtype
 from ..errors import NotSupported
 from ..files import check_name
-from ..models import LanguageModel
-from ..runs import Run
-from ..tasks.embedding import Embedder, embedder_of
 from ._command import Command, print_note
+
+if TYPE_CHECKING:
+    from ..data import Tokenizer
+    from ..models import LanguageModel
+    from ..runs import Run
+
+# PyTorch takes seconds to import, and help needs none of it: hence the imports inside functions.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +46,15 @@ class Complete(Command):
     engine: EngineOptions = field(default_factory=EngineOptions)
     dtype: ParameterDtype = "float32"
     """Number format of the parameters: int8 is the fastest; float16x2 is as exact as float32 and faster on x86."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps; auto: a GPU, if there is one and --dtype is not one of the CPU's."""
     json: bool = False
     """Print a JSON object per completion."""
 
     def run(self) -> None:
-        run = load_language_model(self.folder)
+        from ..decode import quantize
+
+        run = load_language_model(self.folder, device_for(self.device, self.dtype))
         model, tokenizer = quantize(run.model, self.dtype), run.processor.tokenizer
         with _plain_warnings():
             if self.prompts or not sys.stdin.isatty():
@@ -76,6 +82,8 @@ class Complete(Command):
                 print()
 
     def _complete(self, model: LanguageModel, tokenizer: Tokenizer, prompts: list[str]) -> None:
+        from ..decode import generate, stream
+
         if len(prompts) == self.generation.num_completions == 1 and not self.json:
             for chunk in stream(model, tokenizer, prompts, self.generation, self.engine):
                 print(chunk.text, end="", flush=True)
@@ -117,19 +125,18 @@ class Serve(Command):
     engine: EngineOptions = field(default_factory=EngineOptions)
     dtype: ParameterDtype = "float32"
     """Number format of the parameters: int8 is the fastest; float16x2 is as exact as float32 and faster on x86."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps; auto: a GPU, if there is one and --dtype is not one of the CPU's."""
 
     def run(self) -> None:
         from .. import load_run
         from ..serve import serve
 
-        def load() -> Embedder:
-            return embedder_of(load_run(self.folder))
-
         key = os.environ.get("REGARD_KEY") if self.key is None else self.key
         check_name(self.folder)
         name = self.name or self.folder.resolve().name
         serve(
-            load, name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine, cors=self.cors,
+            lambda: load_run(self.folder, device=device_for(self.device, self.dtype)), name, host=self.host, port=self.port, key=key, dtype=self.dtype, engine_options=self.engine, cors=self.cors,
             access_log=self.access_log, request_seconds=self.request_seconds,
         )  # fmt: skip
 
@@ -147,11 +154,17 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-def load_language_model(folder: Path) -> Run[LanguageModel]:
+def device_for(device: str, dtype: ParameterDtype) -> str:
+    """The device to load a model to: quantized linear layers are for the CPU, so that is what auto means for them."""
+    return "cpu" if device == "auto" and dtype not in ("float32", "bfloat16") else device
+
+
+def load_language_model(folder: Path, device: str = "cpu") -> Run[LanguageModel]:
     """The run of a model that generates text."""
     from .. import load_run
+    from ..models import LanguageModel
 
-    run: Run[Any] = load_run(folder)
+    run: Run[Any] = load_run(folder, device=device)
     if not isinstance(run.model, LanguageModel):
         raise NotSupported(f"{folder}: a {run.task} run, which does not generate text; `regard train language` trains one that does")
     print_note(run.unfinished)

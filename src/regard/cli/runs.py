@@ -13,16 +13,19 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TextIO, TypeVar
 
 from tyro.conf import Positional
 
-from .. import files
+from .. import files, look, tasks  # packages whose names are imported when they are used: help needs no PyTorch
 from ..errors import BadConfig, BadFile, CannotSave, MissingFile, NotSupported
-from ..look import Layers, Maps, ScaleName, keep_inputs, save_curves
-from ..runs import CONFIG, Run, curves, find_runs, read_config, read_json
-from ..tasks import NoOptions, Prediction, Task, attention_maps, evaluate, find_task, predict, score_outputs
+from ..tasks.options import NoOptions
 from ._command import Command, check_writable, parse, print_json, print_note, print_table
+
+if TYPE_CHECKING:
+    from ..look import Layers, Maps
+    from ..runs import Run
+    from ..tasks import Prediction, Task
 
 TaskOptions = TypeVar("TaskOptions")
 
@@ -34,6 +37,8 @@ class RunCommand(Command, Generic[TaskOptions]):
     task_options: ClassVar[str]
     folder: Positional[Path]
     """Run directory, or a transformers directory."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps; auto: a GPU, if there is one."""
     task: TaskOptions
 
     @classmethod
@@ -51,7 +56,7 @@ class RunCommand(Command, Generic[TaskOptions]):
         rest = list(arguments)
         rest.remove(next(one for one in rest if Path(one) == folder))  # options that take several values would take it
         command = parse(cls[getattr(task, cls.task_options)], [str(folder), *rest], f"{program} {folder}")  # type: ignore[index]
-        run = load()
+        run = load(command.device)
         print_note(run.unfinished)
         command.use(run)
 
@@ -61,18 +66,28 @@ class RunCommand(Command, Generic[TaskOptions]):
 
 def _folder(arguments: Sequence[str]) -> Path | None:
     """The run among the arguments: a directory with config.json, else the first that is not an option."""
+    from ..runs import CONFIG
+
     plain = [Path(one) for one in arguments if not one.startswith("-")]
     return next((path for path in plain if (path / CONFIG).is_file()), plain[0] if plain else None)
 
 
-def open_run(folder: Path) -> tuple[type[Task[Any]], Callable[[], Run[Any]]]:
-    """The task of a run, and how to load it. config.json is read once; the model only if it is needed to know the task."""
+def open_run(folder: Path) -> tuple[type[Task[Any]], Callable[[str], Run[Any]]]:
+    """The task of a run, and how to load it to a device. config.json is read once; the model only if it is needed to know the task."""
     from .. import load_run
+    from ..runs import read_config, read_json
 
     if not folder.is_dir() or "format_version" not in (config := read_json(folder)):
         run = load_run(folder)
-        return find_task(run.task), lambda: run
-    return find_task(read_config(folder, config).task), lambda: load_run(folder, config=config)
+
+        def moved(device: str) -> Run[Any]:
+            from ..machine import find_device
+
+            run.model.to(find_device(device))
+            return run
+
+        return tasks.find_task(run.task), moved
+    return tasks.find_task(read_config(folder, config).task), lambda device: load_run(folder, config=config, device=device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +111,7 @@ class Evaluate(RunCommand[TaskOptions]):
 
     def use(self, run: Run[Any]) -> None:
         check_writable(self.out, "--out")
-        report = evaluate(run, self.data, self.task)
+        report = tasks.evaluate(run, self.data, self.task)
         if self.out is not None:
             if not report.outputs:
                 raise NotSupported(f"--out {self.out}: a run of the task {run.task} makes no predictions to write; omit --out")
@@ -148,7 +163,7 @@ class Predict(RunCommand[TaskOptions]):
             raise BadConfig("--score and --references cannot be combined; use one of them")
         check_writable(self.output, "--output")
         with _writing(self.output) as file:
-            for chunk in self._chunks(find_task(run.task)):
+            for chunk in self._chunks(tasks.find_task(run.task)):
                 for line, answer in zip(chunk, self._answers(run, chunk), strict=True):
                     names = [str(path) for path in self._written(line, answer)]
                     values = {"input": line, **answer.values, **({"files": names} if names else {})}
@@ -161,11 +176,11 @@ class Predict(RunCommand[TaskOptions]):
 
     def _answers(self, run: Run[Any], chunk: Sequence[str]) -> Sequence[Prediction]:
         if self.score is None and self.references is None:
-            return predict(run, chunk, self.task)
+            return tasks.predict(run, chunk, self.task)
         targets = [self.score if self._targets is None else next(self._targets, None) for _ in chunk]
         if None in targets:
             raise BadConfig(f"--references {self.references} has fewer lines than there are inputs")
-        return score_outputs(run, [(line, target or "") for line, target in zip(chunk, targets, strict=True)])
+        return tasks.score_outputs(run, [(line, target or "") for line, target in zip(chunk, targets, strict=True)])
 
     def _written(self, line: str, answer: Prediction) -> list[Path]:
         """The files of an answer, named after its input; no file is replaced."""
@@ -275,7 +290,7 @@ class Look(RunCommand[TaskOptions]):
     """Number or name, * for any part of it; if not given, the alignment of a translator, else the last layer here and all in the picture."""
     head: int | None = None
     """Number; if not given, the mean of all heads here, and all of them in the picture."""
-    scale: ScaleName = "row"
+    scale: Literal["row", "global", "percentile", "log"] = "row"
     """The darkest shade is the largest weight of each row, or of all (global, log), or the 95th percentile of all."""
     summary: bool = False
     """Entropy and mean distance per head, and rollout, instead of maps; of all layers if --layer is not given."""
@@ -292,6 +307,8 @@ class Look(RunCommand[TaskOptions]):
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> None:
+        from ..runs import CONFIG, read_json
+
         folder = _folder(arguments)
         if folder is None or not (folder / CONFIG).is_file() or "format_version" in (config := read_json(folder)):
             return super().main(arguments)
@@ -304,7 +321,7 @@ class Look(RunCommand[TaskOptions]):
             raise NotSupported(
                 f"{folder}: the explorer runs models that regard imports; of this one it shows a text: regard look {folder} TEXT --html look.html"
             )
-        command.show(lambda layers: interop.text_maps(folder, command.text, layers, command.head))
+        command.show(lambda layers: interop.text_maps(folder, command.text, layers, command.head, command.device))
 
     def use(self, run: Run[Any]) -> None:
         if self.text is None:
@@ -313,12 +330,12 @@ class Look(RunCommand[TaskOptions]):
             return explore(run, self.folder.resolve().name, port=self.port, browser=not self.no_browser)
         text = self.text
         everything = "*" if self.summary or self.head is not None or self.html is not None else None
-        self.show(lambda layers: attention_maps(run, text, everything if layers is None else layers, self.head, self.task))
+        self.show(lambda layers: tasks.attention_maps(run, text, everything if layers is None else layers, self.head, self.task))
 
     def show(self, read: Callable[[Layers], tuple[str, Maps]]) -> None:
         check_writable(self.png, "--png", ".png")
         check_writable(self.html, "--html", ".html")
-        with keep_inputs() if self.html is not None else nullcontext():
+        with look.keep_inputs() if self.html is not None else nullcontext():
             text, maps = read(int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer)
         if text:
             print(text)
@@ -326,7 +343,7 @@ class Look(RunCommand[TaskOptions]):
             print(f"wrote {maps.save_html(self.html, self.folder.resolve().name, self.text or '', gradients=self.gradients)}")
             return
         if self.summary:
-            maps = maps if self.head is None else Maps(m.head(self.head) for m in maps.all)
+            maps = maps if self.head is None else look.Maps(m.head(self.head) for m in maps.all)
             maps.show_summary()
             if self.png is not None:
                 print(f"wrote {maps.save_summary(self.png)}")
@@ -353,6 +370,8 @@ class Runs(Command):
     """Print JSON."""
 
     def run(self) -> None:
+        from ..runs import curves, find_runs
+
         check_writable(self.plot, "--plot", ".png")
         if not self.folder.is_dir():
             raise MissingFile(f"{self.folder}: no such folder; `regard runs FOLDER` lists the runs in another one")
@@ -378,4 +397,4 @@ class Runs(Command):
             for one in found:
                 print_note(one.problem)
         if self.plot is not None:
-            print(f"wrote {save_curves(curves(found), self.plot)}")
+            print(f"wrote {look.save_curves(curves(found), self.plot)}")

@@ -1,4 +1,4 @@
-"""What there is: list, show, env. Facts and pictures come from the index; PyTorch is imported to draw others."""
+"""Lists and explanations: list, show, env. Facts and pictures come from a cache; PyTorch is imported to draw others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tyro.conf import Positional
 from .. import __version__
 from ..catalogue import fold
 from ..errors import NotSupported, ShapeError, UnknownName
-from . import _index
+from . import _facts
 from ._command import Command, bold, check_writable, print_json, print_pairs, print_table
 from ._help import split_examples
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..look import Maps
     from ..patterns import Pattern
 
-LENGTH = 12  # tokens in the pictures of the index
+LENGTH = 12  # tokens in the pictures of the cache
 LONGEST = 200  # tokens; beyond that neither a terminal nor a glance holds the picture
 COLUMNS = {  # of `regard list`: fact → heading
     "mechanisms": {"name": "name", "year": "year", "formula": "what it computes", "time": "time", "memory": "memory", "paper": "paper"},
@@ -51,7 +51,7 @@ class List(Command):
     def run(self) -> None:
         if self.what not in COLUMNS:
             raise UnknownName("list", self.what, COLUMNS)
-        rows, columns = _index.entries(self.what), COLUMNS[self.what]
+        rows, columns = _facts.entries(self.what), COLUMNS[self.what]
         if self.json:
             return print_json(rows)
         cells = [[str(row.get(key, "")) for key in columns] for row in rows]
@@ -112,7 +112,7 @@ class Show(Command):
         _print_mechanism(entry)
         print(flush=True)  # before a picture that takes the seconds of importing PyTorch
         if self.png is None and self.length == LENGTH:
-            return print(_index.picture(entry["name"]))
+            return print(_facts.picture(entry["name"]))
         try:
             maps = self._maps(entry)
         except NotSupported as error:
@@ -170,7 +170,7 @@ def find(name: str) -> dict[str, dict[str, Any]]:
     """Entries called `name`, by kind; also by class, or by a published size of a model. A model and its task may share a name."""
     found: dict[str, dict[str, Any]] = {}
     for kind in ("mechanisms", "models", "tasks", "recipes"):
-        for entry in _index.entries(kind):
+        for entry in _facts.entries(kind):
             names = [entry["name"], *([] if kind == "recipes" else [entry["class"]]), *entry.get("sizes", ())]
             if fold(name) in map(fold, names):
                 found.setdefault(kind, entry)
@@ -179,9 +179,9 @@ def find(name: str) -> dict[str, dict[str, Any]]:
 
 def _pattern(text: str) -> Pattern:
     """A pattern, or an error that knows of the mechanisms too."""
-    rules = [row["name"] for row in _index.entries("patterns")]
+    rules = [row["name"] for row in _facts.entries("patterns")]
     if text.replace("-", "_").isidentifier() and text not in rules:  # one word, so perhaps a mistyped name
-        names = [row["name"] for kind in ("mechanisms", "models", "tasks", "recipes") for row in _index.entries(kind)]
+        names = [row["name"] for kind in ("mechanisms", "models", "tasks", "recipes") for row in _facts.entries(kind)]
         raise UnknownName("mechanism, model, task, recipe or pattern", text, [*names, *rules])
     from ..patterns import parse
 
@@ -253,7 +253,7 @@ def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def draw_example(mechanism: type[Attention]) -> str:
-    """The picture of a mechanism that the index stores, or why there is none."""
+    """Draw the picture of a mechanism that the cache keeps, or say why there is none."""
     from ..look.examples import example
 
     try:

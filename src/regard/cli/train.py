@@ -9,17 +9,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import torch
 from tyro.conf import Suppress, UseAppendAction
 
 from ..errors import BadConfig, count
-from ..machine import free_threads, keep_memory
-from ..runs import RunConfig, first_process, parse_options, read_config_file, to_plain
-from ..tasks import TASKS, Task, TrainResult, find_task, new_config, resumed_config, train
-from ..train import TrainOptions, launch
+from ..processes import first_process, started_together
+from ..run_config import RunConfig, parse_options, read_config_file, to_plain
+from ..tasks import Declaration, declarations, find_declaration
+from ..train.options import TrainOptions
 from ._command import Command, format_settings, parse, parse_settings
+
+if TYPE_CHECKING:
+    from ..tasks import TrainResult
 
 TaskOptions = TypeVar("TaskOptions")
 
@@ -71,10 +73,12 @@ class Train(Command, Generic[TaskOptions]):
         named = bool(arguments) and not arguments[0].startswith("-")
         given = read_config_file(known.config) if known.config else None
         if known.resume and known.out is not None:
+            from ..tasks import resumed_config
+
             given = resumed_config(known.out)
         if not named and given is None:
-            raise BadConfig(f"expected a task before {arguments[0]}: {', '.join(task.name for task in TASKS)}; see regard train --help")
-        task = find_task(arguments[0] if named or given is None else given.task)
+            raise BadConfig(f"expected a task before {arguments[0]}: {', '.join(declarations())}; see regard train --help")
+        task = find_declaration(arguments[0] if named or given is None else given.task)
         if given is not None and given.task != task.name:
             raise BadConfig(f"{known.out if known.resume else known.config} is of the task {given.task}, not {task.name}")
         command = parse(
@@ -87,6 +91,9 @@ class Train(Command, Generic[TaskOptions]):
         command.run()
 
     def run(self) -> None:
+        from ..tasks import find_task, new_config, train
+        from ..train import launch
+
         task, settings = find_task(self.task_name), parse_settings(self.set)
         if self.attention:
             settings["attention_overrides"] = (("*", self.attention),)
@@ -98,8 +105,10 @@ class Train(Command, Generic[TaskOptions]):
             return
         if self.out is None:
             raise BadConfig("no run directory was given; name one with --out")
-        if self.nproc_per_node > 1 and "RANK" not in os.environ:
+        if self.nproc_per_node > 1 and not started_together():
             sys.exit(launch(self.nproc_per_node, ["-m", "regard", *sys.argv[1:]]))
+        from ..machine import keep_memory
+
         keep_memory()
         options_of_training = self._with_threads()
         if base is not None and not self.resume:
@@ -123,10 +132,12 @@ class Train(Command, Generic[TaskOptions]):
 
     def _with_threads(self) -> TrainOptions:
         """The options with the number of threads that is used: chosen once, so that a resumed run computes the same."""
-        if self.train.threads < 0:
-            raise BadConfig(f"--threads {self.train.threads}: expected 1 or more, or 0 for as many as there are free cores")
-        if "RANK" in os.environ or (not self.train.threads and "OMP_NUM_THREADS" in os.environ):
+        if started_together() or (not self.train.threads and "OMP_NUM_THREADS" in os.environ):
             return self.train
+        import torch
+
+        from ..machine import free_threads
+
         free, cores = free_threads()
         threads = self.train.threads or free
         torch.set_num_threads(threads)
@@ -135,7 +146,7 @@ class Train(Command, Generic[TaskOptions]):
             print(f"{threads} of {cores} cores: {busy} {'is' if busy == 1 else 'are'} busy; --threads {cores} uses all", file=sys.stderr)
         return self.train.replace(threads=threads)
 
-    def _report(self, task: type[Task[Any]], result: TrainResult) -> None:
+    def _report(self, task: Any, result: TrainResult) -> None:
         if result.seeds:
             for name in result.metrics:
                 mean, low, high = result.spread(name)
@@ -148,10 +159,9 @@ class Train(Command, Generic[TaskOptions]):
         print(f"Next:  {task.next_commands.format(out=self.out)}")
 
 
-def train_defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConfig | None, model: str = "") -> Train[Any]:
-    """What options are where the command line says nothing: those that suit the task and the model, those of a file, or those of the run to
-    resume."""
-    suitable = task.train_defaults(model or (given.model if given is not None else "") or task.default_model)
+def train_defaults(kind: type[Train[Any]], task: type[Declaration], given: RunConfig | None, model: str = "") -> Train[Any]:
+    """Default options: from the run to resume, else the config file, else the task and model."""
+    suitable = _suitable(task, model or (given.model if given is not None else "") or task.default_model).replace(device="auto")
     if given is None:
         return kind(task_name=task.name, model=task.default_model, task=task.Options(), train=suitable)
     where = f"the task {task.name}"
@@ -164,3 +174,12 @@ def train_defaults(kind: type[Train[Any]], task: type[Task[Any]], given: RunConf
         task=parse_options(task.Options, to_plain(task.Options()) | given.options, where),
         train=parse_options(TrainOptions, to_plain(suitable) | given.train, "training"),
     )
+
+
+def _suitable(task: type[Declaration], model: str) -> TrainOptions:
+    """Training options that suit the task, and the model if it is not the usual one, which PyTorch must then be imported for."""
+    if model == task.default_model:
+        return task.default_train
+    from ..tasks import find_task
+
+    return find_task(task.name).train_defaults(model)

@@ -1,4 +1,4 @@
-"""What `compare` measures and for how long: one value, from which the command line is built too."""
+"""Options of `compare`, what to measure and for how long: one value, from which the command line is built too."""
 
 from __future__ import annotations
 

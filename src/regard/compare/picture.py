@@ -6,13 +6,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
-
+from .._extras import extra
 from ..errors import BadConfig, CannotSave
 from .result import EXACT, LABELS, Comparison
+
+with extra("look"):
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator, NullLocator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -40,7 +40,13 @@ class Child:
 
     Every failure is a `ChildFailed` with a `kind`: refused (a RegardError: not supported), memory (over the limit), failed (any other
     exception), after which the child lives on; died, time: it is gone, and the next call starts another. It imports the modules that this
-    process can import. `memory` is in MiB, beyond what it takes to start. `program`: a Python file that answers such lines by itself.
+    process can import.
+
+    Args:
+        threads: threads of PyTorch.
+        memory: limit in MiB beyond what it takes to start; None: unlimited.
+        env: environment variables in addition.
+        program: a Python file that answers such lines by itself.
     """
 
     def __init__(self, threads: int = 1, memory: float | None = None, env: Mapping[str, str] | None = None, *, program: Path | None = None):
@@ -78,7 +84,13 @@ class Child:
             self._ready = True
 
     def call(self, function: str, timeout: float, **arguments: Any) -> Any:
-        """The function's result; after `timeout` seconds the process is killed."""
+        """The function's result; after `timeout` seconds the process is killed.
+
+        Args:
+            function: address of the function, "package.module:function".
+            timeout: seconds after which the process is killed.
+            **arguments: keyword arguments of the function, JSON values.
+        """
         self.wait()
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(OSError):  # the process has died: no answer will come, and `_answer` finds the reason
@@ -169,7 +181,7 @@ def answer(call: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; PyTorch raises no MemoryError."""
+    """Return whether an allocation failed; PyTorch raises no MemoryError."""
     return isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 

@@ -28,14 +28,14 @@ SAME_SPEED = 0.05  # ratios this close to 1 are noise on most machines
 class Row:
     """One mechanism at one length and operation: forward, train (forward + backward), or step (of decoding, with a state that long)."""
 
-    mechanism: str
-    length: int
-    operation: str
+    mechanism: str  # name of the mechanism
+    length: int  # number of tokens
+    operation: str  # forward, train or step
     status: str  # measured; or why not: refused, memory, time, died, failed, skipped
-    reason: str = ""
+    reason: str = ""  # reason why there is no measurement; empty if there is one
     seconds: float | None = None  # the median of the repeats
     spread: float | None = None  # (largest − smallest) / median
-    repeats: int = 0
+    repeats: int = 0  # number of timed repetitions
     ratio: float | None = None  # seconds / seconds of exact attention: the median of pairs measured in the same round
     mib: float | None = None  # peak memory beyond inputs and parameters; for a step, the size of the state
     distance: float | None = None  # ‖o − o*‖ / ‖o*‖, o* of exact attention on the same random q, k, v; in rows of `forward`
@@ -52,8 +52,8 @@ class Crossover:
     unknown  one of the two was not measured at any length
     """
 
-    kind: Literal["always", "from", "never", "alike", "unknown"]
-    length: float | None = None
+    kind: Literal["always", "from", "never", "alike", "unknown"]  # one of the above
+    length: float | None = None  # length that it refers to
 
     def __str__(self) -> str:
         at = "" if self.length is None else f"{self.length:,.0f}"
@@ -63,7 +63,11 @@ class Crossover:
 
 
 def crossover(ratios: Iterable[tuple[int, float]]) -> Crossover:
-    """Of (length, seconds / seconds of exact attention), interpolated linearly between the logarithms of both."""
+    """Find the crossover by linear interpolation between the logarithms of length and ratio.
+
+    Args:
+        ratios: pairs of length and seconds / seconds of exact attention, shortest first.
+    """
     known = sorted(ratios)
     if not known:
         return Crossover("unknown")
@@ -83,10 +87,10 @@ def crossover(ratios: Iterable[tuple[int, float]]) -> Crossover:
 class Comparison:
     """The result of `compare`: a row per mechanism, length and operation, also for those that could not be measured."""
 
-    options: CompareOptions
-    rows: tuple[Row, ...]
-    machine: str
-    seconds: float  # of the whole comparison
+    options: CompareOptions  # options that it was measured with
+    rows: tuple[Row, ...]  # measurements
+    machine: str  # description of the machine
+    seconds: float  # duration of the whole comparison
     date: str = ""  # when it was measured: YYYY-MM-DD
 
     @property
@@ -96,7 +100,7 @@ class Comparison:
 
     @property
     def operations(self) -> list[str]:
-        """What was measured: forward, train and, if causal, step."""
+        """Operations that were measured: forward, train and, if causal, step."""
         return [operation for operation in OPERATIONS if any(row.operation == operation for row in self.rows)]
 
     @property
@@ -105,7 +109,13 @@ class Comparison:
         return statistics.median([row.spread for row in self.rows if row.spread is not None and row.repeats > 1] or [0.0])
 
     def row(self, mechanism: str, length: int, operation: str = "forward") -> Row:
-        """The row of a mechanism, length and operation."""
+        """The row of a mechanism, length and operation.
+
+        Args:
+            mechanism: name of the mechanism.
+            length: number of tokens.
+            operation: forward, train or step.
+        """
         found = {(row.mechanism, row.length, row.operation): row for row in self.rows}
         if (mechanism, length, operation) not in found:
             raise UnknownName("row", f"{mechanism}, {length}, {operation}", [", ".join(map(str, key)) for key in found])
@@ -117,7 +127,7 @@ class Comparison:
         return crossover((row.length, row.ratio) for row in mine if row.ratio is not None)
 
     def refusals(self) -> list[str]:
-        """What was not measured: a line per mechanism and reason."""
+        """Measurements that failed: a line per mechanism and reason."""
         grouped: dict[tuple[str, str, str], list[Row]] = {}
         for row in self.rows:
             if row.status != "measured":
@@ -152,7 +162,7 @@ class Comparison:
         return json.dumps(found, indent=1, allow_nan=False)
 
     def tables(self, width: int) -> list[Table]:
-        """What `regard compare` prints: all mechanisms at the longest length, and training time by length, if there are several.
+        """Format what `regard compare` prints: all mechanisms at the longest length, and training time by length, if there are several.
 
         Each table fits `width` columns: it is divided by question, or by length, where it would not.
         """

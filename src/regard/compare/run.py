@@ -41,8 +41,12 @@ def compare(
 ) -> Comparison:
     """Measure mechanisms beside exact attention: forward, forward + backward, a decoding step (if causal), peak memory, distance.
 
-    `mechanisms` are names, or classes of your own that are in a module; all of regard's if not given. A mechanism that cannot run with
-    these options is in the result, with the reason. `progress` shows a bar, or lines, on standard error.
+    A mechanism that cannot run with these options is in the result, with the reason.
+
+    Args:
+        mechanisms: names, or classes of your own that are in a module; None: all of regard's.
+        options: lengths, sizes, operations and limits of the measurements.
+        progress: show a bar, or lines, on standard error.
     """
     options = options or CompareOptions()
     options.check()
@@ -66,7 +70,7 @@ def compare(
 
 @dataclass
 class _Cell:
-    """What has been measured of one mechanism at one length and operation."""
+    """Measurements so far of one mechanism at one length and operation."""
 
     seconds: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)  # to exact attention in the same round
@@ -176,7 +180,7 @@ class _Run:
         return float(found["seconds"])
 
     def _skip_longer(self, key: Key, failure: ChildFailed) -> None:
-        """What was too much at one length is not tried at longer ones."""
+        """Skip the longer lengths of what was too much at one length."""
         name, length, operation = key
         for longer in self.options.lengths:
             cell = self.cells[name, longer, operation]
@@ -239,8 +243,8 @@ def _refusal(mechanism: type[Attention], options: CompareOptions) -> str:
     try:
         with torch.random.fork_rng(devices=[]):
             attention = mechanism.sized(heads=options.heads, head_dim=head_dim, length=length)
-            gates = x_BLHK[..., :1].expand(-1, -1, -1, attention.gates) if attention.gates else None
-            attention(x_BLHK, x_BLHK, x_BLHK, patterns.causal if options.causal else patterns.full, gates_BMHE=gates)
+            gates = {name: x_BLHK[..., :1].expand(shape) for name, shape in attention.gate_shapes(x_BLHK, x_BLHK).items()}
+            attention(x_BLHK, x_BLHK, x_BLHK, patterns.causal if options.causal else patterns.full, **gates)
     except RegardError as error:
         return str(error)
     return ""

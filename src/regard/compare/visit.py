@@ -44,7 +44,7 @@ def train(first: bool, **size: Any) -> dict[str, float | None]:
     """Seconds of a call and of all its gradients, of inputs and parameters; on the first visit also the peak memory."""
     subject = Subject(**size)
     subject.module.train()
-    wanted = [x.requires_grad_() for x in subject.inputs] + list(subject.module.parameters())
+    wanted = [x.requires_grad_() for x in subject.inputs.values()] + list(subject.module.parameters())
     cotangent = None
 
     def both() -> None:
@@ -92,27 +92,28 @@ class Subject:
         self.attention: Attention = resolve(mechanism).sized(heads=heads, head_dim=self.head_dim, length=length).to(self.dtype)
         self.module: Any = MultiHead(width, heads, self.attention).to(self.dtype) if projections else self.attention
         self.projections = projections
-        self.inputs = [self._drawn(batch, length, width)] if projections else self.heads_of()
+        self.inputs = {"x_BLD": self._drawn(batch, length, width)} if projections else self.heads_of()
 
-    def heads_of(self) -> list[Tensor]:
-        """q, k, v, and what else the mechanism wants of each key: the same for every mechanism."""
-        size = self.batch, self.length, self.heads
-        gates = [self._drawn(*size, self.attention.gates, number=3)] if self.attention.gates else []
-        return [self._drawn(*size, self.head_dim, number=n) for n in range(3)] + gates
+    def heads_of(self) -> dict[str, Tensor]:
+        """q, k and v, the same for every mechanism, and the gates that it reads, by argument."""
+        shape = self.batch, self.length, self.heads, self.head_dim
+        heads = {name: self._drawn(*shape, number=n) for n, name in enumerate(("q_BLHK", "k_BMHK", "v_BMHV"))}
+        shapes = self.attention.gate_shapes(heads["q_BLHK"], heads["k_BMHK"])
+        return heads | {name: self._drawn(*shape, number=3 + n) for n, (name, shape) in enumerate(shapes.items())}
 
     def __call__(self, part: slice = slice(None), state: State | None = None) -> Tensor:
         if self.projections:
-            x_BLD = self.inputs[0][:, part]
-            return self.module(x_BLD, pattern=self.pattern, state=state)
+            return self.module(self.inputs["x_BLD"][:, part], pattern=self.pattern, state=state)
         stays = state is not None and not state.grows  # all keys at every step
-        q, k, v, *gates = (x if stays and n else x[:, part] for n, x in enumerate(self.inputs))
-        return _attend(self.attention, q, k, v, gates, patterns.full if stays else self.pattern, state)
+        inputs = {name: x if stays and not name.startswith("q") else x[:, part] for name, x in self.inputs.items()}
+        return self.attention(**inputs, pattern=patterns.full if stays else self.pattern, state=state)
 
     def distance(self) -> float | None:
         """‖o − o*‖ / ‖o*‖ over some queries, o* being exact attention's output on the same q, k, v; 0 within rounding; None if not finite."""
-        q, k, v, *gates = self.heads_of()
+        inputs = self.heads_of()
+        q, k, v = (inputs[name] for name in ("q_BLHK", "k_BMHK", "v_BMHV"))
         rows = torch.linspace(0, self.length - 1, min(ROWS, self.length)).long()
-        out = _attend(self.attention, q, k, v, gates, self.pattern)[:, rows].double()
+        out = self.attention(**inputs, pattern=self.pattern)[:, rows].double()
         fine = accumulation_dtype(self.dtype)
         weights_BHLM = SoftmaxAttention().weights(q.to(fine), k.to(fine), self.pattern, rows=rows)
         exact = average(weights_BHLM, v.to(fine)).double()
@@ -121,12 +122,6 @@ class Subject:
 
     def _drawn(self, *shape: int, number: int = 0) -> Tensor:
         return torch.randn(shape, generator=torch.Generator().manual_seed(self.seed + number)).to(self.dtype)
-
-
-def _attend(
-    attention: Attention, q: Tensor, k: Tensor, v: Tensor, gates: list[Tensor], pattern: patterns.Pattern, state: State | None = None
-) -> Tensor:
-    return attention(q, k, v, pattern, None, state, gates[0] if gates else None)
 
 
 def _measured(call: Callable[[], object], first: bool) -> dict[str, float | None]:
@@ -144,7 +139,7 @@ def _measured(call: Callable[[], object], first: bool) -> dict[str, float | None
 
 
 def _clock() -> Callable[[], float]:
-    """Of one thread the processor time, which hardly depends on what else runs on the machine; of several the wall clock."""
+    """Choose the clock: for one thread processor time, which hardly depends on what else runs on the machine; for several the wall clock."""
     return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 

@@ -11,14 +11,24 @@
 True
 """
 
-from .batches import Batches, Corpus, PairBatch, Ragged, collate
-from .cache import TokenizedSplits, TokenizedText, tokenize_texts
-from .hf_tokenizer import HFTokenizer
-from .lines import LONGEST, Skipped
-from .lm_batches import LMBatch, LMBatches
-from .pairs import PairList
-from .parallel import Parallel, read_pairs
-from .sources import SOURCES
-from .text import Texts
-from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers, TrainedKind
-from .unigram import load_tokenizers
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy
+
+if TYPE_CHECKING:
+    from .batches import Batches, Corpus, PairBatch, Ragged, collate
+    from .cache import TokenizedText, tokenize_texts
+    from .hf_tokenizer import HFTokenizer
+    from .lines import LONGEST, Fault, Skipped, objects
+    from .lm_batches import LMBatch, LMBatches
+    from .pairs import PairList
+    from .parallel import leaked, read_pairs
+    from .sources import SOURCES
+    from .splits import Splits
+    from .text import Texts
+    from .tokens import BOS, EOS, PAD, UNK, Tokenizer, Tokenizers, TrainedKind
+    from .unigram import load_tokenizers
+else:
+    __getattr__, __dir__ = lazy(__name__)

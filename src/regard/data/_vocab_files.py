@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
-
 from ..errors import BadFile, NotSupported
+from ._tokenizers_library import decoders, models, normalizers, pre_tokenizers, processors, tokenizers
 from .tokens import BYTES
 
 WORD_PIECES = ("Bert", "DistilBert", "Electra", "MobileBert", "PreTrained")
@@ -49,7 +47,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 class TokenizerConfig:
-    """What the files beside a vocabulary say. In files of old, special_tokens_map.json replaces tokenizer_config.json."""
+    """Contents of the files beside a vocabulary. In files of old, special_tokens_map.json replaces tokenizer_config.json."""
 
     def __init__(self, folder: Path):
         self.folder, self.values = folder, read_object(folder / "tokenizer_config.json")
@@ -79,18 +77,18 @@ class TokenizerConfig:
             raise NotSupported(f"{self.folder} has a tokenizer of the class {str(name)[:60]}; {REMEDY}")
         return stem
 
-    def added(self) -> dict[int, AddedToken]:
+    def added(self) -> dict[int, tokenizers.AddedToken]:
         """Tokens beside the vocabulary, by id."""
-        found: dict[int, AddedToken] = {}
+        found: dict[int, tokenizers.AddedToken] = {}
         try:
             if not self.legacy:
                 for number, plain in self.values["added_tokens_decoder"].items():
-                    found[int(number)] = AddedToken(**plain)
+                    found[int(number)] = tokenizers.AddedToken(**plain)
             else:
                 special = {self.token(role) for role in ("unk", "bos", "eos", "cls", "sep", "pad", "mask")}
                 special |= set(self.values.get("additional_special_tokens") or ()) | set(self.values.get("extra_special_tokens") or ())
                 for text, number in read_object(self.folder / "added_tokens.json").items():
-                    found[int(number)] = AddedToken(text, normalized=text not in special, special=text in special)
+                    found[int(number)] = tokenizers.AddedToken(text, normalized=text not in special, special=text in special)
         except (TypeError, ValueError, AttributeError) as wrong:
             raise BadFile(f"{self.folder}: added tokens that cannot be read: {wrong}") from wrong
         return found
@@ -175,4 +173,4 @@ def _add_tokens(native: tokenizers.Tokenizer, ids: Mapping[str, int], tokens: Ma
     known = {token.content for token in added.values()}
     special = dict.fromkeys(token for token in tokens.values() if token in ids and token not in known)
     strips = tokens.get("mask") if "bos" in tokens and "mask" in tokens else None  # RoBERTa's mask takes the space before it
-    native.add_special_tokens([AddedToken(token, special=True, normalized=False, lstrip=token == strips) for token in special])
+    native.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False, lstrip=token == strips) for token in special])

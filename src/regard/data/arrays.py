@@ -91,7 +91,7 @@ def _npy(file: IO[bytes], start: bytes, where: str) -> Array:
 
 
 def _values(file: IO[bytes], dtype: np.dtype[Any], sizes: tuple[int, ...], where: str) -> Array:
-    """As many values as the header promises: no more, and no fewer."""
+    """Read as many values as the header promises: no more, and no fewer."""
     expected = math.prod(sizes) * dtype.itemsize
     if expected > MAX_BYTES or len(sizes) > 8 or min(sizes, default=0) < 0:
         raise BadFile(f"{where}: an array of {' × '.join(map(str, sizes))} {dtype.name}; expected at most {MAX_BYTES:,} bytes")

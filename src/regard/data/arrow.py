@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .._extras import extra
 from ..errors import BadFile, MissingFile, NotSupported
 
 PREFIX = "hf:"
@@ -21,17 +22,15 @@ ROWS = 1024  # that are read together
 
 
 def is_dataset(spec: object) -> bool:
-    """Whether this names a dataset of the `datasets` library."""
+    """Return whether this names a dataset of the `datasets` library."""
     return isinstance(spec, str) and spec.startswith(PREFIX)
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(file and row number, the row by names of columns)."""
-    try:
+    with extra("data"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as wrong:
-        raise NotSupported(f"{path}: Parquet needs the library pyarrow; pip install 'regard[parquet]'") from wrong
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
@@ -58,11 +57,9 @@ def dataset_rows(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def open_dataset(spec: str) -> Any:
     """One split, from a local folder or the local cache."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    try:
+    with extra("data"):
         import datasets
         import huggingface_hub.constants
-    except ImportError as wrong:
-        raise NotSupported(f"{spec}: needs the library datasets; pip install 'regard[datasets]'") from wrong
     # both libraries read the variables when they are first imported, which others may have done before
     huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     datasets.disable_progress_bars()
@@ -88,7 +85,7 @@ def open_dataset(spec: str) -> Any:
 
 
 def dataset_state(spec: str) -> list[object]:
-    """What tells a dataset from another: its rows and its fingerprint."""
+    """Identify a dataset by its rows and its fingerprint."""
     found = open_dataset(spec)
     return [spec, len(found), found._fingerprint]
 

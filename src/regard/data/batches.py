@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from ..errors import NotSupported, ShapeError
-from .hf_tokenizer import TranslationTokens
 from .tokens import PAD, Tokenizer, Tokenizers
 
 Ids = npt.NDArray[np.int32]
@@ -34,7 +33,12 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths: row i is `values[offsets[i] : offsets[i + 1]]`."""
+    """Rows of different lengths: row i is `values[offsets[i] : offsets[i + 1]]`.
+
+    Args:
+        values: all rows, end to end.
+        offsets: start of each row, and the end of the last.
+    """
 
     values: Ids
     offsets: Numbers
@@ -78,7 +82,12 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs as ids. The source ends in EOS, so no sentence is empty; the target goes from BOS to EOS."""
+    """Pairs as ids. The source ends in EOS, so no sentence is empty; the target goes from BOS to EOS.
+
+    Args:
+        source: ids of the sources.
+        target: ids of the targets.
+    """
 
     source: Ragged
     target: Ragged
@@ -92,7 +101,14 @@ class Corpus:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers, dropout: float = 0.0, seed: int = 0) -> Corpus:
-        """Encode the pairs. With BPE-dropout, use another seed each epoch: `seed=1000 * seed + epoch`."""
+        """Encode the pairs. With BPE-dropout, use another seed each epoch: `seed=1000 * seed + epoch`.
+
+        Args:
+            pairs: source and target of each pair.
+            tokenizers: tokenizers of both sides.
+            dropout: probability of BPE-dropout.
+            seed: seed of BPE-dropout.
+        """
         return cls(
             _encoded(pairs, 0, tokenizers.source, dropout, 2 * seed),
             _encoded(pairs, 1, tokenizers.target, dropout, 2 * seed + 1),
@@ -101,16 +117,24 @@ class Corpus:
 
 def _encoded(pairs: Sequence[tuple[str, str]], side: int, tokenizer: Tokenizer, dropout: float, seed: int, chunk: int = 1 << 14) -> Ragged:
     # in chunks, so that lists of Python integers never hold a whole corpus
-    frame, parts = TranslationTokens.of(tokenizer), []
+    first, end, parts = [tokenizer.target_start_id] * side, tokenizer.target_end_id, []
     for at in range(0, len(pairs), chunk):
         some = tokenizer.encode_all([pair[side] for pair in pairs[at : at + chunk]], dropout, (seed << 24) + at // chunk)
-        parts.append(Ragged.of([*[frame.first] * side, *ids, frame.end] for ids in some))
+        parts.append(Ragged.of([*first, *ids, end] for ids in some))
     return Ragged.joined(parts)
 
 
 @dataclass
 class PairBatch:
-    """Sentences and their translations. Lengths say which positions are real; the rest is PAD."""
+    """Sentences and their translations. Lengths say which positions are real; the rest is PAD.
+
+    Args:
+        source_BM: ids of the sources.
+        source_n_B: tokens of each source, the end included.
+        target_BL: ids of the targets, from begin to end.
+        target_n_B: tokens to predict.
+        index_B: numbers of the pairs in the corpus.
+    """
 
     source_BM: Tensor
     source_n_B: Tensor  # tokens of each source, EOS included
@@ -126,7 +150,12 @@ class PairBatch:
 
 
 def collate(corpus: Corpus, index: Numbers) -> PairBatch:
-    """The chosen pairs as one batch."""
+    """The chosen pairs as one batch.
+
+    Args:
+        corpus: pairs as ids.
+        index: numbers of the chosen pairs.
+    """
     source_BM, source_n_B = corpus.source.padded(index)
     target_BL, target_all_B = corpus.target.padded(index)
     return PairBatch(source_BM, source_n_B, target_BL, target_all_B - 1, torch.from_numpy(index))
@@ -137,6 +166,14 @@ class Batches:
 
     `shuffle=False` is for evaluation: no noise, batches from the longest to the shortest, every epoch the same. A pair longer
     than `batch_tokens` raises (`long="stop"`) or makes a batch by itself (`long="alone"`).
+
+    Args:
+        corpus: pairs as ids, or a function epoch → pairs.
+        batch_tokens: tokens per batch, of the longer side.
+        seed: seed of the order.
+        noise: fraction by which lengths are varied before pairs are sorted by them.
+        shuffle: another order each epoch; False: from the longest to the shortest.
+        long: pair longer than a batch: stop with an error, or make a batch of it alone.
     """
 
     def __init__(
@@ -169,6 +206,13 @@ class Batches:
 
         With `even` every process gets equally many: up to world − 1 batches at the end are dropped, different ones each epoch.
         Evaluation wants all: even=False.
+
+        Args:
+            epoch: number of the epoch.
+            first: number of the first batch.
+            rank: number of this process.
+            world: number of processes.
+            even: give every process equally many batches.
         """
         if not 0 <= rank < world:
             raise NotSupported(f"process {rank} of {world}; ranks count from 0 to {world - 1}")

@@ -1,7 +1,7 @@
 """Token ids cached on disk: two or four bytes per token, memory-mapped, so that a corpus may be larger than memory.
 
     FOLDER/NAME/manifest.json                hashes of text and tokenizer; numbers of tokens, documents and bytes
-    FOLDER/NAME/{train,valid,test}.ids       BOS, a document's tokens, EOS; the next document (as `SpecialTokens` of the tokenizer says)
+    FOLDER/NAME/{train,valid,test}.ids       BOS, a document's tokens, EOS; the next document (`begin_id` and `end_id` of the tokenizer)
     FOLDER/NAME/{train,valid,test}.starts    where each document begins
 
 NAME is a hash of text, tokenizer and parts: another text has another folder, and what is there is never changed. It is written under a
@@ -28,9 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CannotSave
-from .hf_tokenizer import SpecialTokens
 from .pace import Pace
-from .splits import PARTS, Part
+from .splits import PARTS, Part, Splits
 from .text import Piece, Texts, hash_of
 from .tokens import Tokenizer
 
@@ -42,11 +41,18 @@ PROGRESS = "progress.json"
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """Documents as ids, end to end; document i is `ids[starts[i] : starts[i + 1]]`, from BOS to EOS (a text split by position lacks EOS)."""
+    """Documents as ids, end to end; document i is `ids[starts[i] : starts[i + 1]]`, from BOS to EOS (a text split by position lacks EOS).
+
+    Args:
+        ids: ids of all documents.
+        starts: first id of each document.
+        bytes: size of the text in UTF-8.
+        unknown: number of unknown tokens.
+    """
 
     ids: npt.NDArray[Any]
     starts: npt.NDArray[np.int64]
-    bytes: int  # of the text in UTF-8
+    bytes: int  # size of the text in UTF-8
     unknown: int = 0  # number of unknown tokens
 
     @property
@@ -60,29 +66,31 @@ class TokenizedText:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def first(self, count: int) -> TokenizedText:
+        """The first tokens, with as large a share of the bytes."""
+        if count >= len(self.ids):
+            return self
+        share, ids = count / len(self.ids), self.ids[:count]
+        return TokenizedText(ids, self.starts[self.starts < count], round(share * self.bytes), round(share * self.unknown))
+
     @classmethod
     def of(cls, texts: list[str], tokenizer: Tokenizer) -> TokenizedText:
         """Tokenize documents in memory."""
-        frame = SpecialTokens.of(tokenizer)
-        rows = [[frame.begin, *ids, frame.end] for ids in tokenizer.encode_all(texts)]
+        begin, end = tokenizer.begin_id, tokenizer.end_id
+        rows = [[begin, *ids, end] for ids in tokenizer.encode_all(texts)]
         ids = np.array([i for row in rows for i in row], dtype=_dtype(tokenizer))
         starts = np.cumsum([0, *map(len, rows)])[:-1].astype(np.int64)
-        return cls(ids, starts, sum(len(text.encode()) for text in texts), int((ids == frame.unknown).sum()))
+        return cls(ids, starts, sum(len(text.encode()) for text in texts), int((ids == tokenizer.unk_id).sum()))
 
 
-@dataclass(frozen=True)
-class TokenizedSplits:
-    """Tokens for training, validation and test; a part may have no documents."""
+def tokenize_texts(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> Splits[TokenizedText]:
+    """The three parts of the texts as tokens: from the cache in `folder`, else tokenized and cached there.
 
-    train: TokenizedText
-    valid: TokenizedText
-    test: TokenizedText
-    digest: str  # of the text
-    skipped: str  # what was skipped, as a message; or ""
-
-
-def tokenize_texts(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> TokenizedSplits:
-    """The three parts of the texts as tokens: from the cache in `folder`, else tokenized and cached there."""
+    Args:
+        texts: documents in three parts.
+        tokenizer: tokenizer to use.
+        folder: folder of the cache.
+    """
     folder = Path(folder)
     key = {"tokenizer": hash_of(json.dumps(tokenizer.to_json())), "options": texts.options}
     signature = texts.signature
@@ -177,7 +185,7 @@ def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def _ahead(groups: Iterator[list[Piece]]) -> Iterator[list[Piece]]:
-    """The same, each read in a thread while the one before it is encoded."""
+    """Yield them, each read in a thread while the one before it is encoded."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, groups, None)
         while (group := coming.result()) is not None:
@@ -189,7 +197,8 @@ class _Writer:
     """The two files of one part."""
 
     def __init__(self, folder: Path, part: Part, tokenizer: Tokenizer, about: dict[str, Any] | None = None):
-        self.dtype, self.frame = _dtype(tokenizer), SpecialTokens.of(tokenizer)
+        self.dtype, self.unk_id = _dtype(tokenizer), tokenizer.unk_id
+        self.begin_id, self.end_id = tokenizer.begin_id, tokenizer.end_id
         fresh = {"tokens": 0, "documents": 0, "bytes": 0, "unknown": 0, "dtype": self.dtype.__name__}
         self.about: dict[str, Any] = fresh if about is None else about
         files = []
@@ -204,11 +213,11 @@ class _Writer:
         if piece.begins:
             self.starts.write(np.int64(about["tokens"]).tobytes())
             about["documents"] += 1
-        row = np.array([*[self.frame.begin] * piece.begins, *ids, *[self.frame.end] * piece.ends], dtype=self.dtype)
+        row = np.array([*[self.begin_id] * piece.begins, *ids, *[self.end_id] * piece.ends], dtype=self.dtype)
         self.ids.write(row.tobytes())
         about["tokens"] += len(row)
         about["bytes"] += len(piece.text.encode())
-        about["unknown"] += int((row == self.frame.unknown).sum())
+        about["unknown"] += int((row == self.unk_id).sum())
 
     def flush(self) -> None:
         for file in (self.ids, self.starts):
@@ -235,7 +244,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def _sound(folder: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the files are those that were written: 0.8 s per gigabyte."""
+    """Return whether the files are those that were written: 0.8 s per gigabyte."""
     return _hashes(folder) == manifest.get("hashes")
 
 
@@ -258,14 +267,14 @@ def _manifest(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _opened(folder: Path, manifest: dict[str, Any]) -> TokenizedSplits:
+def _opened(folder: Path, manifest: dict[str, Any]) -> Splits[TokenizedText]:
     def tokens(part: Part) -> TokenizedText:
         about = manifest["parts"][part]
         empty = not about["tokens"]  # an empty file cannot be mapped
         ids = np.zeros(0, dtype=about["dtype"]) if empty else np.memmap(folder / f"{part}.ids", dtype=about["dtype"], mode="r")
         return TokenizedText(ids, np.fromfile(folder / f"{part}.starts", dtype=np.int64), about["bytes"], about["unknown"])
 
-    return TokenizedSplits(tokens("train"), tokens("valid"), tokens("test"), manifest["digest"], manifest["skipped"])
+    return Splits(tokens("train"), tokens("valid"), tokens("test"), manifest["skipped"], manifest["digest"])
 
 
 @contextmanager

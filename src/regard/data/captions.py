@@ -15,20 +15,16 @@ empty caption, a row without two columns. `on_error="stop"` raises at the first,
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..errors import BadFile, MissingFile, NotSupported
 from ..files import read_json
 from .images import SUFFIXES, Pixels, read_image, resize
 from .lines import CSV, LONGEST, Fault, Policy, Skipped, cells, check_file, plain_suffix, unwritable
 from .scenes import Thing, scenes
-from .splits import PARTS, SHARES, choose_parts, place
+from .splits import SHARES, Splits, digest, hold_out
 
 SCENES = "scenes"
 JSON_LIMIT = 1 << 30  # bytes; captions_train2017.json has 92 million
@@ -43,32 +39,11 @@ class Captioned(NamedTuple):
     name: str
     pixels: Pixels  # (size, size, 3)
     captions: tuple[str, ...]
-    things: tuple[Thing, ...] = ()  # of a generated scene
-
-
-@dataclass(frozen=True)
-class Captions:
-    """Images with captions for training, validation and test, and what was skipped."""
-
-    train: list[Captioned]
-    valid: list[Captioned]
-    test: list[Captioned]
-    skipped: Skipped = field(default_factory=lambda: Skipped(unit="caption"))
-
-    @property
-    def digest(self) -> str:
-        """A hash of all images and captions: equal data, equal digest."""
-        whole = hashlib.blake2b(digest_size=8)
-        for part in (self.train, self.valid, self.test):
-            for one in part:
-                whole.update("\n".join((one.name, *one.captions, "")).encode())
-                whole.update(one.pixels.tobytes())
-            whole.update(b"\n")
-        return whole.hexdigest()
+    things: tuple[Thing, ...] = ()  # objects of a generated scene
 
 
 def is_scenes(spec: str) -> bool:
-    """Whether this names generated scenes and no file."""
+    """Return whether this names generated scenes and no file."""
     return spec.partition(":")[0] == SCENES and not Path(spec).exists()
 
 
@@ -81,7 +56,7 @@ def read_captions(
     test: str | None = None,
     on_error: Policy = "stop",
     shares: tuple[float, float] = SHARES,
-) -> Captions:
+) -> Splits[list[Captioned]]:
     """Images of size × size pixels with their captions, in three parts; a part that is not named is split off by a hash."""
     skipped = Skipped(unit="caption", on_error=on_error)
 
@@ -91,12 +66,18 @@ def read_captions(
             raise BadFile(f"{one}: no image with a caption in it{f'; {skipped}' if len(skipped) else ''}")
         return found
 
-    whole = read(spec)
     shares = (0.0 if valid else shares[0], 0.0 if test else shares[1])
-    keys = [str(one.things) if one.things else one.name for one in whole]
-    chosen = choose_parts(np.array([place(key) for key in keys]), shares)
-    parts = {name: [whole[n] for n in np.flatnonzero(chosen == number)] for number, name in enumerate(PARTS)}
-    return Captions(parts["train"], read(valid) if valid else parts["valid"], read(test) if test else parts["test"], skipped)
+    train, *held = hold_out(read(spec), lambda one: str(one.things) if one.things else one.name, shares)
+    parts = train, read(valid) if valid else held[0], read(test) if test else held[1]
+    return Splits(*parts, skipped, digest(_contents(parts)))
+
+
+def _contents(parts: Sequence[Sequence[Captioned]]) -> Iterator[bytes]:
+    for part in parts:
+        for one in part:
+            yield "\n".join((one.name, *one.captions, "")).encode()
+            yield one.pixels.tobytes()
+        yield b"\n"
 
 
 def _scenes(spec: str, size: int) -> list[Captioned]:

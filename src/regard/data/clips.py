@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +25,16 @@ from ..errors import BadFile, MissingFile, NotSupported
 from .arrays import read_array
 from .images import MAX_BYTES, SUFFIXES, Channels, Pixels, decode_image, read_frames
 from .labelled_images import MAX_MEMORY, read_digits, to_pixels, with_channels
+from .lines import Skipped
 from .pace import Pace
-from .splits import PART_NAMES, choose_parts
+from .splits import PART_NAMES, Splits, choose_parts
 
 MOTION = "motion"
 ANIMATIONS = (".gif", ".webp", ".png", ".tif", ".tiff")  # files that may hold several frames; a still image is a clip of one
 Fit = Callable[[Pixels], Pixels]  # an image at another size
 
 
-class Clip(NamedTuple):
+class VideoClip(NamedTuple):
     """A file or a folder of frames, and its label."""
 
     path: Path
@@ -48,24 +49,14 @@ class GeneratedClip:
     label: str
 
 
-AnyClip = TypeVar("AnyClip", bound=Clip | GeneratedClip, covariant=True)
-
-
-@dataclass(frozen=True)
-class LabelledClips(Generic[AnyClip]):
-    train: Sequence[AnyClip]
-    valid: Sequence[AnyClip]
-    test: Sequence[AnyClip]
-
-
 def read_labelled_clips(
     data: str, valid: str | None = None, test: str | None = None, shares: tuple[float, float] = (0.05, 0.05), on_error: str = "stop"
-) -> LabelledClips[Clip | GeneratedClip]:
+) -> Splits[list[VideoClip | GeneratedClip]]:
     """The three parts; those that neither `data` has nor are given are held out by `shares`. No frame is decoded yet."""
     if data == MOTION and not Path(MOTION).exists():
         made = moving_digits()
         if shares == (0.0, 0.0) and not valid and not test:
-            return LabelledClips([*made.train, *made.valid, *made.test], [], [])
+            return Splits([*made.train, *made.valid, *made.test], [], [])
         return made
     found = _parts(Path(data))
     for part, given in (("valid", valid), ("test", test)):
@@ -74,13 +65,13 @@ def read_labelled_clips(
     if shares == (0.0, 0.0) and not valid and not test:
         found = {"train": [clip for some in found.values() for clip in some]}
     whole = found["train"]
-    wanted = tuple(0.0 if part in found else share for part, share in zip(("valid", "test"), shares, strict=True))
-    chosen = choose_parts(np.array([int.from_bytes(_key(clip.path)[:6]) / 2**48 for clip in whole]), (wanted[0], wanted[1]))
+    wanted = (0.0 if "valid" in found else shares[0], 0.0 if "test" in found else shares[1])
+    chosen = choose_parts(np.array([int.from_bytes(_key(clip)[:6]) / 2**48 for clip in whole]), wanted)
     parts = [[whole[n] for n in np.flatnonzero(chosen == number)] for number in range(3)]
-    return LabelledClips(parts[0], found.get("valid", parts[1]), found.get("test", parts[2]))
+    return Splits(parts[0], found.get("valid", parts[1]), found.get("test", parts[2]))
 
 
-def _parts(folder: Path) -> dict[str, list[Clip]]:
+def _parts(folder: Path) -> dict[str, list[VideoClip | GeneratedClip]]:
     if not folder.exists():
         raise MissingFile(f"{folder}: no such folder; expected a folder of clips per class, or {MOTION}")
     if not folder.is_dir():
@@ -90,23 +81,26 @@ def _parts(folder: Path) -> dict[str, list[Clip]]:
     return found if "train" in found else {"train": _classes(folder)}
 
 
-def _classes(folder: Path) -> list[Clip]:
+def _classes(folder: Path) -> list[VideoClip | GeneratedClip]:
     classes = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
     if not classes:
         raise BadFile(f"{folder}: no folders in it; expected a folder of clips per class: GIFs, .npy arrays, or folders of frames")
-    clips: list[Clip] = []
+    clips: list[VideoClip | GeneratedClip] = []
     for one in classes:
         inside = [path for path in sorted(one.iterdir()) if not path.name.startswith(".")]
         inside = [path for path in inside if path.is_dir() or path.suffix.lower() in (".npy", *ANIMATIONS)]
         if not inside:
             raise BadFile(f"{one}: no clips of this class; expected GIFs, .npy arrays, or folders of frames, or no such folder")
-        clips += [Clip(path, one.name) for path in inside]
+        clips += [VideoClip(path, one.name) for path in inside]
     return clips
 
 
-def _key(path: Path) -> bytes:
+def _key(clip: VideoClip | GeneratedClip) -> bytes:
     """A fingerprint of the content."""
     whole = hashlib.blake2b(digest_size=8)
+    if isinstance(clip, GeneratedClip):
+        return hashlib.blake2b(clip.pixels.tobytes(), digest_size=8).digest()
+    path = clip.path
     for file in _frame_files(path) if path.is_dir() else [path]:
         whole.update(files.read(file, MAX_BYTES))
     return whole.digest()
@@ -146,7 +140,7 @@ def choose_frames(available: int, wanted: int) -> list[int]:
     return [int(n) for n in np.linspace(0, available - 1, wanted).round()]
 
 
-def common_shape(clips: Sequence[Clip | GeneratedClip], on_error: str = "stop") -> tuple[int, int, Channels]:
+def common_shape(clips: Sequence[VideoClip | GeneratedClip], on_error: str = "stop") -> tuple[int, int, Channels]:
     """Height and width of the first clip, and 1 channel if all of them are grey."""
     found = []
     for clip in clips:
@@ -160,7 +154,7 @@ def common_shape(clips: Sequence[Clip | GeneratedClip], on_error: str = "stop") 
     return found[0][0], found[0][1], 1 if all(channels == 1 for *_, channels in found) else 3
 
 
-def clip_shape(clip: Clip | GeneratedClip) -> tuple[int, int, Channels]:
+def clip_shape(clip: VideoClip | GeneratedClip) -> tuple[int, int, Channels]:
     """Height, width and channels of the first frame; 1 channel if all of it is grey."""
     if isinstance(clip, GeneratedClip):
         return clip.pixels.shape[1], clip.pixels.shape[2], 1
@@ -169,14 +163,14 @@ def clip_shape(clip: Clip | GeneratedClip) -> tuple[int, int, Channels]:
 
 
 def load_clips(
-    clips: Sequence[Clip | GeneratedClip],
+    clips: Sequence[VideoClip | GeneratedClip],
     channels: Channels,
     frames: int,
     fit: Fit,
     size: tuple[int, int],
-    on_error: Literal["stop", "skip"],
-) -> tuple[Pixels, list[str], list[str]]:
-    """All clips at the size of the model, (n, frames, h, w[, 3]), their labels, and what could not be read; they are held in memory."""
+    skipped: Skipped,
+) -> tuple[Pixels, list[str]]:
+    """All clips at the size of the model, (n, frames, h, w[, 3]), and their labels; they are held in memory."""
     shape = (frames, *size, *((3,) if channels == 3 else ()))
     needed = len(clips) * int(np.prod(shape))
     if needed > MAX_MEMORY:
@@ -185,22 +179,20 @@ def load_clips(
             f"{MAX_MEMORY / 2**30:.0f}: choose a smaller --image-size, fewer --frames, or fewer clips"
         )
     out = np.empty((len(clips), *shape), dtype=np.uint8)
-    pace, labels, skipped = Pace("decoding clips", out.nbytes), list[str](), list[str]()
+    pace, labels = Pace("decoding clips", out.nbytes), list[str]()
     for clip in clips:
         try:
             out[len(labels)] = _frames(clip, channels, frames, fit)
         except BadFile as wrong:
-            if on_error == "stop":
-                raise
-            skipped.append(str(wrong))
+            skipped.refuse(wrong)
             continue
         labels.append(clip.label)
         pace.add(out[0].nbytes)
-    return out[: len(labels)], labels, skipped
+    return out[: len(labels)], labels
 
 
-def _frames(clip: Clip | GeneratedClip, channels: Channels, frames: int, fit: Fit) -> Pixels:
-    if isinstance(clip, Clip):
+def _frames(clip: VideoClip | GeneratedClip, channels: Channels, frames: int, fit: Fit) -> Pixels:
+    if isinstance(clip, VideoClip):
         return read_clip(clip.path, channels, frames, fit)
     chosen = choose_frames(len(clip.pixels), frames)
     return np.stack([fit(with_channels(clip.pixels[n], channels)) for n in chosen])
@@ -214,7 +206,7 @@ SIDE, FRAMES = 16, 8
 CLIPS = {"train": 2400, "valid": 240, "test": 480}
 
 
-def moving_digits(seed: int = 0) -> LabelledClips[GeneratedClip]:
+def moving_digits(seed: int = 0) -> Splits[list[VideoClip | GeneratedClip]]:
     """Clips of 8 frames of 16 × 16 pixels: a digit moves over a torus, from anywhere on it, in one of four directions at one of two speeds.
 
     All starts are equally likely, so a single frame says nothing about the label. The three parts have different digits.
@@ -224,14 +216,14 @@ def moving_digits(seed: int = 0) -> LabelledClips[GeneratedClip]:
     order = generator.permutation(len(pixels))
     shares = np.split(order, [len(order) * 3 // 4, len(order) * 7 // 8])
     parts = [_clips(pixels[some], count, generator) for some, count in zip(shares, CLIPS.values(), strict=True)]
-    return LabelledClips(parts[0], parts[1], parts[2])
+    return Splits(parts[0], parts[1], parts[2])
 
 
-def _clips(digits: Pixels, count: int, generator: np.random.Generator) -> list[GeneratedClip]:
+def _clips(digits: Pixels, count: int, generator: np.random.Generator) -> list[VideoClip | GeneratedClip]:
     kinds = [
         (f"{direction} {speed}", np.array(step) * pixels) for direction, step in DIRECTIONS.items() for speed, pixels in SPEEDS.items()
     ]
-    made = []
+    made: list[VideoClip | GeneratedClip] = []
     for n in range(count):
         label, step = kinds[n % len(kinds)]
         frame = np.zeros((SIDE, SIDE), dtype=np.uint8)

@@ -14,18 +14,15 @@ are skipped as in `regard.data.read_pairs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
-
-import numpy as np
+from typing import NamedTuple
 
 from ..errors import BadFile, NotSupported
 from .arrow import is_dataset
 from .documents import part_folders, read_classes
-from .lines import CSV, LONGEST, OBJECTS, Fault, Policy, Skipped, cells, every_line, no_text, objects, plain_suffix, reach, unwritable
-from .splits import PARTS, SHARES, choose_parts, place
+from .lines import CSV, LONGEST, OBJECTS, Fault, Policy, cells, every_line, no_text, objects, plain_suffix, reach, unwritable
+from .splits import SHARES, Splits, read_splits
 
 NAMES = (  # of the first text, the second, and the label; case-insensitive
     ("text", "sentence", "text1", "text_a", "sentence1", "sentence_a", "premise", "question", "question1", "review", "content"),
@@ -49,26 +46,10 @@ class Tagged(NamedTuple):
     labels: tuple[str, ...]
 
 
-Kind = TypeVar("Kind")
-
-
-@dataclass(frozen=True)
-class Examples(Generic[Kind]):
-    """Examples for training, validation and test."""
-
-    train: list[Kind]
-    valid: list[Kind]
-    test: list[Kind]
-    skipped: Skipped = field(default_factory=lambda: Skipped(unit="line"))
-
-    def __str__(self) -> str:
-        return f"{len(self.train):,} examples to train on, {len(self.valid):,} for validation, {len(self.test):,} for test"
-
-
 def read_labelled(
     path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
     longest: int = 1 << 20, shares: tuple[float, float] = SHARES, unlabelled: bool = False,
-) -> Examples[Labelled]:  # fmt: skip
+) -> Splits[list[Labelled]]:  # fmt: skip
     """Texts with a label each, in three parts; a part without a file is split off by a hash of the text. `unlabelled`: a label may be empty."""
     if len(fields) == 1 or len(fields) > 3:
         raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in --fields text label")
@@ -83,7 +64,7 @@ def read_labelled(
         unit, parts = "document", part_folders(Path(path))
         if valid or test or shares != (0.0, 0.0):  # else nothing is held out
             path, valid, test = parts["train"], valid or parts.get("valid"), test or parts.get("test")
-    return three_parts(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts), unit)
+    return read_splits(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts), unit)
 
 
 def _classes(folder: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
@@ -100,7 +81,7 @@ def _classes(folder: Path, fields: Sequence[str], longest: int) -> Iterator[Labe
 def read_tagged(
     path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
     longest: int = LONGEST, shares: tuple[float, float] = SHARES,
-) -> Examples[Tagged]:  # fmt: skip
+) -> Splits[list[Tagged]]:  # fmt: skip
     """Sentences with a label per word, in three parts; a part without a file is split off by a hash of the sentence."""
     if len(fields) not in (0, 2):
         raise NotSupported(f"fields {tuple(fields)}: give that of the words and that of their labels, as in --fields tokens tags")
@@ -108,32 +89,12 @@ def read_tagged(
     def found(one: str | Path) -> Iterator[Tagged | Fault]:
         return _tagged_objects(one, fields, longest) if _has_names(one) else _conll(Path(one), fields, longest)
 
-    return three_parts(found, path, valid, test, on_error, shares, lambda one: " ".join(one.words))
+    return read_splits(found, path, valid, test, on_error, shares, lambda one: " ".join(one.words))
 
 
 def _has_names(path: str | Path) -> bool:
-    """Whether its fields have names in every row."""
+    """Return whether its fields have names in every row."""
     return is_dataset(path) or plain_suffix(Path(path)) in OBJECTS
-
-
-def three_parts(
-    found: Callable[[str | Path], Iterable[Kind | Fault]], path: str | Path, valid: str | Path | None, test: str | Path | None, on_error: Policy,
-    shares: tuple[float, float], key: Callable[[Kind], str], unit: str = "line",
-) -> Examples[Kind]:  # fmt: skip
-    """What `found` reads from each source, in three parts; one without a source is split off by a hash of the key."""
-    skipped = Skipped(unit=unit, on_error=on_error)
-
-    def read(one: str | Path) -> list[Kind]:
-        kept = list(skipped.sound(found(one)))
-        if not kept:
-            raise BadFile(f"{one}: no example in it{f'; {skipped}' if len(skipped) else ''}")
-        return kept
-
-    whole = read(path)
-    shares = (0.0 if valid else shares[0], 0.0 if test else shares[1])
-    chosen = choose_parts(np.array([place(key(one)) for one in whole]), shares)
-    parts = {name: [whole[n] for n in np.flatnonzero(chosen == number)] for number, name in enumerate(PARTS)}
-    return Examples(parts["train"], read(valid) if valid else parts["valid"], read(test) if test else parts["test"], skipped)
 
 
 def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) -> Iterator[Labelled | Fault]:

@@ -94,7 +94,7 @@ FILLERS = (
 
 
 def is_facts(spec: str) -> bool:
-    """Whether this names generated facts and no file."""
+    """Return whether this names generated facts and no file."""
     return spec.partition(":")[0] == FACTS and not Path(spec).exists()
 
 

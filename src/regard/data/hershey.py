@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .._extras import extra
 from ..errors import NotSupported, UnknownName
 from .sources import between_option, source_options
 
@@ -67,7 +68,7 @@ def _word(generator: random.Random, longest: int, capitals: float) -> str:
 
 
 class Writer:
-    """How one person writes."""
+    """Hand of one person: slant, size, shape of letters."""
 
     def __init__(self, *, slant: float, size: float, width: float, speed: float, direction: float, drift: float, tremble: float):
         self.slant, self.size, self.width, self.speed = slant, size, width, speed
@@ -131,7 +132,8 @@ def _glyph(letter: str, font: str) -> tuple[float, float, tuple[npt.NDArray[np.f
 
 @cache
 def _font(name: str) -> Any:
-    from HersheyFonts import HersheyFonts
+    with extra("data"):
+        from HersheyFonts import HersheyFonts
 
     font = HersheyFonts()
     font.load_default_font(name)
@@ -139,7 +141,7 @@ def _font(name: str) -> Any:
 
 
 def resample(stroke: Path, spacing: float) -> Path:
-    """The same line with points about `spacing` apart; corners and both ends stay where they are."""
+    """Resample a line to points about `spacing` apart; corners and both ends stay where they are."""
     step = np.diff(stroke[:, :2], axis=0)
     length = np.hypot(*step.T)
     stroke, step, length = stroke[np.r_[True, length > 0]], step[length > 0], length[length > 0]

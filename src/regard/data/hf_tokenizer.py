@@ -1,7 +1,7 @@
-"""The tokenizer of a published checkpoint, behind the interface of `Tokenizer`, and the special tokens of any tokenizer.
+"""The tokenizer of a published checkpoint, behind the interface of `Tokenizer`.
 
 It is read from tokenizer.json, the file of the `tokenizers` library, else from a vocabulary (`_vocab_files`). Its special tokens have ids of
-their own, found by role: `tokenizer.roles["mask"]`. Our own tokenizers are converted to the library's form for transformers.
+their own, found by role: `tokenizer.mask_id`. Our own tokenizers are converted to the library's form for transformers.
 """
 
 from __future__ import annotations
@@ -9,20 +9,15 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-import tokenizers
-import torch
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
-from torch import Tensor
-
 from ..errors import BadFile, NotSupported
 from ..files import parse_json
+from ._tokenizers_library import decoders, models, normalizers, pre_tokenizers, processors, tokenizers
 from ._vocab_files import TokenizerConfig, from_vocabulary, read_text
-from .tokens import BOS, BYTE_OF, EOS, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
+from .tokens import BOS, BYTE_OF, EOS, MASK, PAD, SPECIAL, UNK, Tokenizer, _checked, bpe_applied
 
 MAX_VOCABULARY = 2**22  # the largest published ones have 2**18 tokens
 LAST_END = "⟨end⟩"
@@ -43,9 +38,12 @@ class HFTokenizer(Tokenizer):
 
     One made of our own tokenizer splits such text as that does.
 
-    `roles` are the ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask, and start, which begins what a translator writes.
-    `eos_ids` end what a model writes, `banned_ids` it never writes; None if its files do not say.
-    `chat_template` turns messages into a prompt, in Jinja.
+    Args:
+        native: tokenizer of the library.
+        roles: ids of the special tokens it has: pad, unk, bos, eos, cls, sep, mask, and start, which begins what a translator writes.
+        eos_ids: tokens that end what a model writes; that of the role eos if none are given.
+        banned_ids: tokens that are never generated; None if the files do not say.
+        chat_template: template that turns messages into a prompt, in Jinja.
     """
 
     def __init__(
@@ -58,26 +56,44 @@ class HFTokenizer(Tokenizer):
     ):
         native.no_truncation()
         native.no_padding()
-        self.kind, self.merges = "bpe", ()  # subwords
-        self.roles = {role: number for role, number in roles.items() if role in (*USUAL, "start")}
-        self.eos_ids = tuple(eos_ids) or ((self.roles["eos"],) if "eos" in self.roles else ())
-        self.banned_ids = None if banned_ids is None else tuple(banned_ids)
-        self.chat_template = chat_template
-        self._native: tokenizers.Tokenizer = native
-        self._described = json.loads(native.to_str())
-        self._ids = native.get_vocab(with_added_tokens=True)
-        named = {number: token for token, number in self._ids.items()}
-        if max(named, default=0) > MAX_VOCABULARY or max(self.roles.values(), default=0) > MAX_VOCABULARY:
-            raise BadFile(f"a tokenizer with the token id {max(*named, *self.roles.values())}; expected at most {MAX_VOCABULARY}")
-        self.vocabulary = tuple(named.get(number, "") for number in range(max(named, default=-1) + 1))
+        self._library, self._described = native, json.loads(native.to_str())
+        roles = {role: number for role, number in roles.items() if role in (*USUAL, "start")}
+        named = {number: token for token, number in native.get_vocab(with_added_tokens=True).items()}
+        if max(named, default=0) > MAX_VOCABULARY or max(roles.values(), default=0) > MAX_VOCABULARY:
+            raise BadFile(f"a tokenizer with the token id {max(*named, *roles.values())}; expected at most {MAX_VOCABULARY}")
+        self._special = {added["id"] for added in self._described["added_tokens"] if added["special"]}
+        self._special |= {number for role, number in roles.items() if role != "unk"}
+        super().__init__(type(native.model).__name__.lower(), [named.get(number, "") for number in range(max(named, default=-1) + 1)])
+        self._assign(roles, eos_ids or ([roles["eos"]] if "eos" in roles else ()))
+        self.chat_template, self._banned = chat_template, None if banned_ids is None else tuple(banned_ids)
         # the names of special tokens are plain text for our tokenizers
-        self._native.encode_special_tokens = self._spelt_out = self.vocabulary[: len(SPECIAL)] == SPECIAL and "mask" not in self.roles
-        special = {added["id"] for added in self._described["added_tokens"] if added["special"]} | {
-            number for role, number in self.roles.items() if role != "unk"
-        }
+        native.encode_special_tokens = self._spelt_out = self.vocabulary[: len(SPECIAL)] == SPECIAL and "mask" not in roles
+
+    def _surfaces(self) -> list[bytes]:
         parts = json.dumps([self._described[part] for part in ("pre_tokenizer", "decoder")])
-        self._surface = [b"" if n in special else _surface(token, parts) for n, token in enumerate(self.vocabulary)]
-        self._special = special
+        return [b"" if n in self._special else _surface(token, parts) for n, token in enumerate(self.vocabulary)]
+
+    def _make_native(self) -> tokenizers.Tokenizer:
+        return self._library
+
+    @property
+    def banned_ids(self) -> tuple[int, ...]:
+        return super().banned_ids if self._banned is None else self._banned
+
+    @property
+    def mask_id(self) -> int:
+        if "mask" not in self.roles:
+            raise NotSupported("this vocabulary has no mask token; use a tokenizer made for masked language modelling")
+        return self.roles["mask"]
+
+    @property
+    def mask_token(self) -> str:  # type: ignore[override]
+        return self.vocabulary[self.mask_id]
+
+    @property
+    def prompt_prefix(self) -> list[int]:
+        first = self.encode_pair("")[0][:1]
+        return first if first == [self.bos_id] else []
 
     # -- loading and converting ----------------------------------------------------------------------------------------------------
 
@@ -106,13 +122,19 @@ class HFTokenizer(Tokenizer):
 
         `frame`: which special tokens it puts around texts: BOS and EOS ("both"), one of them, or none. `mask`: the model has a mask token.
         `end_last`: the token that ends a text is not EOS but one with the largest id, as CLIP's.
+
+        Args:
+            tokenizer: tokenizer to convert; one of a published model is returned as it is.
+            frame: special tokens it puts around texts: BOS and EOS (both), one of them, or none.
+            mask: the model has a mask token.
+            end_last: end texts with a token of the largest id instead of EOS, as CLIP does.
         """
         if isinstance(tokenizer, HFTokenizer) and (tokenizer.vocabulary[: len(SPECIAL)] != SPECIAL or tokenizer.roles.get("eos") != EOS):
             return tokenizer  # it says itself what it puts around texts
         native = _converted(tokenizer)
         bos, eos = SPECIAL[BOS], LAST_END if end_last else SPECIAL[EOS]
         special = [*SPECIAL, *(["[MASK]"] if mask else []), *([eos] if end_last else [])]
-        native.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+        native.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in special])
         end = len(tokenizer) + mask if end_last else EOS  # specials beyond the vocabulary are numbered in order
         first, last = f"{bos} " * (frame in ("both", "bos")), f" {eos}" * (frame in ("both", "eos"))
         if first or last:
@@ -126,7 +148,7 @@ class HFTokenizer(Tokenizer):
     def save_pretrained(self, folder: Path, kinds: bool = False) -> None:
         """Write tokenizer.json and tokenizer_config.json for transformers; `kinds`: the model takes token type ids."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tokenizer.json").write_text(self._native.to_str(pretty=True), encoding="utf-8")
+        (folder / "tokenizer.json").write_text(self._library.to_str(pretty=True), encoding="utf-8")
         named = {f"{role}_token": self.vocabulary[number] for role, number in self.roles.items() if role in USUAL}
         inputs = ["input_ids", "token_type_ids", "attention_mask"] if kinds else ["input_ids", "attention_mask"]
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, "clean_up_tokenization_spaces": False, **named}
@@ -137,9 +159,15 @@ class HFTokenizer(Tokenizer):
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def with_generation(self, roles: Mapping[str, int], eos: Sequence[int], banned: Sequence[int]) -> HFTokenizer:
-        """The same for a model that ends its output with any of `eos` and never writes `banned` tokens; its own `roles` go first."""
+        """Return this tokenizer for a model that ends its output with any of `eos` and never writes `banned` tokens; its own `roles` go first.
+
+        Args:
+            roles: ids of special tokens, for the roles it lacks.
+            eos: tokens that end what the model writes.
+            banned: tokens that are never generated.
+        """
         inside = [token for token in eos if token < len(self)]
-        return HFTokenizer(self._native, {**roles, **self.roles}, inside or self.eos_ids, banned, self.chat_template)
+        return HFTokenizer(self._library, {**roles, **self.roles}, inside or self.eos_ids, banned, self.chat_template)
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
@@ -148,50 +176,46 @@ class HFTokenizer(Tokenizer):
             raise NotSupported("BPE-dropout with the tokenizer of a published checkpoint; train one that can with Tokenizer.train")
         checked = [_checked(text) for text in texts]
         try:
-            return [found.ids for found in self._native.encode_batch_fast(checked, add_special_tokens=False)]
+            return [found.ids for found in self._library.encode_batch_fast(checked, add_special_tokens=False)]
         except Exception as wrong:  # the library raises nothing narrower
             raise NotSupported(f"the tokenizer of this checkpoint cannot encode the text: {wrong}") from wrong
 
     def encode_pair(self, text: str, other: str | None = None) -> tuple[list[int], list[int]]:
         """Ids of one or two texts with the special tokens the model expects, and their token type ids."""
-        found = self._native.encode(_checked(text), None if other is None else _checked(other))
+        found = self._library.encode(_checked(text), None if other is None else _checked(other))
         return found.ids, found.type_ids
+
+    def encode_masked(self, text: str, framed: bool = False) -> list[int]:
+        """The library finds the mask in a text itself, with the spaces around it."""
+        text = text.replace(MASK, self.mask_token) if MASK in text else text
+        return self.encode_pair(text)[0] if framed else self.encode(text)
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """By character offsets: WordPiece makes three tokens of "don't", which decode with spaces between them."""
         text = " ".join(words)
-        found = self._native.encode(_checked(text), add_special_tokens=False)
+        found = self._library.encode(_checked(text), add_special_tokens=False)
         starts = list(accumulate((len(word) + 1 for word in words), initial=0))
         return found.ids, [
             -1 if end <= begin or text[end - 1].isspace() else bisect_right(starts, end - 1) - 1 for begin, end in found.offsets
         ]
 
     def _with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        found = self._native.encode(text, add_special_tokens=False)
+        found = self._library.encode(text, add_special_tokens=False)
         return found.ids, found.offsets
 
     def decode(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
         """The text; special tokens vanish."""
-        return self._native.decode([i for i in map(int, ids) if i not in self._special], skip_special_tokens=True)
+        return self._library.decode([i for i in map(int, ids) if i not in self._special], skip_special_tokens=True)
 
     def strings(self, ids: Iterable[int], words: Sequence[str] = ()) -> list[str]:
         return [self._surface[i].decode("utf-8", "backslashreplace").strip() or self.vocabulary[i] for i in map(int, ids)]
 
     # -- on disk -------------------------------------------------------------------------------------------------------
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HFTokenizer) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash(self.vocabulary)
-
-    def __repr__(self) -> str:
-        return f"HFTokenizer({len(self)} tokens)"
-
     def to_json(self) -> dict[str, Any]:
-        more = {"banned": None if self.banned_ids is None else list(self.banned_ids), "chat_template": self.chat_template}
+        more = {"banned": None if self._banned is None else list(self._banned), "chat_template": self.chat_template}
         more = {name: value for name, value in more.items() if value is not None}
-        return {"kind": "hf", "roles": self.roles, "eos": list(self.eos_ids), **more, "native": self._described}
+        return {"kind": "hf", "roles": dict(self.roles), "eos": list(self.eos_ids), **more, "native": self._described}
 
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> HFTokenizer:
@@ -206,64 +230,6 @@ class HFTokenizer(Tokenizer):
         if not isinstance(chat_template, str | None):
             raise BadFile(f"{where}: expected chat_template to be a text")
         return cls(_native(json.dumps(native), where), roles, eos, banned, chat_template)
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """The special tokens around a text and in place of masked words, for any tokenizer.
-
-        begin text end            begin text end text end            a masked word becomes `mask`
-
-    In ours these are BOS, EOS and the id after the last, for a model with one more token; an `HFTokenizer` has its own, by role.
-    """
-
-    begin: int
-    end: int
-    hidden: int | None  # the mask token
-    unknown: int | None
-    special: frozenset[int]  # ids of special tokens
-    size: int  # of the vocabulary
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> SpecialTokens:
-        if not isinstance(tokenizer, HFTokenizer):
-            return cls(BOS, EOS, len(tokenizer), UNK, frozenset(range(len(SPECIAL))), len(tokenizer))
-        roles = tokenizer.roles
-        begin, end = roles.get("cls", roles.get("bos", roles.get("eos"))), roles.get("sep", roles.get("eos", roles.get("bos")))
-        if begin is None or end is None:
-            raise NotSupported(f"{tokenizer!r} has no token that begins or ends a text; its roles are {', '.join(roles) or 'none'}")
-        return cls(begin, end, roles.get("mask"), roles.get("unk"), frozenset(roles.values()), len(tokenizer))
-
-    @property
-    def mask(self) -> int:
-        """The id of the mask token."""
-        if self.hidden is None:
-            raise NotSupported("this vocabulary has no mask token; use a tokenizer made for masked language modelling")
-        return self.hidden
-
-    def words(self) -> Tensor:
-        """All ids but those of special tokens."""
-        return torch.tensor([i for i in range(self.size) if i not in self.special])
-
-
-@dataclass(frozen=True)
-class TranslationTokens:
-    """What a target begins and ends with, and a source ends with: our BOS and EOS; a tokenizer of transformers has its own."""
-
-    first: int
-    end: int
-    pad: int | None  # None: the tokenizer has none
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> TranslationTokens:
-        if not isinstance(tokenizer, HFTokenizer):
-            return cls(BOS, EOS, PAD)
-        roles = tokenizer.roles
-        end = tokenizer.eos_ids[0] if tokenizer.eos_ids else roles.get("sep")
-        first = next((roles[role] for role in ("start", "bos", "cls", "pad") if role in roles), None)  # Marian's begin with padding
-        if first is None or end is None:
-            raise NotSupported(f"{tokenizer!r} has no token that begins or ends a text; its roles are {', '.join(roles) or 'none'}")
-        return cls(first, end, roles.get("pad"))
 
 
 def _native(text: str, where: str) -> tokenizers.Tokenizer:
@@ -291,7 +257,7 @@ def _check_ids(text: str, where: str) -> None:
 def _converted(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """The library's tokenizer that splits texts as ours does."""
     if isinstance(tokenizer, HFTokenizer):  # our own unigram vocabulary
-        return tokenizers.Tokenizer.from_str(tokenizer._native.to_str())
+        return tokenizers.Tokenizer.from_str(tokenizer._library.to_str())
     native = _converted_kind(tokenizer)
     if tokenizer.lowercase:
         lower = normalizers.Lowercase()
@@ -336,7 +302,7 @@ def _chat_template(folder: Path) -> str | None:
 
 
 def _surface(token: str, parts: str) -> bytes:
-    """What a token adds to a text, with the space before it."""
+    """Bytes that a token adds to a text, with the space before it."""
     if "ByteFallback" in parts and len(token) == 6 and token.startswith("<0x"):
         return bytes.fromhex(token[3:5])
     if "ByteLevel" in parts:

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import files
+from .._extras import extra
 from ..errors import BadFile
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def image_shape(content: bytes, name: str) -> tuple[int, int, Channels]:
 
 def read_frames(path: Path | str, channels: Channels = 3) -> Pixels:
     """All frames of an animation, (frames, h, w, 3) or (frames, h, w); a still image has one."""
-    from PIL import ImageSequence
+    with extra("data"):
+        from PIL import ImageSequence
 
     with _decoded(files.read(Path(path), MAX_BYTES), str(path)) as image:
         count = getattr(image, "n_frames", 1)
@@ -76,7 +78,8 @@ def read_frames(path: Path | str, channels: Channels = 3) -> Pixels:
 
 def resize(pixels: Pixels, height: int, width: int, resample: Literal["bilinear", "bicubic", "nearest", "lanczos"] = "bilinear") -> Pixels:
     """The image at another size; down-sampling averages."""
-    from PIL import Image
+    with extra("data"):
+        from PIL import Image
 
     if pixels.shape[:2] == (height, width):
         return pixels
@@ -88,7 +91,8 @@ def resize(pixels: Pixels, height: int, width: int, resample: Literal["bilinear"
 @contextmanager
 def _decoded(content: bytes, path: str) -> Iterator[Image]:
     """The image of a file, its header checked; whatever goes wrong inside is one line with the name of the file."""
-    from PIL import Image
+    with extra("data"):
+        from PIL import Image
 
     try:
         with warnings.catch_warnings():
@@ -108,7 +112,8 @@ def _decoded(content: bytes, path: str) -> Iterator[Image]:
 
 
 def _pixels(image: Image, channels: Channels) -> Pixels:
-    from PIL import Image, ImageOps
+    with extra("data"):
+        from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):  # 16 bits per channel, or 32

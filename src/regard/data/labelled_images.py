@@ -17,10 +17,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,9 @@ from .. import files
 from ..errors import BadFile, MissingFile, NotSupported
 from .arrays import read_array, read_arrays
 from .images import MAX_BYTES, SUFFIXES, Channels, Pixels, decode_image, image_shape
+from .lines import Policy, Skipped
 from .pace import Pace
-from .splits import PART_NAMES, choose_parts
+from .splits import PART_NAMES, Splits, choose_parts
 
 DIGITS = "digits"
 IMAGE_NAMES, LABEL_NAMES = ("x", "X", "images", "image", "data"), ("y", "Y", "labels", "label", "targets", "target")
@@ -106,18 +107,10 @@ class Part:
 
     images: Images
     labels: Sequence[str]  # one per image of the set
-    numbers: Numbers  # which of them
+    numbers: Numbers  # indices of the images of this part
 
     def __len__(self) -> int:
         return len(self.numbers)
-
-
-@dataclass(frozen=True)
-class LabelledImages:
-    train: Part
-    valid: Part
-    test: Part
-    skipped: tuple[str, ...] = field(default=())  # what could not be read, a line each
 
 
 def read_labelled_images(
@@ -125,10 +118,10 @@ def read_labelled_images(
     valid: str | Sequence[str] | None = None,
     test: str | Sequence[str] | None = None,
     shares: tuple[float, float] = (0.05, 0.05),
-    on_error: Literal["stop", "skip"] = "stop",
+    on_error: Policy = "stop",
     names: Sequence[str] = (),
     labelled: bool = True,
-) -> LabelledImages:
+) -> Splits[Part]:
     """The three parts; those that neither `data` has nor are given are held out by `shares`. `names` are those of numbered classes.
 
     Without shares and further files nothing is held out: all of `data` is the training part. With `labelled=False` labels are not needed: all
@@ -146,11 +139,11 @@ def read_labelled_images(
     wanted = tuple(0.0 if part in found else share for part, share in zip(("valid", "test"), shares, strict=True))
     chosen = choose_parts(np.array([int.from_bytes(whole.images.key(n)[:6]) / 2**48 for n in whole.numbers]), (wanted[0], wanted[1]))
     parts = [Part(whole.images, whole.labels, whole.numbers[chosen == n]) for n in range(3)]
-    return LabelledImages(
+    return Splits(
         parts[0],
         found.get("valid", parts[1] if wanted[0] else empty),
         found.get("test", parts[2] if wanted[1] else empty),
-        tuple(reader.skipped),
+        reader.skipped,
     )
 
 
@@ -164,11 +157,11 @@ def with_channels(pixels: Pixels, channels: Channels) -> Pixels:
 
 
 class _Reader:
-    def __init__(self, on_error: str, names: Sequence[str], labelled: bool):
-        self.on_error, self.names, self.labelled, self.skipped = on_error, names, labelled, list[str]()
+    def __init__(self, on_error: Policy, names: Sequence[str], labelled: bool):
+        self.names, self.labelled, self.skipped = names, labelled, Skipped(unit="file", on_error=on_error)
 
     def parts(self, data: str | Sequence[str]) -> dict[str, Part]:
-        """What the data hold, by part: always "train", perhaps "valid" and "test"."""
+        """Images of the data by part: always "train", perhaps "valid" and "test"."""
         if data == DIGITS and not Path(DIGITS).exists():
             return {"train": self._numbered(*read_digits(), DIGITS)}
         several = [Path(one) for one in ([data] if isinstance(data, str) else data)]
@@ -291,9 +284,7 @@ class _Reader:
                 data = content(number)
                 shapes.append(Shape(*image_shape(data, name)))
             except BadFile as wrong:
-                if self.on_error == "stop":
-                    raise
-                self.skipped.append(str(wrong))
+                self.skipped.refuse(wrong)
                 continue
             keys.append(hashlib.blake2b(data, digest_size=8).digest())
             good.append(number)
@@ -366,9 +357,9 @@ def read_digits() -> tuple[Pixels, Numbers]:
 
 
 def load_pixels(
-    part: Part, channels: Channels, fit: Callable[[Pixels], Pixels], size: tuple[int, int], on_error: str
-) -> tuple[Pixels, list[str], list[str]]:
-    """All images at the size of the model, their labels, and what could not be read.
+    part: Part, channels: Channels, fit: Callable[[Pixels], Pixels], size: tuple[int, int], skipped: Skipped
+) -> tuple[Pixels, list[str]]:
+    """All images at the size of the model, and their labels.
 
     They are held in memory: more than `MAX_MEMORY` bytes are refused.
     """
@@ -380,20 +371,18 @@ def load_pixels(
         )
     labels = [part.labels[n] for n in part.numbers]
     if isinstance(part.images, ArrayImages) and part.images.pixels.shape[1:3] == size:
-        return with_channels(part.images.pixels[part.numbers], channels), labels, []
+        return with_channels(part.images.pixels[part.numbers], channels), labels
     out = np.empty((len(part), *size, *((3,) if channels == 3 else ())), dtype=np.uint8)
-    pace, good, skipped = Pace("decoding images", out.nbytes), list[int](), list[str]()
+    pace, good = Pace("decoding images", out.nbytes), list[int]()
     for row, number in enumerate(part.numbers.tolist()):
         try:
             out[len(good)] = fit(part.images.read(number, channels))
         except BadFile as wrong:
-            if on_error == "stop":
-                raise
-            skipped.append(str(wrong))
+            skipped.refuse(wrong)
             continue
         good.append(row)
         pace.add(out[0].nbytes)
-    return out[: len(good)], [labels[row] for row in good], skipped
+    return out[: len(good)], [labels[row] for row in good]
 
 
 MAX_MEMORY = 4 << 30

@@ -32,10 +32,18 @@ _PACKED = (".gz", ".xz")
 
 @dataclass(frozen=True)
 class Fault:
-    """Why one line, pair or document cannot be used."""
+    """Why one line, pair or document cannot be used.
+
+    Args:
+        where: file and line.
+        what: fault in words; equal ones are counted.
+        detail: part of the text that is wrong.
+        remedy: advice.
+        harmless: never stop because of it.
+    """
 
     where: str  # file and line
-    what: str  # the same text for the same fault: they are counted
+    what: str  # fault in words; equal ones are counted
     detail: str = ""
     remedy: str = "correct the line"
     harmless: bool = False  # counted, never raised: a header line
@@ -46,7 +54,15 @@ class Fault:
 
 @dataclass
 class Skipped:
-    """What was skipped under on_error="skip": counts by reason, and the first few cases in full."""
+    """Lines skipped under on_error="skip": counts by reason, and the first few cases in full.
+
+    Args:
+        counts: number of cases by reason.
+        first: first cases in full.
+        unit: name of what is counted.
+        on_error: stop at the first fault, or skip it.
+        seen: number of cases read.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     first: list[str] = field(default_factory=list)
@@ -59,7 +75,7 @@ class Skipped:
             raise NotSupported(f'on_error={self.on_error!r}; "stop" raises at the first bad {self.unit}, "skip" counts and omits them')
 
     def sound(self, found: Iterable[Item | Fault]) -> Iterator[Item]:
-        """What is not a fault; faults are counted."""
+        """Yield what is not a fault; count the faults."""
         for one in found:
             self.seen += 1
             if isinstance(one, Fault):
@@ -75,6 +91,13 @@ class Skipped:
         if len(self.first) < 5:
             self.first.append(f"{fault.where}: {fault.what}{f' ({fault.detail})' if fault.detail else ''}")
 
+    def refuse(self, wrong: BadFile) -> None:
+        """Refuse or count a file that cannot be read."""
+        if self.on_error == "stop":
+            raise wrong
+        self.counts["unreadable"] += 1
+        self.first = [*self.first, str(wrong)][:5]
+
     def add(self, other: Skipped) -> None:
         """Count what was skipped of another source, too."""
         self.counts += other.counts
@@ -88,7 +111,8 @@ class Skipped:
         if not len(self):
             return f"no {self.unit} was skipped"
         reasons = ", ".join(f"{n:,} {what}" for what, n in self.counts.most_common())
-        return f"{len(self):,} of {self.seen:,} {self.unit}s skipped: {reasons}. First: {'; '.join(self.first)}"
+        of = f" of {self.seen:,}" if self.seen else ""
+        return f"{len(self):,}{of} {self.unit}s skipped: {reasons}. First: {'; '.join(self.first)}"
 
 
 def plain_suffix(path: Path) -> str:
@@ -182,7 +206,12 @@ def cells(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, list[
 
 
 def objects(path: str | Path, longest: int = LONGEST) -> Iterator[tuple[str, Any]]:
-    """(file and row, an object with named fields, or a Fault) of JSON lines, Parquet, or a dataset of the `datasets` library."""
+    """(file and row, an object with named fields, or a Fault) of JSON lines, Parquet, or a dataset of the `datasets` library.
+
+    Args:
+        path: file or dataset.
+        longest: bytes of the longest line.
+    """
     if is_dataset(path):
         yield from dataset_rows(str(path))
         return
@@ -248,7 +277,7 @@ def unchanged(path: Path) -> Iterator[None]:
 
 
 def state_of(path: Path) -> tuple[int, int, int]:
-    """What tells a file from what it was before: number, size and time of the last change; zeros if it is gone."""
+    """Identify the version of a file: number, size and time of the last change; zeros if it is gone."""
     try:
         found = os.stat(path)
     except OSError:

@@ -25,7 +25,13 @@ NONE = -1  # in `wanted_BL`: nothing to predict here
 
 @dataclass
 class LMBatch:
-    """Input tokens, and the token to predict at each position."""
+    """Input tokens, and the token to predict at each position.
+
+    Args:
+        ids_BL: input tokens.
+        wanted_BL: tokens to predict.
+        document_BL: number of the document of each token; None: one document per row.
+    """
 
     ids_BL: Tensor
     wanted_BL: Tensor  # the token after each; NONE where there is nothing to predict
@@ -43,7 +49,15 @@ class LMBatch:
 
 
 class LMBatches:
-    """The windows of every epoch, in batches. With `apart`, a row of several documents has their numbers in `document_BL`."""
+    """The windows of every epoch, in batches. With `apart`, a row of several documents has their numbers in `document_BL`.
+
+    Args:
+        tokens: documents as ids.
+        length: tokens per window.
+        batch: windows per batch.
+        seed: seed of the order.
+        apart: number the documents of a row, so that they do not attend to each other.
+    """
 
     def __init__(self, tokens: TokenizedText, length: int, batch: int, *, seed: int = 0, apart: bool = True):
         if length < 1 or batch < 1:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .batches import Corpus, Ragged
-from .hf_tokenizer import TranslationTokens
 from .pace import Pace
 from .tokens import Tokenizer
 
@@ -22,13 +21,13 @@ CHUNK = 1 << 12  # pairs
 def encode_article(tokenizer: Tokenizer, text: str, longest: int) -> tuple[list[int], list[str]]:
     """The first `longest` tokens of an article and the end token, and its words outside the vocabulary."""
     ids, words = tokenizer.encode_open(text, longest=longest)
-    return [*ids, TranslationTokens.of(tokenizer).end], words
+    return [*ids, tokenizer.target_end_id], words
 
 
 def encode_summary(tokenizer: Tokenizer, text: str, words: Sequence[str], longest: int) -> list[int]:
     """BOS, the first `longest` tokens of a summary of an article with these words, and EOS; what was cut has no EOS."""
-    frame, (ids, _) = TranslationTokens.of(tokenizer), tokenizer.encode_open(text, words, longest + 1)
-    return [frame.first, *ids[:longest], *([frame.end] if len(ids) <= longest else [])]
+    ids, _ = tokenizer.encode_open(text, words, longest + 1)
+    return [tokenizer.target_start_id, *ids[:longest], *([tokenizer.target_end_id] if len(ids) <= longest else [])]
 
 
 def open_corpus(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, source_length: int, target_length: int) -> Corpus:

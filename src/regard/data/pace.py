@@ -1,10 +1,11 @@
-"""How far a long pass over the data is, said on standard error from the fifth second on; a short pass says nothing."""
+"""Progress of a long pass over the data, printed to standard error from the fifth second on; a short pass prints nothing."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+
+from ..processes import first_process
 
 EVERY = 5.0  # seconds between two lines
 
@@ -15,7 +16,7 @@ class Pace:
     def __init__(self, what: str, total: int = 0):
         self.what, self.total, self.done = what, total, 0
         self.began = self.said = time.monotonic()
-        self.silent = os.environ.get("RANK", "0") != "0"
+        self.silent = not first_process()
 
     def add(self, count: int) -> None:
         self.done += count

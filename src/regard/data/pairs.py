@@ -35,7 +35,12 @@ class PairStore:
 
 
 class PairList(Sequence[Pair]):
-    """Some pairs of a store, by their numbers."""
+    """Some pairs of a store, by their numbers.
+
+    Args:
+        store: all pairs.
+        index: numbers of the chosen ones.
+    """
 
     def __init__(self, store: PairStore, index: npt.NDArray[np.int64]):
         self._store, self._index = store, index

@@ -17,15 +17,14 @@ counts them by reason. Errors of a whole file always raise: missing, empty, a da
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
+from .._extras import extra
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
 from .arrow import PREFIX, is_dataset
 from .lines import (
@@ -46,7 +45,7 @@ from .lines import (
 )
 from .pairs import PairStore
 from .sources import SOURCES
-from .splits import PARTS, SHARES, Pair, Row, choose_parts, part_of, place
+from .splits import PARTS, SHARES, Pair, Row, Splits, choose_parts, digest, part_of, place
 
 Spec = str | Path | Sequence[str | Path]
 _TABLES = (".tsv", ".tab", ".txt", CSV)
@@ -60,33 +59,14 @@ ARTICLES: Names = (
 )
 
 
-@dataclass(frozen=True)
-class Parallel:
-    """Pairs for training, validation and test, and what was skipped."""
+def leaked(pairs: Splits[Sequence[Pair]]) -> int:
+    """Number of pairs of valid and test whose source is in train too: 0 unless the user's own splits overlap.
 
-    train: Sequence[Pair]
-    valid: Sequence[Pair]
-    test: Sequence[Pair]
-    skipped: Skipped = field(default_factory=Skipped)
-
-    @property
-    def digest(self) -> str:
-        """A hash of all pairs: equal data, equal digest."""
-        whole = hashlib.blake2b(digest_size=8)
-        for part in (self.train, self.valid, self.test):
-            for source, target in part:
-                whole.update(f"{source}\t{target}\n".encode())
-            whole.update(b"\n")
-        return whole.hexdigest()
-
-    @property
-    def leaked(self) -> int:
-        """Number of pairs of valid and test whose source is in train too: 0 unless the user's own splits overlap."""
-        seen = {source for source, _ in self.train}
-        return sum(source in seen for part in (self.valid, self.test) for source, _ in part)
-
-    def __str__(self) -> str:
-        return f"{len(self.train):,} pairs to train on, {len(self.valid):,} for validation, {len(self.test):,} for test"
+    Args:
+        pairs: Splits as `read_pairs` gives them.
+    """
+    seen = {source for source, _ in pairs.train}
+    return sum(source in seen for part in (pairs.valid, pairs.test) for source, _ in part)
 
 
 def read_pairs(
@@ -99,8 +79,19 @@ def read_pairs(
     longest: int = LONGEST,
     shares: tuple[float, float] = SHARES,
     names: Names = SIDES,
-) -> Parallel:
-    """The pairs of `spec`, in three parts. `shares` are those of validation and test where they are not named; `names` are tried for `fields`."""
+) -> Splits[Sequence[Pair]]:
+    """The pairs of `spec`, in three parts. `shares` are those of validation and test where they are not named; `names` are tried for `fields`.
+
+    Args:
+        spec: file, two files, folder, dataset or generated source.
+        valid: validation pairs; held out of `spec` if not given.
+        test: test pairs; held out of `spec` if not given.
+        fields: names or numbers of the columns of source and target.
+        on_error: stop at malformed lines, or skip them.
+        longest: bytes of the longest line.
+        shares: fractions held out for validation and test.
+        names: names of columns that are tried without `fields`.
+    """
     shares = (0.0 if valid is not None else shares[0], 0.0 if test is not None else shares[1])
     if fields is not None and len(fields) != 2:
         raise NotSupported(f"fields {' '.join(fields)}: expected two, that of the source and that of the target")
@@ -117,7 +108,14 @@ def read_pairs(
             for _, source, target in _rows(other, part, fields, names, longest, skipped):
                 store.append(source, target)
             made[name] = store.select(np.arange(len(store)))
-    return Parallel(made["train"], made["valid"], made["test"], skipped)
+    parts = made["train"], made["valid"], made["test"]
+    return Splits(*parts, skipped, digest(_contents(parts)))
+
+
+def _contents(parts: Sequence[Sequence[Pair]]) -> Iterator[bytes]:
+    for part in parts:
+        yield from (f"{source}\t{target}\n".encode() for source, target in part)
+        yield b"\n"
 
 
 def _rows(
@@ -234,7 +232,8 @@ def _columns(row: Sequence[str], names: Names) -> tuple[int, int] | None:
 
 def _is_header(chosen: Sequence[str], names: Names) -> bool:
     """`source target`, or two codes of languages, such as `en de`."""
-    from babel import Locale
+    with extra("data"):
+        from babel import Locale
 
     if _columns(chosen, names) == (0, 1):
         return True

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from ..errors import BadFile, MissingFile
 from ..files import parse_json
 from .arrow import is_dataset
-from .examples import Examples, three_parts
 from .facts import FACTS, facts, is_facts
 from .lines import Fault, Policy, objects, plain_suffix, unwritable, whole_file
-from .splits import SHARES
+from .splits import SHARES, Splits, read_splits
 
 LIMIT = 1 << 27  # bytes of a SQuAD file; SQuAD 2.0 has 42 million
 LONGEST = 1 << 22  # bytes of a line of a file of rows
@@ -48,9 +47,9 @@ class Question(NamedTuple):
 def read_questions(
     path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, on_error: Policy = "stop",
     shares: tuple[float, float] = SHARES,
-) -> Examples[Question]:  # fmt: skip
+) -> Splits[list[Question]]:  # fmt: skip
     """Questions in three parts; a part without a file is split off by a hash of the passage."""
-    return three_parts(_read, path, valid, test, on_error, shares, lambda one: one.context, unit="question")
+    return read_splits(_read, path, valid, test, on_error, shares, lambda one: one.context, unit="question")
 
 
 def _read(path: str | Path) -> Iterator[Question | Fault]:

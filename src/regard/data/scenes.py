@@ -117,7 +117,7 @@ def _scene(draw: random.Random, size: int, objects: int, kinds: list[tuple[str, 
 
 
 def _apart(one: Box, other: Box) -> bool:
-    """Whether there is at least a pixel between two boxes."""
+    """Return whether there is at least a pixel between two boxes."""
     return one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
 
 

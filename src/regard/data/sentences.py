@@ -104,7 +104,7 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _abbreviated(text: str, line: int, mark: re.Match[str]) -> bool:
-    """Whether this full stop belongs to an abbreviation, an initial or the number of a list."""
+    """Return whether this full stop belongs to an abbreviation, an initial or the number of a list."""
     if mark[0] != ".":
         return False
     word = _LAST_WORD.search(text[max(line, mark.start() - _LONGEST_WORD) : mark.start()])

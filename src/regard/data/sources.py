@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .._extras import extra
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
 from . import copying, docstring_pairs
 from .splits import Row
@@ -77,7 +78,8 @@ def numbers(text: str, part: Callable[[str], str]) -> list[Row]:
 def _spell(language: str) -> Callable[[int], str]:
     if language == "digits":
         return lambda n: " ".join(str(n))
-    from num2words import CONVERTER_CLASSES
+    with extra("data"):
+        from num2words import CONVERTER_CLASSES
 
     if language == "de_parts":
         german = _spell("de")
@@ -120,9 +122,10 @@ def dates(text: str, part: Callable[[str], str]) -> list[Row]:
 def _writer(name: str) -> Callable[[datetime.date, str], str]:
     if name == "iso":
         return lambda day, form: day.isoformat()
-    from babel.core import Locale, UnknownLocaleError
-    from babel.dates import format_date
-    from babel.localedata import locale_identifiers
+    with extra("data"):
+        from babel.core import Locale, UnknownLocaleError
+        from babel.dates import format_date
+        from babel.localedata import locale_identifiers
 
     try:
         locale = Locale.parse(name)

@@ -1,19 +1,22 @@
 """Training, validation and test splits by content, not by position.
 
-The part of a pair follows from a hash of its key (the source sentence; the number; the date). So pairs of one key are never on
-both sides of a split, and pairs added later leave the others where they were.
+The part of an example follows from a hash of its key (the source sentence; the number; the date). So examples of one key are never on
+both sides of a split, and examples added later leave the others where they were.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import NotSupported
+from ..errors import BadFile, NotSupported
+from .lines import Fault, Policy, Skipped
 
 Pair = tuple[str, str]
 Row = tuple[str, str, str]  # key, source, target
@@ -21,6 +24,93 @@ Part = Literal["train", "valid", "test"]
 PARTS: tuple[Part, ...] = ("train", "valid", "test")
 PART_NAMES = {"train": ("train", "training"), "valid": ("valid", "val", "validation"), "test": ("test", "t10k")}  # of folders and files
 SHARES = (0.05, 0.05)
+PartT = TypeVar("PartT", covariant=True)
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Splits(Generic[PartT]):
+    """Three parts of some data, what was skipped while reading it, and a fingerprint of all of it.
+
+    Args:
+        train: training part.
+        valid: validation part.
+        test: test part.
+        skipped: malformed examples that were skipped.
+        digest: hash of all parts.
+    """
+
+    train: PartT
+    valid: PartT
+    test: PartT
+    skipped: Skipped | str = field(default_factory=lambda: Skipped(unit="line"))
+    digest: str = ""
+
+    @property
+    def parts(self) -> tuple[PartT, PartT, PartT]:
+        return self.train, self.valid, self.test
+
+
+def digest(contents: Iterable[str | bytes]) -> str:
+    """A fingerprint of some lines, or of bytes."""
+    whole = hashlib.blake2b(digest_size=8)
+    for one in contents:
+        whole.update(one if isinstance(one, bytes) else f"{one}\n".encode())
+    return whole.hexdigest()
+
+
+def content_of(example: object) -> str:
+    """The content of an example of plain values."""
+    return repr(tuple(example)) if isinstance(example, tuple) else repr(example)
+
+
+def read_splits(
+    read: Callable[[str], Iterable[Found | Fault]],
+    data: str | Path | None,
+    valid: str | Path | None = None,
+    test: str | Path | None = None,
+    on_error: Policy = "stop",
+    shares: tuple[float, float] = SHARES,
+    key: Callable[[Found], str] = content_of,
+    unit: str = "line",
+    content: Callable[[Found], str | bytes] = content_of,
+) -> Splits[list[Found]]:
+    """Examples that `read` finds in each source; a part without a source is held out of `data`.
+
+    Args:
+        read: Gives the examples of one source, and a `Fault` for each that cannot be used.
+        data: Source of the training part.
+        valid: Source of the validation part.
+        test: Source of the test part.
+        on_error: Stop at the first fault, or skip and count them.
+        shares: Fractions of `data` to hold out for validation and test.
+        key: Decides the part of an example: equal keys are never on both sides.
+        unit: Name of what is read, for messages.
+        content: Content of an example, for the fingerprint.
+    """
+    skipped = Skipped(unit=unit, on_error=on_error)
+
+    def found(source: str | Path) -> list[Found]:
+        kept = list(skipped.sound(read(str(source))))
+        if not kept:
+            raise BadFile(f"{source}: no example in it{f'; {skipped}' if len(skipped) else ''}")
+        return kept
+
+    train, held_valid, held_test = hold_out(found(str(data)), key, (0.0 if valid else shares[0], 0.0 if test else shares[1]))
+    parts = train, found(valid) if valid else held_valid, found(test) if test else held_test
+    return Splits(*parts, skipped, digest(content(one) for part in parts for one in part))
+
+
+def hold_out(examples: Sequence[Found], key: Callable[[Found], str], shares: tuple[float, float]) -> tuple[list[Found], ...]:
+    """Training, validation and test part of some examples, by their keys.
+
+    Args:
+        examples: All of them.
+        key: Decides the part of an example.
+        shares: Fractions for validation and test.
+    """
+    chosen = choose_parts(np.array([place(key(one)) for one in examples]), shares)
+    return tuple([examples[n] for n in np.flatnonzero(chosen == number).tolist()] for number in range(len(PARTS)))
 
 
 def place(key: str) -> float:

@@ -28,10 +28,9 @@ import numpy as np
 from .. import files
 from ..errors import BadFile, MissingFile, NotSupported
 from .arrays import Array, read_array, read_arrays
-from .examples import Examples, three_parts
 from .hershey import Points, hershey
 from .lines import Fault, Policy
-from .splits import SHARES
+from .splits import SHARES, Splits, read_splits
 
 MAX_XML = 64 << 20  # bytes
 MAX_POINTS = 100_000  # of a sequence
@@ -46,14 +45,18 @@ class Writing(NamedTuple):
     points: Points
 
     def key(self) -> str:
-        """What decides the part it falls in: all of it, so that copies are on the same side."""
+        """Key that decides which part it falls in: all of it, so that copies are on the same side."""
         return f"{self.text}\n{self.points.tobytes().hex()}"
+
+    def content(self) -> bytes:
+        """All of it, as bytes."""
+        return self.text.encode() + b"\n" + self.points.tobytes()
 
 
 def read_strokes(
     data: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, shares: tuple[float, float] = SHARES,
     on_error: Policy = "stop", longest: int = MAX_POINTS,
-) -> Examples[Writing]:  # fmt: skip
+) -> Splits[list[Writing]]:  # fmt: skip
     """Writings in three parts; a part that is not named is that of the file, or split off by a hash of each line. Longer ones are left out."""
     if str(data).endswith(".npz") and Path(data).is_file():
         names = read_arrays(Path(data)).keys()
@@ -67,7 +70,7 @@ def read_strokes(
             else:
                 yield writing
 
-    return three_parts(found, data, valid, test, on_error, shares, Writing.key, unit="line")
+    return read_splits(found, data, valid, test, on_error, shares, Writing.key, content=Writing.content)
 
 
 def _found(name: str) -> Iterator[Writing | Fault]:

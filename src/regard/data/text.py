@@ -76,12 +76,24 @@ class Survey:
     """The result of reading everything once."""
 
     digest: str  # a hash of all text and document boundaries
-    place_D: npt.NDArray[np.float64]  # of each document of the first source: its hash as a number from 0 to 1
+    place_D: npt.NDArray[np.float64]  # hash of each document of the first source, as a number from 0 to 1
     characters_D: npt.NDArray[np.int64]
 
 
 class Texts:
-    """Documents in three parts, read from their files each time they are used."""
+    """Documents in three parts, read from their files each time they are used.
+
+    Args:
+        spec: files, folders, dataset or generated source.
+        valid: validation documents; held out of `spec` if not given.
+        test: test documents; held out of `spec` if not given.
+        field: field of JSON lines that holds the text.
+        separator: line between two documents of a text file; None: a file is a document.
+        suffixes: suffixes of the files of a folder that are read.
+        on_error: stop at malformed documents, or skip them.
+        longest: bytes of the longest line.
+        shares: fractions held out for validation and test.
+    """
 
     def __init__(
         self,
@@ -167,7 +179,7 @@ class Texts:
 
     @property
     def options(self) -> dict[str, object]:
-        """What, besides the files, decides how the text is split."""
+        """Options that decide how the text is split, besides the files."""
         shown: dict[str, object] = {"field": self.field, "separator": self.separator, "on_error": self.on_error, "longest": self.longest}
         return shown | {"shares": list(self.shares), "named": list(self.files)}
 

@@ -24,42 +24,77 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, trainers
-
 from ..errors import BadFile, BadText, MissingFile, NotSupported, UnknownName
 from ..files import read_json, write_json
+from ._tokenizers_library import models, normalizers, pre_tokenizers, tokenizers, trainers
 
 Merge = tuple[str, str]
 Kind = Literal["bpe", "word", "char", "byte"]
 TrainedKind = Literal["bpe", "unigram", "word", "char", "byte"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL = ("⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩")
+ROLES = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
+MASK = "[MASK]"  # in a text: a token to predict
 VERSION = 1
 LIMIT = 64 << 20  # bytes of tokenizer.json; Gemma's vocabulary of 256,000 takes 33 million
 _GLUE = b"\xff"  # never in UTF-8: no space here, whatever the neighbouring token says
-_lower = normalizers.Lowercase()
-_words = pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
+
+
+@cache
+def _lower() -> normalizers.Normalizer:
+    return normalizers.Lowercase()
+
+
+@cache
+def _words() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(tokenizers.Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
 
 
 class Tokenizer:
-    """A vocabulary and the rule that splits text into its tokens. Made by `train` or `Tokenizers.load`."""
+    """Vocabulary, the rule that splits text into its tokens, and its special tokens. Made by `train` or `Tokenizers.load`.
 
-    lowercase = False
+    | attribute | token |
+    |---|---|
+    | `pad_id`, `bos_id`, `eos_id`, `unk_id` | padding, begin, end, unknown; None if there is none |
+    | `begin_id`, `end_id` | around a text that an encoder reads: [CLS] and [SEP] where there are such |
+    | `target_start_id`, `target_end_id` | around what a decoder writes about a source |
+    | `mask_id`, `mask_token` | shown instead of a token to predict; of our own vocabularies the id after the last |
+    | `eos_ids`, `banned_ids` | tokens that end a completion, tokens that are never generated |
+    | `special_ids` | all special tokens |
+    | `prompt_prefix` | tokens before every prompt |
+    | `chat_template` | Jinja template of chat messages; None if there is none |
 
-    def __init__(self, kind: Kind, vocabulary: Sequence[str], merges: Sequence[Merge] = (), lowercase: bool = False):
-        self.kind: Kind = kind
-        self.lowercase = lowercase
-        self.vocabulary = tuple(vocabulary)  # token strings, in the order of their ids
-        self.merges = tuple(merges)  # of bpe, in the order they are applied
+    Args:
+        kind: kind of tokens.
+        vocabulary: token strings, in the order of their ids.
+        merges: pairs that bpe merges, in this order.
+        lowercase: lower-case texts first.
+    """
+
+    chat_template: str | None = None
+    mask_token = MASK
+
+    def __init__(self, kind: str, vocabulary: Sequence[str], merges: Sequence[Merge] = (), lowercase: bool = False):
+        self.kind, self.lowercase = kind, lowercase
+        self.vocabulary, self.merges = tuple(vocabulary), tuple(merges)
+        self._assign(ROLES, (EOS,))
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
-        self._surface = [b"", b"", b"", self._bytes_of(SPECIAL[UNK]), *map(self._bytes_of, self.vocabulary[len(SPECIAL) :])]
+        self._surface = self._surfaces()
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self._native = bpe_applied(self._ids, self.merges) if kind == "bpe" else None
+        self._native = self._make_native()
+
+    def _surfaces(self) -> list[bytes]:
+        """Bytes that each token adds to a text."""
+        return [b"", b"", b"", self._bytes_of(SPECIAL[UNK]), *map(self._bytes_of, self.vocabulary[len(SPECIAL) :])]
+
+    def _make_native(self) -> tokenizers.Tokenizer | None:
+        """Tokenizer of the library, for the kinds that it applies."""
+        return bpe_applied(self._ids, self.merges) if self.kind == "bpe" else None
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -73,10 +108,52 @@ class Tokenizer:
         return hash((self.kind, self.vocabulary, self.merges))
 
     def __repr__(self) -> str:
-        return f"Tokenizer({self.kind}, {len(self)} tokens)"
+        return f"{type(self).__name__}({self.kind}, {len(self)} tokens)"
 
     def __deepcopy__(self, memo: Any) -> Tokenizer:
         return self  # it never changes; a model that carries one is copied without it
+
+    # -- special tokens ------------------------------------------------------------------------------------------------
+
+    def _assign(self, roles: Mapping[str, int], eos_ids: Sequence[int]) -> None:
+        """Take these ids for pad, bos, eos, unk, cls, sep, mask and start."""
+        self.roles, self.eos_ids, self.special_ids = roles, tuple(eos_ids), frozenset(roles.values())
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (roles.get(role) for role in ("pad", "bos", "eos", "unk"))
+
+    @property
+    def begin_id(self) -> int:
+        return self._first_of("cls", "bos", "eos")
+
+    @property
+    def end_id(self) -> int:
+        return self._first_of("sep", "eos", "bos")
+
+    @property
+    def target_start_id(self) -> int:
+        return self._first_of("start", "bos", "cls", "pad")  # Marian's begin with padding
+
+    @property
+    def target_end_id(self) -> int:
+        return self.eos_ids[0] if self.eos_ids else self._first_of("sep")
+
+    @property
+    def mask_id(self) -> int:
+        return len(self)
+
+    @property
+    def banned_ids(self) -> tuple[int, ...]:
+        no_text = {self.roles[role] for role in ("pad", "bos", "cls", "mask") if role in self.roles}
+        return tuple(sorted(no_text - {*self.eos_ids, self.roles.get("sep")}))
+
+    @property
+    def prompt_prefix(self) -> list[int]:
+        return [BOS]  # as documents begin in training
+
+    def _first_of(self, *roles: str) -> int:
+        for role in roles:
+            if role in self.roles:
+                return self.roles[role]
+        raise NotSupported(f"{self!r} has no token that begins or ends a text; its roles are {', '.join(self.roles) or 'none'}")
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -84,7 +161,15 @@ class Tokenizer:
     def train(
         cls, lines: Iterable[str], kind: TrainedKind = "bpe", vocab_size: int = 8000, min_count: int = 2, lowercase: bool = False
     ) -> Tokenizer:
-        """A vocabulary of at most `vocab_size` tokens, each seen at least `min_count` times. The same lines give the same one."""
+        """A vocabulary of at most `vocab_size` tokens, each seen at least `min_count` times. The same lines give the same one.
+
+        Args:
+            lines: texts to learn from.
+            kind: kind of tokens.
+            vocab_size: maximum number of tokens, special ones included.
+            min_count: occurrences that a token needs.
+            lowercase: lower-case texts first.
+        """
         if kind not in get_args(TrainedKind):
             raise UnknownName("kind of tokenizer", str(kind), get_args(TrainedKind))
         if kind == "unigram":
@@ -92,7 +177,7 @@ class Tokenizer:
 
             return train_unigram(map(_checked, lines), vocab_size, lowercase)
         if lowercase:
-            lines = (_lower.normalize_str(_checked(line)) for line in lines)
+            lines = (_lower().normalize_str(_checked(line)) for line in lines)
         smallest = len(SPECIAL) + (256 if kind in ("bpe", "byte") else 1)
         if vocab_size < smallest:
             raise NotSupported(f"vocab_size={vocab_size}: {kind} needs at least {smallest} (4 of them PAD, BOS, EOS, UNK); raise it")
@@ -109,12 +194,24 @@ class Tokenizer:
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
     def encode(self, text: str, dropout: float = 0.0, seed: int = 0) -> list[int]:
-        """Ids of the text, without BOS and EOS. With dropout (bpe only) each merge is skipped with that probability at each step."""
+        """Ids of the text, without BOS and EOS. With dropout (bpe only) each merge is skipped with that probability at each step.
+
+        Args:
+            text: text to encode.
+            dropout: probability that a merge is skipped.
+            seed: seed of the dropout.
+        """
         return self.encode_all([text], dropout, seed)[0]
 
     def encode_all(self, texts: Sequence[str], dropout: float = 0.0, seed: int = 0) -> list[list[int]]:
-        """`encode` of many texts at once; with dropout, text number n uses a generator seeded with (seed, n)."""
-        texts = [_lower.normalize_str(_checked(text)) if self.lowercase else _checked(text) for text in texts]
+        """`encode` of many texts at once; with dropout, text number n uses a generator seeded with (seed, n).
+
+        Args:
+            texts: texts to encode.
+            dropout: probability that a merge is skipped.
+            seed: seed of the dropout.
+        """
+        texts = [_lower().normalize_str(_checked(text)) if self.lowercase else _checked(text) for text in texts]
         if dropout:
             if self._native is None or not 0 < dropout <= 1:
                 raise NotSupported(f"dropout {dropout} of a {self.kind} tokenizer; BPE-dropout is a probability from 0 to 1, for kind bpe")
@@ -124,17 +221,30 @@ class Tokenizer:
             return [encoding.ids for encoding in self._native.encode_batch_fast(texts, add_special_tokens=False)]
         return [[self._ids.get(piece, UNK) for piece in self._pieces(text)] for text in texts]
 
+    def encode_masked(self, text: str, framed: bool = False) -> list[int]:
+        """Ids of a text in which [MASK] is the mask token; `framed`: with the special tokens around it."""
+        *before, last = text.split(MASK)
+        if self.kind == "bpe":  # the space before a word is part of its token, and that is what is masked
+            before = [part.removesuffix(" ") for part in before]
+        ids = [i for part in self.encode_all([*before, last]) for i in (*part, self.mask_id)][:-1]
+        return [self.begin_id, *ids, self.end_id] if framed else ids
+
     def encode_open(self, text: str, words: Sequence[str] | None = None, longest: int | None = None) -> tuple[list[int], list[str]]:
         """Ids of the first `longest` tokens, and the words that ids outside the vocabulary stand for, for models that copy.
 
         Word number n of the text that the vocabulary lacks gets the id len(self) + n. With `words`, those of a source, only they get one, and
         any other is UNK. Subwords and bytes lack no word.
+
+        Args:
+            text: text to encode.
+            words: words of the source that get ids; None: all words of this text.
+            longest: maximum number of tokens.
         """
         if self.kind not in ("word", "char"):
             return self.encode(text)[:longest], list(words or ())
         known = {word: len(self) + n for n, word in enumerate(words or ())}
         ids = []
-        for piece in self._pieces(_lower.normalize_str(_checked(text)) if self.lowercase else _checked(text))[:longest]:
+        for piece in self._pieces(_lower().normalize_str(_checked(text)) if self.lowercase else _checked(text))[:longest]:
             if (number := self._ids.get(piece)) is None:
                 number = known.setdefault(piece, len(self) + len(known)) if words is None else known.get(piece, UNK)
             ids.append(number)
@@ -145,7 +255,7 @@ class Tokenizer:
             return list(text)
         if self.kind == "byte":
             return [BYTES[byte] for byte in text.encode()]
-        cut = _words.pre_tokenize_str(text)
+        cut = _words().pre_tokenize_str(text)
         ends = [-1, *(end for _, (_, end) in cut)]
         starts = [*(start for _, (start, _) in cut), -1]
         # a mark keeps the spaces around it, ", " or " (": so a word is the same token beside a mark and without one
@@ -165,7 +275,7 @@ class Tokenizer:
     def _with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         whose = list(range(len(text)))  # the character of `text` that each character after lower-casing comes from
         if self.lowercase:  # which makes two characters of some
-            lower = [_lower.normalize_str(character) for character in text]
+            lower = [_lower().normalize_str(character) for character in text]
             text, whose = "".join(lower), [n for n, part in enumerate(lower) for _ in part]
         if self._native is not None:
             found = self._native.encode(text, add_special_tokens=False)
@@ -173,7 +283,7 @@ class Tokenizer:
         else:
             ids = [self._ids.get(piece, UNK) for piece in self._pieces(text)]
             if self.kind == "word":
-                spans = [span for _, span in _words.pre_tokenize_str(text)]
+                spans = [span for _, span in _words().pre_tokenize_str(text)]
             elif self.kind == "byte":
                 spans = [(n, n + 1) for n, character in enumerate(text) for _ in character.encode()]
             else:
@@ -271,7 +381,12 @@ class Tokenizer:
 
 
 class Tokenizers:
-    """The tokenizer of the source and that of the target: one and the same (joint), or two."""
+    """The tokenizer of the source and that of the target: one and the same (joint), or two.
+
+    Args:
+        source: tokenizer of the source.
+        target: tokenizer of the target; that of the source if not given.
+    """
 
     def __init__(self, source: Tokenizer, target: Tokenizer | None = None):
         self.source = source
@@ -294,7 +409,16 @@ class Tokenizers:
         min_count: int = 2,
         lowercase: bool = False,
     ) -> Tokenizers:
-        """Trained on these pairs; give training pairs only: a vocabulary that has seen the test set flatters it."""
+        """Trained on these pairs; give training pairs only: a vocabulary that has seen the test set flatters it.
+
+        Args:
+            pairs: source and target of each training pair.
+            kind: kind of tokens.
+            vocab_size: maximum number of tokens per tokenizer.
+            joint: one tokenizer for both sides.
+            min_count: occurrences that a token needs.
+            lowercase: lower-case texts first.
+        """
         if joint:
             return cls(Tokenizer.train((side for pair in pairs for side in pair), kind, vocab_size, min_count, lowercase))
         return cls(*(Tokenizer.train((pair[side] for pair in pairs), kind, vocab_size, min_count, lowercase) for side in (0, 1)))
@@ -360,20 +484,25 @@ def _printable() -> list[str]:
 
 BYTES = _printable()
 BYTE_OF = {character: byte for byte, character in enumerate(BYTES)}
-_pieces = pre_tokenizers.ByteLevel(add_prefix_space=False)  # merges stay within its words; a space belongs to the word after it
+
+
+@cache
+def _byte_level() -> pre_tokenizers.PreTokenizer:
+    """Merges stay within its words; a space belongs to the word after it."""
+    return pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
 def bpe_applied(ids: Mapping[str, int], merges: Sequence[Merge]) -> tokenizers.Tokenizer:
     """The library's tokenizer for these ids. It has no added tokens: it would find their names inside a user's text."""
     native = tokenizers.Tokenizer(models.BPE(vocab=dict(ids), merges=list(merges)))
-    native.pre_tokenizer = _pieces
+    native.pre_tokenizer = _byte_level()
     return native
 
 
 def _bpe_trained(lines: Iterable[str], size: int, least: int) -> tuple[list[str], list[Merge]]:
     """At most `size` tokens, the 256 bytes first, and the merges in the order they are applied."""
     native = tokenizers.Tokenizer(models.BPE())
-    native.pre_tokenizer = _pieces
+    native.pre_tokenizer = _byte_level()
     trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=least, initial_alphabet=BYTES, show_progress=False)
     native.train_from_iterator(lines, trainer)
     found = native.get_vocab(with_added_tokens=False)
@@ -385,7 +514,7 @@ def _bpe_trained(lines: Iterable[str], size: int, least: int) -> tuple[list[str]
 def bpe_with_dropout(text: str, ranks: Mapping[Merge, int], dropout: float, generator: random.Random) -> list[str]:
     """The tokens when at each step each possible merge is skipped with probability `dropout`."""
     tokens, never = [], len(ranks)
-    for word, _ in _pieces.pre_tokenize_str(text):
+    for word, _ in _byte_level().pre_tokenize_str(text):
         symbols = list(word)
         pairs = [ranks.get(pair, never) for pair in pairwise(symbols)]  # at each gap the rank of its merge
         while pairs:

@@ -14,10 +14,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
-
 from ..errors import BadFile, MissingFile, NotSupported
+from ._tokenizers_library import decoders, models, normalizers, pre_tokenizers, tokenizers, trainers
 from .hf_tokenizer import USUAL, HFTokenizer
 from .tokens import BOS, EOS, PAD, SPECIAL, UNK, Tokenizers
 
@@ -61,6 +59,10 @@ def load_tokenizers(path: str | Path, lowercase: bool = False) -> Tokenizers:
     """The tokenizers in a file: tokenizer.json of the `tokenizers` library, alone or with its neighbours in a folder, or of one of our runs.
 
     Special tokens that it lacks (to pad, begin and end a text, to mask a token) are added after its own.
+
+    Args:
+        path: file or folder.
+        lowercase: refused: the file decides how text is normalised.
     """
     path = Path(path)
     if not path.exists():
@@ -91,10 +93,10 @@ def _completed(tokenizer: HFTokenizer) -> HFTokenizer:
     lacking = [role for role in NEEDED if not has.keys() & stands_in.get(role, {role})]
     if not lacking:
         return tokenizer
-    native = tokenizers.Tokenizer.from_str(tokenizer._native.to_str())
-    native.add_special_tokens([AddedToken(NEEDED[role], special=True, normalized=False) for role in lacking])
+    native = tokenizers.Tokenizer.from_str(tokenizer._library.to_str())
+    native.add_special_tokens([tokenizers.AddedToken(NEEDED[role], special=True, normalized=False) for role in lacking])
     ids = native.get_vocab(with_added_tokens=True)
-    return HFTokenizer(native, has | {role: ids[NEEDED[role]] for role in lacking})
+    return HFTokenizer(native, {**has} | {role: ids[NEEDED[role]] for role in lacking})
 
 
 def _is_ours(file: Path) -> bool:

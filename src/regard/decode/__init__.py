@@ -16,13 +16,46 @@
 | `align` | word alignments from attention weights |
 """
 
-from . import align
-from ._base import DecoderModel, DecoderTokens, EncoderDecoder, Hypothesis, RelativeLength
-from .beam import GNMT, GREEDY, Beam, Power, Prefix, search, watch
-from .engine import Engine, EngineOptions
-from .generation import IdEncoder, PromptEncoder, build_engine, few_shot, generate, generate_ids, stream
-from .pen import Written, write
-from .quantization import quantize
-from .requests import Chunk, Completion, Request, TokenLogprob
-from .sampling import GenerationOptions, Sampling, sample
-from .translation import iter_translations, translate
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy
+
+if TYPE_CHECKING:
+    from . import align
+    from ._base import DecoderModel as DecoderModel
+    from ._base import DecoderTokens as DecoderTokens
+    from ._base import EncoderDecoder as EncoderDecoder
+    from ._base import Hypothesis as Hypothesis
+    from .beam import GNMT as GNMT
+    from .beam import GREEDY as GREEDY
+    from .beam import Beam as Beam
+    from .beam import Power as Power
+    from .beam import Prefix as Prefix
+    from .beam import search as search
+    from .beam import watch as watch
+    from .engine import Engine as Engine
+    from .generation import IdEncoder as IdEncoder
+    from .generation import PromptEncoder as PromptEncoder
+    from .generation import build_engine as build_engine
+    from .generation import few_shot as few_shot
+    from .generation import generate as generate
+    from .generation import generate_ids as generate_ids
+    from .generation import stream as stream
+    from .options import EngineOptions as EngineOptions
+    from .options import GenerationOptions as GenerationOptions
+    from .options import RelativeLength as RelativeLength
+    from .options import Sampling as Sampling
+    from .pen import Written as Written
+    from .pen import write as write
+    from .quantization import quantize as quantize
+    from .requests import Chunk as Chunk
+    from .requests import Completion as Completion
+    from .requests import Request as Request
+    from .requests import TokenLogprob as TokenLogprob
+    from .sampling import sample as sample
+    from .translation import iter_translations as iter_translations
+    from .translation import translate as translate
+else:
+    __getattr__, __dir__ = lazy(__name__)

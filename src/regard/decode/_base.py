@@ -1,4 +1,4 @@
-"""What decoding needs from a model, and what it returns: one protocol for RNNs and transformers, one record per hypothesis."""
+"""Interface of decoding to models, and its results: one protocol for RNNs and transformers, one record per hypothesis."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..data import BOS, EOS, PAD
+from ..data import BOS, EOS, PAD, Tokenizer
 from ..errors import NotSupported
 from ..models import Step
+from .options import RelativeLength
 
 
 class DecoderModel(Protocol):
@@ -28,25 +29,18 @@ class EncoderDecoder(DecoderModel, Protocol):
 class DecoderTokens:
     """The special tokens of a decoder: the first token of a target, the end token, and tokens that are never generated."""
 
-    first: int = BOS
-    end: int = EOS
+    first: int = BOS  # first token of a target
+    end: int = EOS  # end token
     banned: tuple[int, ...] = (PAD, BOS)  # the log-probabilities of the other tokens are not renormalised
 
     def __post_init__(self) -> None:
         if self.end in self.banned:
             raise NotSupported(f"the end token {self.end} is one of banned={self.banned}; then no hypothesis could end")
 
-
-@dataclass(frozen=True, kw_only=True)
-class RelativeLength:
-    """A maximum length relative to the source: |Y| ≤ factor · |X| + offset. Vaswani et al. 2017 use 1 · |X| + 50."""
-
-    factor: float = 1.0
-    offset: int = 50
-
-    def __post_init__(self) -> None:
-        if self.factor < 0 or self.offset < 0 or self.factor + self.offset <= 0:
-            raise NotSupported(f"{self}: expected a factor and an offset of at least 0 that allow for one token")
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, *more_banned: int) -> DecoderTokens:
+        """Special tokens of what a decoder writes about a source."""
+        return cls(first=tokenizer.target_start_id, end=tokenizer.target_end_id, banned=(*tokenizer.banned_ids, *more_banned))
 
 
 def max_lengths(max_tokens: int | RelativeLength | None, source_n_B: Tensor) -> list[int]:
@@ -61,10 +55,10 @@ def max_lengths(max_tokens: int | RelativeLength | None, source_n_B: Tensor) -> 
 class Hypothesis:
     """One decoded sequence. `ids` exclude the first and the end token; `log_probs` and `weights_LM` have a row for the end token too."""
 
-    ids: list[int]
-    score: float  # what hypotheses are ranked by: log_prob with length and coverage penalties
+    ids: list[int]  # token ids without the first and the end token
+    score: float  # rank of hypotheses: log_prob with length and coverage penalties
     log_prob: float  # log P of all tokens including the end token, under the model itself
-    log_probs: list[float]
+    log_probs: list[float]  # log-probability of each token, and of the end token
     finished: bool = True  # False: it was cut off at the maximum length
     weights_LM: Tensor | None = None  # attention weights over the source, without padding
 

@@ -34,7 +34,11 @@ class LengthPenalty(Protocol):
 
 @dataclass(frozen=True)
 class GNMT:
-    """lp = ((5 + |Y|) / 6)^α (Wu et al. 2016, eq. 14). α = 0 ranks by log P alone; a larger α favours longer hypotheses."""
+    """lp = ((5 + |Y|) / 6)^α (Wu et al. 2016, eq. 14). α = 0 ranks by log P alone; a larger α favours longer hypotheses.
+
+    Args:
+        alpha: exponent α.
+    """
 
     alpha: float = 0.6
 
@@ -44,7 +48,11 @@ class GNMT:
 
 @dataclass(frozen=True)
 class Power:
-    """lp = |Y|^α, Hugging Face's `length_penalty`. α = 1 ranks by the mean log-probability per token."""
+    """lp = |Y|^α, Hugging Face's `length_penalty`. α = 1 ranks by the mean log-probability per token.
+
+    Args:
+        alpha: exponent α.
+    """
 
     alpha: float = 1.0
 
@@ -54,12 +62,12 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class Beam:
-    """How to search. Size 1 is greedy decoding: the most likely token at every step, whatever the penalties."""
+    """Beam-search options. Size 1 is greedy decoding: the most likely token at every step, whatever the penalties."""
 
     size: int = 4
     """Prefixes kept per sentence."""
     length_penalty: LengthPenalty = field(default_factory=GNMT)
-    """What log P is divided by."""
+    """Length penalty, which log P is divided by."""
     coverage_penalty: float = 0.0
     """β of the coverage penalty, 0.2 in Wu et al. 2016; needs a model whose steps return attention weights."""
     max_tokens: int | RelativeLength | None = None
@@ -76,14 +84,14 @@ class Beam:
             raise NotSupported(f"Beam(max_tokens={self.max_tokens}): expected at least 1, for the end token")
 
 
-GREEDY = Beam(size=1)
+GREEDY: Beam = Beam(size=1)
 
 
 class _Step(NamedTuple):
     """One step of all rows R alive at the time: the tokens they were fed, and the rows they continue."""
 
     token_R: Tensor
-    log_prob_R: Tensor  # of that token
+    log_prob_R: Tensor  # log-probability of that token
     parent_R: Tensor  # its row in the previous step
     weights_RM: Tensor | None
 
@@ -117,11 +125,22 @@ def search(
     first_B: Tensor | None = None,
     want_weights: bool = False,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best hypotheses of every row of the state, best first. `first_B` is the first token of each row, by default `tokens.first`.
+    """The `nbest` best hypotheses of every row of the state, best first.
 
     A sentence leaves the batch as soon as no prefix still alive can be among its best: log P only falls and cp is at most 0, so a
     prefix can reach at most log P / max lp over the lengths left. Hence early stopping never changes a result. The last token that the
     limit allows is the end token, at its own log-probability.
+
+    Args:
+        model: decoder.
+        state: state of the decoder after reading the sources, a row per source.
+        options: beam size, length and coverage penalties, maximum number of tokens, number of hypotheses.
+        source_n_B: number of tokens of each source.
+        tokens: special tokens of the decoder.
+        first_B: first token of each row; `tokens.first` if not given.
+        want_weights: keep the attention weights of every step.
+
+    Shape: source_n_B, first_B: one number per row of the state.
     """
     if not len(source_n_B):
         return []
@@ -138,8 +157,8 @@ def search(
 class Prefix(NamedTuple):
     """The beginning of a hypothesis."""
 
-    ids: list[int]
-    log_prob: float
+    ids: list[int]  # tokens after the first
+    log_prob: float  # log-probability of these tokens together
     weights_M: Tensor | None  # attention weights of the query that chose its last token
 
 
@@ -159,7 +178,18 @@ def watch(
     tokens: DecoderTokens = DecoderTokens(),  # noqa: B008  frozen
     want_weights: bool = False,
 ) -> Iterator[Watched]:
-    """The search over one sentence as it happens, step by step."""
+    """The search over one sentence as it happens, step by step.
+
+    Args:
+        model: decoder.
+        state: state of the decoder after reading one source.
+        options: beam size, length and coverage penalties, maximum number of tokens, number of hypotheses.
+        source_n_B: number of tokens of the source.
+        tokens: special tokens of the decoder.
+        want_weights: keep the attention weights of every step.
+
+    Shape: source_n_B: one number.
+    """
     running = _run(model, state, options, source_n_B, tokens, None, want_weights)
     while True:
         with torch.inference_mode():
@@ -187,10 +217,10 @@ def _prefixes(alive: _Alive) -> list[Prefix]:
 
 
 class _Alive(NamedTuple):
-    """After a step: the rows that go on, with the tokens they are fed next, and all steps so far."""
+    """Rows alive after a step, with the tokens they are fed next, and all steps so far."""
 
     token_R: Tensor
-    log_prob_R: Tensor  # of the whole prefix
+    log_prob_R: Tensor  # log-probability of the whole prefix
     parent_R: Tensor
     steps: list[_Step]
     finished: _Finished
@@ -199,7 +229,7 @@ class _Alive(NamedTuple):
 def _run(
     model: DecoderModel, state: Any, options: Beam, source_n_B: Tensor, tokens: DecoderTokens, first_B: Tensor | None, want_weights: bool
 ) -> Generator[_Alive, None, tuple[_Finished, list[_Step]]]:
-    """What is alive after each step; returns the finished hypotheses, and all steps."""
+    """Yield the prefixes alive after each step; return the finished hypotheses, and all steps."""
     end, device, beta = tokens.end, source_n_B.device, options.coverage_penalty
     limits, keep = max_lengths(options.max_tokens, source_n_B), (1 if options.size == 1 else 2 * options.size)
     limit_b = torch.tensor(limits, device=device)

@@ -31,30 +31,11 @@ from ..attention import State
 from ..data import BOS, EOS, PAD
 from ..errors import NotSupported, QueueFull, StateNotSupported
 from ..models import LanguageModel, device_of
+from .options import EngineOptions
 from .prefill import Prefill, Text, context_start
 from .prompt_lookup import PromptLookup
 from .requests import Chunk, Completion, Decode, Request
 from .sampling import NEVER, choose_tokens, full_precision, log_total, penalize_repetition, token_scores
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Limits of the engine, and how it decodes. None of them changes a completion."""
-
-    max_batch: int = 16
-    """Maximum number of completions generated at once, including those whose prompts are being read."""
-    max_context_tokens: int = 16_384
-    """Maximum number of tokens held in caches: completions times the longest of them, prompt included."""
-    max_queue: int = 64
-    """Maximum number of prompts waiting for a free slot; further ones are refused."""
-    prefill_chunk: int = 128
-    """Maximum number of prompt tokens read per step."""
-    prompt_lookup: int = 0
-    """Tokens proposed per step by prompt-lookup decoding, while a single completion is running; 0 turns it off."""
-
-    def __post_init__(self) -> None:
-        if min(self.max_batch, self.max_context_tokens, self.max_queue, self.prefill_chunk) < 1 or self.prompt_lookup < 0:
-            raise NotSupported(f"{self}: expected limits of at least 1, and prompt_lookup of at least 0")
 
 
 @dataclass
@@ -68,9 +49,12 @@ class _Batch:
 class Engine:
     """Decodes many completions at once with one model. To be used from one thread; `regard.serve` puts it behind HTTP.
 
-    decode      token ids → text
-    eos_ids     tokens that end a completion
-    banned_ids  tokens that are never generated
+    Args:
+        model: language model, in evaluation mode.
+        decode: token ids → text.
+        options: limits of the batch, the context and the queue.
+        eos_ids: tokens that end a completion.
+        banned_ids: tokens that are never generated.
     """
 
     def __init__(
@@ -200,7 +184,7 @@ class Engine:
         return min(len(row.request.prompt) + row.max_tokens, self.context_length)
 
     def _admit(self) -> list[Text]:
-        """What was admitted before, or else requests from the head of the queue that fit in. A longer prompt must not make the first wait."""
+        """Return what was admitted before, or else admit requests from the head of the queue that fit in. A longer prompt must not make the first wait."""
         if self._admitted:
             texts, self._admitted = self._admitted, []
             return texts

@@ -19,19 +19,24 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..data import BOS, EOS, PAD, UNK, HFTokenizer, Tokenizer
+from ..data import Tokenizer
 from ..errors import NotSupported
 from ..models import LanguageModel, eval_mode
-from .engine import Engine, EngineOptions
+from .engine import Engine
+from .options import EngineOptions, GenerationOptions
 from .requests import Chunk, Completion, Request
-from .sampling import GenerationOptions
 
 Prompt = str | Sequence[int]
 UNKNOWN_SHOWN = 8  # unknown characters or words that a warning names
 
 
 class IdEncoder:
-    """Prompts that are token ids already, without a tokenizer: completions have ids and no text, and only `eos_ids` end them."""
+    """Prompts that are token ids already, without a tokenizer: completions have ids and no text, and only `eos_ids` end them.
+
+    Args:
+        vocab_size: number of tokens of the model.
+        eos_ids: tokens that end a completion.
+    """
 
     def __init__(self, vocab_size: int, eos_ids: Collection[int] = ()):
         self.vocab_size, self.eos_ids = vocab_size, tuple(eos_ids)
@@ -61,32 +66,28 @@ class IdEncoder:
 
 
 class PromptEncoder(IdEncoder):
-    """Prompts to token ids, and the special tokens of a tokenizer: what begins a prompt, ends a completion, is never generated."""
+    """Prompts to token ids, and the special tokens of a tokenizer: what begins a prompt, ends a completion, is never generated.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        vocab_size: number of tokens of the model, which may exceed that of the tokenizer.
+    """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int):
         super().__init__(len(tokenizer))
         self.tokenizer = tokenizer
-        roles = tokenizer.roles if isinstance(tokenizer, HFTokenizer) else {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
-        ends = tokenizer.eos_ids if isinstance(tokenizer, HFTokenizer) else (EOS,)
-        self.eos_ids = tuple(token for token in ends if token < vocab_size)
-        self._unknown = None if roles.get("unk") in self.eos_ids else roles.get("unk")
-        # special tokens that no text contains, and ids beyond the tokenizer's vocabulary
-        special = {roles[role] for role in ("pad", "bos", "cls", "mask") if role in roles} - set(self.eos_ids)
-        if isinstance(tokenizer, HFTokenizer) and tokenizer.banned_ids is not None:
-            special = set(tokenizer.banned_ids)
-        self.banned_ids = tuple(sorted({*special, *range(len(tokenizer), vocab_size)}))
-        if isinstance(tokenizer, HFTokenizer):
-            framed = tokenizer.encode_pair("")[0]
-            self.prefix = framed[:1] if framed[:1] == [roles.get("bos")] else []
-            self.prefix_if_empty = self.prefix or [roles[role] for role in ("bos", "eos") if role in roles][:1]
-        else:
-            self.prefix = self.prefix_if_empty = [BOS]  # as documents begin in training
+        self.eos_ids = tuple(token for token in tokenizer.eos_ids if token < vocab_size)
+        self.banned_ids = tuple(sorted({*tokenizer.banned_ids, *range(len(tokenizer), vocab_size)}))
+        self.prefix = tokenizer.prompt_prefix
+        self._unknown = None if tokenizer.unk_id in self.eos_ids else tokenizer.unk_id
 
     def encode(self, prompt: Prompt) -> tuple[list[int], int]:
         if not isinstance(prompt, str):
             return super().encode(prompt)
         ids = self.tokenizer.encode(prompt)
-        prefix = self.prefix if ids else self.prefix_if_empty
+        prefix = self.prefix
+        if not (prefix or ids):  # a model needs a token to begin with
+            prefix = [token for token in (self.tokenizer.bos_id, self.tokenizer.eos_id) if token is not None][:1]
         return [*prefix, *ids], len(prefix)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -105,7 +106,13 @@ def make_encoder(model: LanguageModel, tokenizer: Tokenizer | None) -> IdEncoder
 
 
 def build_engine(model: LanguageModel, encoder: IdEncoder, options: EngineOptions = EngineOptions()) -> Engine:  # noqa: B008  frozen
-    """An engine that decodes to text with this encoder's tokenizer and its special tokens."""
+    """An engine that decodes to text with this encoder's tokenizer and its special tokens.
+
+    Args:
+        model: language model.
+        encoder: encoder of its prompts.
+        options: limits of the batch, the context and the queue.
+    """
     return Engine(model, encoder.decode, options, eos_ids=encoder.eos_ids, banned_ids=encoder.banned_ids)
 
 
@@ -127,6 +134,13 @@ def generate(
     """The `n` completions of each prompt, in the order of the prompts. A prompt is a text or a list of token ids.
 
     Without a tokenizer prompts are ids, completions have ids only, and nothing ends them before `max_tokens`.
+
+    Args:
+        model: language model.
+        tokenizer: its tokenizer; None: prompts and completions are token ids.
+        prompts: a prompt or several, each a text or a list of token ids.
+        options: sampling, number of completions `n`, `max_tokens`, `stop`.
+        engine_options: limits of the batch, the context and the queue.
     """
     encoder = make_encoder(model, tokenizer)
     requests = _checked_requests(model, encoder, prompts, options)
@@ -142,7 +156,16 @@ def generate_ids(
     *,
     eos_ids: Collection[int] = (),
 ) -> list[list[int]]:
-    """The new token ids of each row, `n` lists per prompt; a row ends after one of `eos_ids`. `model.generate(ids, …)` calls this."""
+    """The new token ids of each row, `n` lists per prompt; a row ends after one of `eos_ids`. `model.generate(ids, …)` calls this.
+
+    Args:
+        model: language model.
+        ids: token ids of a prompt, or of several.
+        options: sampling, number of completions `n`, `max_tokens`.
+        eos_ids: tokens that end a completion.
+
+    Shape: ids (L,) or (B, L) if a tensor.
+    """
     encoder = IdEncoder(model.config.vocab_size, eos_ids)
     requests = _checked_requests(model, encoder, ids.tolist() if isinstance(ids, Tensor) else ids, options)
     for _ in _chunks(model, encoder, requests, None):
@@ -157,9 +180,16 @@ def stream(
     options: GenerationOptions | None = None,
     engine_options: EngineOptions | None = None,
 ) -> Iterator[Chunk]:
-    """The same completions in chunks as they are generated; those of several prompts are interleaved.
+    """Generate completions as `generate` does, in chunks as they come; those of several prompts are interleaved.
 
     `chunk.completion.request.index` is the index of the prompt, `chunk.completion.index` that of the completion among its n.
+
+    Args:
+        model: language model.
+        tokenizer: its tokenizer; None: prompts and completions are token ids.
+        prompts: a prompt or several, each a text or a list of token ids.
+        options: sampling, number of completions `n`, `max_tokens`, `stop`.
+        engine_options: limits of the batch, the context and the queue.
     """
     if options is not None and options.num_completions > options.n:
         raise NotSupported(
@@ -182,6 +212,13 @@ def few_shot(
     <BLANKLINE>
     Input: dog
     Output:
+
+    Args:
+        instruction: description of the task.
+        examples: pairs of input and output.
+        query: input to answer.
+        input_label: label in front of inputs.
+        output_label: label in front of outputs.
     """
     shots = [f"{input_label}: {question}\n{output_label}: {answer}" for question, answer in examples]
     return "\n\n".join([*([instruction] if instruction else []), *shots, f"{input_label}: {query}\n{output_label}:"])

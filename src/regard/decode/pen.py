@@ -15,19 +15,19 @@ from torch import Tensor
 from ..attention import Observation
 from ..errors import NotSupported
 from ..models import Handwriting, eval_mode
-from ..models._pen_mixture import PenMixture
+from ..models.pen_mixture import PenMixture
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: points_L3 (dx, dy, lifted), and weights_LM of each point over the characters and, last, the end of the text.
+    """Strokes of one text: points_L3 (dx, dy, lifted), and weights_LM of each point over the characters and, last, the end of the text.
 
-    Without a text there are no weights. `complete`: the window passed the last character before `max_length` points.
+    Without a text there are no weights.
     """
 
-    points_L3: Tensor
-    weights_LM: Tensor
-    complete: bool
+    points_L3: Tensor  # points (dx, dy, lifted)
+    weights_LM: Tensor  # attention of each point to the characters and, last, to the end of the text; empty without a text
+    complete: bool  # the window passed the last character before the maximum number of points
 
 
 @torch.no_grad()
@@ -42,8 +42,13 @@ def write(
 ) -> list[Written]:
     """Sample the strokes of some texts, given as characters from 1; of a prediction network, a sequence per (empty) text.
 
-    bias:   0 samples from the distribution that was learned; 1 writes more carefully, 10 follows the likeliest points.
-    prime:  characters and points to begin with; they are not part of the result.
+    Args:
+        model: handwriting model.
+        texts: characters of each text, numbered from 1; empty for a prediction network.
+        bias: 0 samples from the distribution that was learned; 1 writes more carefully, 10 follows the likeliest points.
+        seed: seed of the samples.
+        prime: characters and points to begin with; they are not part of the result.
+        max_points: maximum number of points of each; `model.max_length` if not given.
     """
     if bias < 0:
         raise NotSupported(f"a bias of {bias}; expected 0 (as varied as the data) or more")
@@ -51,17 +56,22 @@ def write(
         return []
     limit = max_points or model.max_length
     head, first_L3 = ([], torch.zeros(1, 3)) if prime is None else (list(prime[0]), prime[1])
-    text_BM, ends_B = _padded([[*head, *text] for text in texts])
+    text_BM, ends_B = (x.to(model.output.weight.device) for x in _padded([[*head, *text] for text in texts]))
     generator = torch.Generator().manual_seed(seed)
     B, state = len(texts), model.start(len(texts))
     given_BL3 = first_L3.to(model.output.weight).expand(B, -1, -1)
-    points, weights, done_B, steps_B = list[Tensor](), list[Tensor](), torch.zeros(B, dtype=torch.bool), torch.full((B,), limit)
+    points, weights, done_B, steps_B = (
+        list[Tensor](),
+        list[Tensor](),
+        torch.zeros_like(ends_B, dtype=torch.bool),
+        torch.full_like(ends_B, limit),
+    )
     with eval_mode(model), _watching(model) as seen:
         mixture = model(given_BL3, text_BM, state)
         for step in range(limit):
             if done_B.all():
                 break
-            phi_BM = seen[0].weights(torch.tensor([0]))[:, 0, 0] if seen else None
+            phi_BM = seen[0].weights(torch.zeros_like(ends_B[:1]))[:, 0, 0] if seen else None
             if phi_BM is not None and step:
                 ended_B = _ended(phi_BM, ends_B) & ~done_B
                 steps_B[ended_B], done_B = step, done_B | ended_B
@@ -69,7 +79,7 @@ def write(
             points.append(point_B3)
             weights.append(point_B3.new_zeros(B, 0) if phi_BM is None else phi_BM)
             mixture = model(point_B3[:, None], text_BM, state)
-    points_BL3, weights_BLM = torch.stack(points, 1), torch.stack(weights, 1)
+    points_BL3, weights_BLM, given_BL3 = torch.stack(points, 1).cpu(), torch.stack(weights, 1).cpu(), given_BL3.cpu()
     if prime is None:
         points_BL3, weights_BLM = torch.cat([given_BL3, points_BL3], 1), torch.cat([weights_BLM[:, :1], weights_BLM], 1)
     found = []
@@ -101,13 +111,13 @@ def _padded(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _ended(phi_BM: Tensor, ends_B: Tensor) -> Tensor:
-    """Whether the weight of the position after the text exceeds those of all characters."""
-    inside_BM = torch.arange(phi_BM.shape[1]) < ends_B[:, None]
+    """Return whether the weight of the position after the text exceeds those of all characters."""
+    inside_BM = torch.arange(phi_BM.shape[1], device=phi_BM.device) < ends_B[:, None]
     return phi_BM.gather(1, ends_B[:, None])[:, 0] > phi_BM.masked_fill(~inside_BM, -1).amax(1)
 
 
 def _newest(mixture: PenMixture) -> PenMixture:
-    """That of the last position only."""
+    """Mixture of the last position only."""
     return PenMixture(*(part[:, -1] for part in mixture))
 
 

@@ -11,7 +11,7 @@ from .requests import Completion
 
 
 def context_start(length: int, context_length: int) -> int:
-    """Where the tokens begin that the next one is predicted from, after a text of this length: between half and all of the context."""
+    """Position from which on tokens predict the next one, after a text of this length: between half and all of the context."""
     if length <= context_length:
         return 0
     dropped = context_length - context_length // 2

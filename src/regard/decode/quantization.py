@@ -45,9 +45,9 @@ from ..attention import State
 from ..errors import NotSupported
 from ..layers import Block
 from ..models import LanguageModel, Model, Translator
-from ..models._model import cap_logits
+from ..models.model import cap_logits
+from .options import ParameterDtype
 
-ParameterDtype = Literal["float32", "float32_packed", "float16x2", "float16", "bfloat16", "int8"]
 MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]
 M = TypeVar("M", bound=nn.Module)
 MANY = 32  # rows from which float32 is faster than float16x2
@@ -194,7 +194,13 @@ def quantize(model: Translator, dtype: ParameterDtype = "int8", matmuls: Matmuls
 def quantize(
     model: LanguageModel | Translator, dtype: ParameterDtype = "int8", matmuls: Matmuls | None = None
 ) -> LanguageModel | Translator:
-    """A copy of the model with parameters of this dtype, for inference; the given model stays as it is. `matmuls` replaces the probe."""
+    """A copy of the model with parameters of this dtype, for inference; the given model stays as it is.
+
+    Args:
+        model: model to copy.
+        dtype: number format of the parameters.
+        matmuls: matmuls that work on this machine; probed if not given.
+    """
     if dtype == "float32":
         return model
     if dtype not in get_args(ParameterDtype):
@@ -206,7 +212,9 @@ def quantize(
         return copy.deepcopy(model).to(torch.bfloat16)
     parameter = next(model.parameters())
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-        raise NotSupported(f"dtype {dtype} needs a float32 model on the CPU, not {parameter.dtype} on {parameter.device}; convert it first")
+        raise NotSupported(
+            f"dtype {dtype} needs a float32 model on the CPU, not {parameter.dtype} on {parameter.device}; move it there (--device cpu), or use dtype float32"
+        )
     available = matmuls or probe_matmuls()
     if dtype == "float32_packed" and not available.packed:
         log.warning("float32_packed: this PyTorch has no oneDNN matmul with packed weights; using plain float32")
@@ -256,7 +264,7 @@ def _split_cross_projections(model: nn.Module, quantized: nn.Module, make_linear
 
 @dataclass(frozen=True)
 class Matmuls:
-    """Which matmuls of this PyTorch build work on this processor."""
+    """Matmuls of this PyTorch build that work on this processor."""
 
     int8_bits: int  # bits of x that the int8 matmul keeps: 8, or 7 where 8 overflow; 0 without one
     float16: bool

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..errors import NotSupported
-from .sampling import DEFAULT_MAX_TOKENS, GenerationOptions, Uniforms, new_seed, row_number
+from .options import GenerationOptions
+from .sampling import DEFAULT_MAX_TOKENS, Uniforms, new_seed, row_number
 
 Decode = Callable[[list[int]], str]
 FinishReason = Literal["stop", "length"]
@@ -27,13 +28,13 @@ CONTEXT = 8  # prompt tokens after which the first new ones are decoded to text
 class Request:
     """A prompt with its options, and after `Engine.submit` the completions that continue it. A request is submitted once."""
 
-    prompt: Sequence[int]
-    options: GenerationOptions = field(default_factory=GenerationOptions)
+    prompt: Sequence[int]  # token ids
+    options: GenerationOptions = field(default_factory=GenerationOptions)  # sampling, number of completions, limits
     hidden: int = 0  # tokens at the beginning of the prompt that an echo leaves out
-    index: int = 0  # of the prompt, among those submitted together
-    completions: list[Completion] = field(default_factory=list, init=False)
-    seed: int = field(default=0, init=False)  # of its random numbers: the options', or a new one
-    prompt_scores: list[Scores] = field(default_factory=list, init=False)  # of an echoed prompt's tokens from the second on
+    index: int = 0  # index of the prompt, among those submitted together
+    completions: list[Completion] = field(default_factory=list, init=False)  # completions in progress, after `Engine.submit`
+    seed: int = field(default=0, init=False)  # seed of its random numbers: the options', or a new one
+    prompt_scores: list[Scores] = field(default_factory=list, init=False)  # scores of an echoed prompt's tokens from the second on
 
     def __post_init__(self) -> None:
         if not len(self.prompt):
@@ -53,23 +54,30 @@ class Request:
 class TokenLogprob(NamedTuple):
     """A token with its log-probability under the model itself, before penalties, temperature and filters."""
 
-    id: int
+    id: int  # token id
     log_prob: float | None  # None for the first token of an echoed prompt, which has no context
     top: tuple[tuple[int, float], ...]  # the most likely alternatives, best first; the token itself only if it is one of them
-    offset: int  # of its first character in the text
+    offset: int  # position of its first character in the text
 
 
 class Chunk(NamedTuple):
-    """What a completion has grown by. Tokens come with the text they begin in, and only if log-probabilities were requested."""
+    """Increment of a completion. Tokens come with the text they begin in, and only if log-probabilities were requested."""
 
-    completion: Completion
-    text: str
-    logprobs: list[TokenLogprob]
-    finish_reason: FinishReason | None
+    completion: Completion  # completion that has grown
+    text: str  # new text
+    logprobs: list[TokenLogprob]  # new tokens with their log-probabilities, if requested
+    finish_reason: FinishReason | None  # "stop" or "length" in the last chunk; None before
 
 
 class Completion:
-    """One completion of a request, in progress or finished. It has its own random numbers, text and end, whatever else is in the batch."""
+    """One completion of a request, in progress or finished. It has its own random numbers, text and end, whatever else is in the batch.
+
+    Args:
+        request: request that it continues.
+        index: index among the completions of the request.
+        decode: token ids → text.
+        eos_ids: tokens that end it.
+    """
 
     def __init__(self, request: Request, index: int, decode: Decode, eos_ids: frozenset[int]):
         self.request, self.index = request, index
@@ -134,7 +142,13 @@ class Completion:
         return self._chunk(self._echo)
 
     def add(self, token: int, log_prob: float, top: tuple[tuple[int, float], ...]) -> Chunk:
-        """The next token was chosen."""
+        """The next token was chosen.
+
+        Args:
+            token: id of the token.
+            log_prob: its log-probability.
+            top: the likeliest tokens with their log-probabilities.
+        """
         options = self.request.options
         self.ids.append(token)
         self.log_prob += log_prob
@@ -241,7 +255,7 @@ class Detokenizer:
         return self._new_text(complete_only=True)
 
     def close(self) -> str:
-        """What remains of an incomplete last character."""
+        """Return what remains of an incomplete last character."""
         return self._new_text(complete_only=False)
 
     def _new_text(self, complete_only: bool) -> str:

@@ -11,105 +11,21 @@ from __future__ import annotations
 import hashlib
 import secrets
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import NotSupported, ShapeError
-from ._base import DecoderModel, DecoderTokens, Hypothesis, RelativeLength, max_lengths, require_weights
+from ._base import DecoderModel, DecoderTokens, Hypothesis, max_lengths, require_weights
+from .options import Sampling
 
 NEVER = -torch.inf  # the logit of a token that is never chosen
 GREEDY_BELOW = 1e-6  # temperatures below this take the most likely token; dividing by less could overflow
 BUFFER = 64  # random numbers drawn at once per row: a constant, so that a row's sequence depends on nothing else
 DEFAULT_MAX_TOKENS = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How to sample. The defaults draw from the model's own distribution; temperature 0 is greedy decoding.
-
-    At `max_tokens` a sample is cut off, whereas beam search closes a hypothesis with the end token.
-    """
-
-    temperature: float = 1.0
-    """Sampling temperature; 0 always takes the most likely token."""
-    top_k: int = 0
-    """Sample from the k most likely tokens, and those tied with the k-th; 0 keeps all."""
-    top_p: float = 1.0
-    """Sample from the smallest set of most likely tokens whose probabilities add up to p; 1 keeps all."""
-    min_p: float = 0.0
-    """Sample from tokens at least this fraction as likely as the most likely one; 0 keeps all."""
-    seed: int | None = 0
-    """Seed for sampling; the same seed gives the same text."""
-    max_tokens: int | RelativeLength | None = None
-    """Maximum number of new tokens, the end token included; by default the source length + 50."""
-    least_tokens: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise self._bad("temperature", "a number of at least 0")
-        if self.top_k < 0:
-            raise self._bad("top_k", "at least 1, or 0 for all tokens")
-        if not 0 < self.top_p <= 1:
-            raise self._bad("top_p", "more than 0 and at most 1, which keeps all tokens")
-        if not 0 <= self.min_p <= 1:
-            raise self._bad("min_p", "0, which keeps all tokens, to 1")
-        if isinstance(self.max_tokens, int) and self.max_tokens < self.least_tokens:
-            raise self._bad("max_tokens", f"at least {self.least_tokens}")
-
-    def _bad(self, name: str, expected: str) -> NotSupported:
-        return NotSupported(f"{type(self).__name__}({name}={getattr(self, name)!r}): expected {expected}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationOptions(Sampling):
-    """How a language model completes prompts. The defaults draw one completion per prompt from the model's own distribution."""
-
-    seed: int | None = None
-    """Sampling seed: the same seed and prompt give the same completions; by default a new seed per prompt."""
-    max_tokens: int | None = None
-    """Maximum number of new tokens per completion; by default 100. Beyond the context length the oldest tokens are dropped."""
-    n: int = 1
-    """Number of completions per prompt."""
-    best_of: int | None = None
-    """Generate this many completions and return the n with the highest log-probability per token; by default n."""
-    stop: tuple[str, ...] = ()
-    """Stop strings: a completion ends before the first of them."""
-    presence_penalty: float = 0.0
-    """Subtracted from the logit of every token generated before."""
-    frequency_penalty: float = 0.0
-    """Subtracted from the logit of a token once for each time it was generated."""
-    repetition_penalty: float = 1.0
-    """Divides positive logits of tokens in the prompt or generated before, and multiplies negative ones; 1 turns it off."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of tokens, by token id."""
-    logprobs: int | None = None
-    """Return log-probabilities, and those of this many most likely alternatives per token; by default none."""
-    echo: bool = False
-    """Return the prompt as part of the completion."""
-    least_tokens: ClassVar[int] = 0  # only the prompt is read, for its log-probabilities
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.n < 1 or (self.best_of is not None and self.best_of < self.n):
-            raise NotSupported(f"GenerationOptions(n={self.n}, best_of={self.best_of}): expected 1 ≤ n ≤ best_of")
-        if isinstance(self.stop, str):  # type: ignore[unreachable]
-            raise self._bad("stop", f"a tuple of strings; write stop=({self.stop!r},)")
-        if "" in self.stop:
-            raise self._bad("stop", "no empty stop string, which would end every completion at once")
-        if not 0.01 <= self.repetition_penalty <= 100:  # beyond, logits could overflow
-            raise self._bad("repetition_penalty", "0.01 to 100; 1 turns it off")
-        if self.logprobs is not None and self.logprobs < 0:
-            raise self._bad("logprobs", "at least 0, or None for no log-probabilities")
-
-    @property
-    def num_completions(self) -> int:
-        """Completions generated per prompt."""
-        return self.best_of or self.n
 
 
 def full_precision(logits_BN: Tensor) -> Tensor:
@@ -240,9 +156,21 @@ def sample(
     numbers: Sequence[int] | None = None,
     want_weights: bool = False,
 ) -> list[Hypothesis]:
-    """One sample for every row of the state. `numbers` identify the rows to the random number generators; by default 0, 1, 2, …
+    """One sample for every row of the state.
 
     The log-probabilities returned are the model's own, before temperature and filters.
+
+    Args:
+        model: decoder.
+        state: state of the decoder after reading the sources, a row per source.
+        options: temperature, filters, seed, maximum number of tokens.
+        source_n_B: number of tokens of each source.
+        tokens: special tokens of the decoder.
+        first_B: first token of each row; `tokens.first` if not given.
+        numbers: identity of each row to the random number generators; 0, 1, 2 … if not given.
+        want_weights: keep the attention weights of every step.
+
+    Shape: source_n_B, first_B: one number per row of the state.
     """
     limits, device = max_lengths(options.max_tokens, source_n_B), source_n_B.device
     rows, sizes = list(range(len(limits))), source_n_B.tolist()

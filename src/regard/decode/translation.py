@@ -37,7 +37,16 @@ def iter_translations(
     tokens: DecoderTokens = DecoderTokens(),  # noqa: B008  frozen
     want_weights: bool = False,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """The index of each source with its hypotheses, as they become ready: batch by batch, the longest sources first."""
+    """The index of each source with its hypotheses, as they become ready: batch by batch, the longest sources first.
+
+    Args:
+        model: encoder-decoder.
+        sources: token ids of each source.
+        options: beam search or sampling.
+        batch_tokens: maximum number of source positions per batch, padding included.
+        tokens: special tokens of the decoder.
+        want_weights: keep the attention weights of every step.
+    """
     empty = [number for number, source in enumerate(sources) if not len(source)]
     if empty:
         raise ShapeError(f"source {empty[0]} has no tokens; expected at least one: leave out empty sources, or end each with an end token")
@@ -68,8 +77,15 @@ def translate(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of every source, in the order of the sources, best first. Ids in, ids out.
 
-    `batch_tokens` limits the source positions per batch, padding included; it affects speed and memory only. A sample depends on the
-    index of its source, not on its batch.
+    A sample depends on the index of its source, not on its batch.
+
+    Args:
+        model: encoder-decoder.
+        sources: token ids of each source.
+        options: beam search or sampling.
+        batch_tokens: maximum number of source positions per batch, padding included; it affects speed and memory only.
+        tokens: special tokens of the decoder.
+        want_weights: keep the attention weights of every step.
     """
     found = dict(iter_translations(model, sources, options, batch_tokens=batch_tokens, tokens=tokens, want_weights=want_weights))
     return [found[number] for number in range(len(sources))]

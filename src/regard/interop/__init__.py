@@ -13,9 +13,15 @@ LocalAttention(64))` makes one of your own making known. Nothing is registered b
 a model before its first call, which those with parameters of their own need. docs/transformers-attention.md has the rest.
 """
 
-from ._masks import Mask
-from ._register import Factory, prepare, register
-from ._text_maps import is_imported, text_maps
-from .checkpoints import export, export_run, import_checkpoint, load_run
+from ._masks import Mask as Mask
+from ._register import Factory as Factory
+from ._register import prepare as prepare
+from ._register import register as register
+from ._text_maps import is_imported as is_imported
+from ._text_maps import text_maps as text_maps
+from .checkpoints import export as export
+from .checkpoints import export_run as export_run
+from .checkpoints import import_checkpoint as import_checkpoint
+from .checkpoints import load_run as load_run
 
 __all__ = ["Factory", "Mask", "export", "export_run", "import_checkpoint", "is_imported", "load_run", "prepare", "register", "text_maps"]

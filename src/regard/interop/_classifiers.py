@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..errors import NotSupported
 from ..models import Classifier, Headed, Model, SpanReader
-from ..models._encoder import Encoder
-from ._families import FAMILIES
-from ._family import ClassifierHead, Family
-from ._hf_config import label_config, labels_of
+from ..models.encoder import Encoder
+from .families import families
+from .family import ClassifierHead, Family
+from .hf_config import label_config, labels_of
 
 START, END = "start", "end"  # the outputs of a span head
 
@@ -29,13 +29,13 @@ class LabelHead:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LabelHead | None:
-        """None for a model without such a head."""
+        """Read the head from a config; None for a model without such a head."""
         architectures = config.get("architectures") or []
         names = map(str, architectures) if isinstance(architectures, list) else ()
         name = next((name for name in names if name.endswith(("Classification", "QuestionAnswering"))), None)
-        if name is None or any(name in family.own_heads for family in FAMILIES):
+        if name is None or any(name in family.own_heads for family in families().values()):
             return None
-        known = {head.architecture: (unit, head, family) for family in FAMILIES for unit, head in family.classifiers.items()}
+        known = {head.architecture: (unit, head, family) for family in families().values() for unit, head in family.classifiers.items()}
         if name not in known:
             raise NotSupported(f"{name} is not supported; supported are {', '.join(known)}")
         unit, head, family = known[name]
@@ -72,17 +72,17 @@ def export_head(
 
 def _head(model: Headed) -> tuple[Family, ClassifierHead]:
     body, unit = model.body, "span" if not isinstance(model, Classifier) else "token" if model.each else "text"
-    families = {
+    fitting = {
         family.model: family
-        for family in reversed(FAMILIES)
+        for family in reversed(families().values())
         if unit in family.classifiers and (family.model != body.facts.name or family.fits(body))
     }
-    if body.facts.name not in families:
+    if body.facts.name not in fitting:
         raise NotSupported(
             f"transformers has no {'reader of spans' if unit == 'span' else f'{unit} classifier'} that computes what this {body.facts.name} does; "
-            f"supported are {', '.join(sorted(families))}. `regard predict` takes the run as it is"
+            f"supported are {', '.join(sorted(fitting))}. `regard predict` takes the run as it is"
         )
-    family = families[body.facts.name]
+    family = fitting[body.facts.name]
     head = family.classifiers[unit]
     assert isinstance(body, Encoder)
     if unit == "text" and body.pooler is None:

@@ -1,4 +1,4 @@
-"""What transformers takes for a key that config.json leaves out, per family, and which keys are two names of one setting.
+"""Default values of config.json: what transformers takes for a key that is left out, per family, and keys that are two names of one setting.
 
 A file need not hold what equals the default of its family, and files written by hand or by other tools often do not. The defaults are
 those of the config classes of transformers; a test compares both tables with them. Keys that change no output are in `NO_EFFECT`.

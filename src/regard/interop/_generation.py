@@ -1,4 +1,4 @@
-"""How transformers generates with a model: the ids of special tokens in config.json, and generation_config.json."""
+"""Settings of transformers' generation: the ids of special tokens in config.json, and generation_config.json."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def with_generation(tokenizer: HFTokenizer, generation: Mapping[str, Any]) -> HF
 
 
 def generation_of(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What transformers must know to generate as we do with our own tokenizer."""
+    """Collect what transformers must know to generate as we do with our own tokenizer."""
     if isinstance(model, Translator):
         ids = {"decoder_start_token_id": BOS, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "forced_eos_token_id": EOS}
         return ids | {"suppress_tokens": [PAD, BOS]}

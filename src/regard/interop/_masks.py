@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..errors import NotSupported, PatternNotSupported
+from .._extras import extra
+from ..errors import PatternNotSupported
 from ..patterns import Pattern, at_positions, causal, full, keep, lengths, local_causal, segments, since, window
 
 
@@ -28,12 +29,15 @@ class Mask:
     """A pattern in place of a mask tensor, which models pass on from where masks are made to their attention layers.
 
     A model that indexes its mask gets a boolean tensor, which `read_mask` turns into a pattern again where it can.
+
+    Args:
+        pattern: the pattern that the mask expresses.
     """
 
     pattern: Pattern
     shape: tuple[int, int, int, int]  # (batch, 1, queries, keys), as in the mask tensor
     keys: int  # keys that exist: the rest of a cache of fixed size is still empty
-    past: bool  # whether keys precede the first query, as in a decoding step
+    past: bool  # True if keys precede the first query, as in a decoding step
 
     ndim: ClassVar[int] = 4
 
@@ -193,7 +197,6 @@ def _end(seen_BM: Tensor) -> int:
 
 def transformers_module(name: str) -> Any:
     """A module of transformers, imported when needed."""
-    try:
-        return import_module(f"transformers.{name}")
-    except ImportError as error:
-        raise NotSupported("transformers is missing, or too old for custom attention; pip install 'regard[interop]'") from error
+    with extra("interop"):
+        module = import_module(f"transformers.{name}")
+    return module

@@ -34,6 +34,10 @@ def register(name: str | None = None, factory: Factory | None = None) -> None:
     """Register mechanisms with transformers: all of them, as "regard:<name>", or those that `factory` builds, as `name`.
 
     `attn_implementation=` then accepts the name. Registering a name again affects only layers that have no mechanism yet.
+
+    Args:
+        name: name for `attn_implementation=`; None: all mechanisms, as "regard:<name>".
+        factory: function of heads, head_dim and length that builds the mechanism of a layer; given if and only if `name` is.
     """
     known: dict[str, Factory]
     if name is None and factory is None:
@@ -56,8 +60,13 @@ def register(name: str | None = None, factory: Factory | None = None) -> None:
 def prepare(model: Model, folder: str | Path | None = None, **inputs: Any) -> Model:
     """Build the mechanisms of a model by calling it once, with `inputs` or with the dummy inputs of transformers.
 
-    Mechanisms with parameters need it, so that optimizers and `save_pretrained` see them. `folder` is a `save_pretrained` directory from
-    which their parameters are loaded, because `from_pretrained` builds the model without mechanisms.
+    Mechanisms with parameters need it, so that optimizers and `save_pretrained` see them. `from_pretrained`
+    builds the model without mechanisms; their parameters are loaded from `folder`.
+
+    Args:
+        model: transformers model with mechanisms of regard.
+        folder: `save_pretrained` directory to load the parameters of mechanisms from; None: keep the initial ones.
+        **inputs: inputs of the call.
     """
     before, token = model.training, _preparing.set(True)
     try:
@@ -133,9 +142,9 @@ class _Interface:
         me = type(mechanism).__name__
         if not isinstance(mechanism, Attention):
             raise BadConfig(f"the factory of {self.name!r} returned a {me}; expected a regard.Attention")
-        if mechanism.gates:
+        if mechanism.reads_gates:
             raise NotSupported(
-                f"{me} needs {mechanism.gates} gates per key token, which transformers' attention layers do not project; "
+                f"{me} needs {mechanism.gates + mechanism.query_gates} gates per token, which transformers' attention layers do not project; "
                 "regard.MultiHead projects them from x"
             )
         if not _preparing.get() and any(True for _ in mechanism.parameters()):

@@ -10,31 +10,45 @@ from typing import Any
 
 import torch
 
+from .._extras import extra
 from ..data import HFTokenizer
 from ..errors import BadFile, CaptureNotSupported, Misfit, MissingFile, NotSupported, RegardError, ShapeError
-from ..look import Map, Maps, capture
-from ..look._capture import Indices, Layers
-from ._families import FAMILIES
+from ..look import Indices, Layers, Map, Maps, capture
+from ..machine import find_device
+from ..train import to_device
+from .families import families
 
 LONGEST = 128  # tokens that an encoder-decoder generates
 
 
 def is_imported(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a run, or of a family that regard imports."""
-    return "format_version" in config or any(config.get("model_type") in family.model_types for family in FAMILIES)
+    """Return whether a config.json is that of a run, or of a family that regard imports.
+
+    Args:
+        config: content of a config.json.
+    """
+    return "format_version" in config or any(config.get("model_type") in family.model_types for family in families().values())
 
 
 @torch.no_grad()
-def text_maps(folder: Path | str, text: str, layers: Layers = None, heads: Indices = None) -> tuple[str, Maps]:
-    """The output of an encoder-decoder, else nothing, and its maps while it reads this text; a tab separates a pair."""
+def text_maps(folder: Path | str, text: str, layers: Layers = None, heads: Indices = None, device: str = "cpu") -> tuple[str, Maps]:
+    """The output of an encoder-decoder, else nothing, and its maps while it reads this text; a tab separates a pair.
+
+    Args:
+        folder: transformers directory.
+        text: text to read; a tab separates a pair.
+        layers: layers to capture, as in `capture`.
+        heads: heads to capture, as in `capture`.
+        device: device of the model: auto, cpu, cuda, cuda:1, mps.
+    """
     folder = Path(folder)
     tokenizer = HFTokenizer.from_directory(folder)
     if tokenizer is None:
         raise MissingFile(f"{folder} has no tokenizer.json; transformers writes it with tokenizer.save_pretrained")
     ids, segment = tokenizer.encode_pair(*text.split("\t", 1))
     with _quiet(folder) as transformers:
-        model = _load(folder, transformers)
-        inputs = _inputs(model, ids, segment, folder)
+        model = _load(folder, transformers).to(find_device(device))
+        inputs = to_device(_inputs(model, ids, segment, folder), model.device)
         generates = model.config.is_encoder_decoder and model.can_generate()
         try:
             with capture(model, layers, heads) as maps:
@@ -103,12 +117,8 @@ def _load(folder: Path, transformers: Any) -> Any:
 @contextmanager
 def _quiet(folder: Path) -> Iterator[Any]:
     """transformers, without its notices and progress bars."""
-    try:
+    with extra("interop"):  # models of this family are run by transformers itself
         transformers = import_module("transformers")
-    except ImportError as missing:
-        raise NotSupported(
-            f"{folder}: models of this family are run by transformers, which is missing; pip install 'regard[interop]'"
-        ) from missing
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

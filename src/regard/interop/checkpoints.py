@@ -26,41 +26,50 @@ from torch import Tensor
 
 from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
 from ..files import make_readable
+from ..layers.spec import Spec
+from ..machine import find_device
 from ..models import Classifier, Headed, LanguageModel, Model, TextEncoder, Translator, body_of, build
-from ..models._model import Spec
 from ..patterns import Full
 from ..runs import Run, read_json, save
 from ..tasks import make_run, task_for
 from ..train.parameters import compare_parameters, load_parameters
 from ._classifiers import LabelHead, export_head
 from ._defaults import DEFAULTS
-from ._families import FAMILIES, UNSUPPORTED
-from ._family import Family
 from ._generation import FILE as GENERATION
 from ._generation import IDS
-from ._hf_config import HFConfig, label_config
-from ._names import BaseNames, from_hf
+from .families import UNSUPPORTED, families
+from .family import Family
+from .hf_config import HFConfig, label_config
+from .names import BaseNames, from_hf
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST = 2**31
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".ot")
 
 
-def load_run(folder: Path | str, described: Mapping[str, Any] | None = None) -> Run[Model]:
+def load_run(folder: Path | str, described: Mapping[str, Any] | None = None, device: str = "cpu") -> Run[Model]:
     """A transformers directory as a run in memory, of the task that its model is for; parameters in float32, ready to use.
 
-    `described` is its config.json, if that has been read.
+    Args:
+        folder: transformers directory.
+        described: content of its config.json, if that has been read.
+        device: device of the model: auto, cpu, cuda, cuda:1, mps.
     """
-    folder = Path(folder)
+    folder, place = Path(folder), find_device(device)
     described = _described(folder) if described is None else described
     family = _family(folder, described)
     model = _checkpoint(folder, described, family)
     processor = family.files.read(folder, described, model)
-    return make_run(task_for(type(model), isinstance(model, Classifier) and model.each), model, processor, folder=folder)
+    return make_run(task_for(type(model), isinstance(model, Classifier) and model.each), model.to(place), processor, folder=folder)
 
 
 def import_checkpoint(folder: Path | str, out: Path | str) -> Run[Model]:
-    """A transformers directory as a run on disk: config.json, model.safetensors, and tokenizer.json if it has one."""
+    """A transformers directory as a run on disk: config.json, model.safetensors, and tokenizer.json if it has one.
+
+    Args:
+        folder: transformers directory.
+        out: run directory to write.
+    """
     folder = Path(folder)
     described = _described(folder)
     if "format_version" in described:
@@ -71,7 +80,12 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Run[Model]:
 
 
 def export_run(run: Run[Any], out: Path | str) -> None:
-    """A run as a directory that transformers reads."""
+    """A run as a directory that transformers reads.
+
+    Args:
+        run: run to export.
+        out: directory to write.
+    """
     files = _exported_as(run.model).files
     export(run.model, out, **files.facts(run))
     files.write(run, Path(out))
@@ -80,7 +94,11 @@ def export_run(run: Run[Any], out: Path | str) -> None:
 def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation: Mapping[str, Any] | None = None) -> None:
     """config.json and model.safetensors as transformers writes them.
 
-    `labels` are the names of what a fine-tuned model tells apart, `generation` is generation_config.json, with the ids of special tokens.
+    Args:
+        model: model to export.
+        out: directory to write.
+        labels: names of the classes of a fine-tuned model.
+        generation: content of generation_config.json, with the ids of special tokens.
     """
     out, body = Path(out), body_of(model)
     family = _exported_as(model)
@@ -110,13 +128,13 @@ def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation
 def _exported_as(model: Model) -> Family:
     """The family that one of our models is written as."""
     body = body_of(model)
-    families = [family for family in FAMILIES if family.model == body.facts.name and family.fits(body)]
-    if not families:
-        known = ", ".join(dict.fromkeys(family.model for family in FAMILIES))
+    fitting = [family for family in families().values() if family.model == body.facts.name and family.fits(body)]
+    if not fitting:
+        known = ", ".join(dict.fromkeys(family.model for family in families().values()))
         raise NotSupported(
             f"transformers has no counterpart of this {body.facts.name} with its settings; models that can be exported: {known}"
         )
-    return families[0]
+    return fitting[0]
 
 
 def _checkpoint(folder: Path, described: Mapping[str, Any], family: Family) -> Model:
@@ -210,7 +228,7 @@ class _Tensors(Mapping[str, Tensor]):
         return {name: torch.empty(file.get_slice(stored).get_shape(), device="meta") for name, (file, stored) in self.where.items()}
 
     def values_as_stored(self) -> Mapping[str, Tensor]:
-        """The same tensors in the type that they have in the files."""
+        """Map names to tensors in the dtype that they have in the files."""
         return _AsStored(self)
 
     def _stored(self, name: str) -> Tensor:
@@ -254,10 +272,10 @@ def _described(folder: Path) -> dict[str, Any]:
 
 def _family(folder: Path, described: Mapping[str, Any]) -> Family:
     kind = str(described["model_type"])
-    for family in FAMILIES:
+    for family in families().values():
         if kind in family.model_types:
             return family
-    known = [name for each in FAMILIES for name in each.model_types]
+    known = [name for each in families().values() for name in each.model_types]
     near = difflib.get_close_matches(kind, known, n=1, cutoff=0.75) if kind not in UNSUPPORTED | DEFAULTS.keys() else []
     hint = f"did you mean {near[0]!r}?" if near else f"supported are {', '.join(known)}"
     raise NotSupported(f"{folder / 'config.json'} has model_type={kind[:60]!r}, a family that is not supported; {hint}")

@@ -23,20 +23,45 @@ Each is written in plain PyTorch first. Faster forms stand behind the same call:
 (or `"dense"`, `"tiles"`) makes exact attention take one path within a block.
 """
 
-from .bidirectional import bidirectional_gru, bidirectional_lstm
-from .cross_entropy import smoothed_cross_entropy
-from .delta_rule import delta_scan, delta_scan_definition
-from .exact import forms
-from .exact.bias import Bias, BiasAtPositions, add_bias
-from .exact.merging import merge
-from .exact.paths import force
-from .exact.tiled_pointwise import RELU, SIGMOID, SQUARED_RELU, ScoreActivation, attend_pointwise
-from .exact.tiled_softmax import attend, attend_tile, attend_tile_backward
-from .gelu import gelu_tanh
-from .linear_recurrence import scan, scan_definition
-from .linears import apply_linear, fast_linear, split_linear
-from .numerics import LOG2E, accumulation_dtype, first_derivatives_only, float32_or_wider, inside_transform, no_autocast
-from .random_features import causal_favor, favor
-from .random_masks import dropout
-from .scratch import Scratch
-from .small_batches import HIDE, SCORES_AT_ONCE, HiddenPairs, attend_many_small
+from .bidirectional import bidirectional_gru as bidirectional_gru
+from .bidirectional import bidirectional_lstm as bidirectional_lstm
+from .chance import choose as choose
+from .chance import normal as normal
+from .chance import uniform as uniform
+from .cross_entropy import smoothed_cross_entropy as smoothed_cross_entropy
+from .delta_rule import delta_scan as delta_scan
+from .delta_rule import delta_scan_definition as delta_scan_definition
+from .exact import forms as forms
+from .exact.bias import Bias as Bias
+from .exact.bias import BiasAtPositions as BiasAtPositions
+from .exact.bias import add_bias as add_bias
+from .exact.merging import merge as merge
+from .exact.paths import force as force
+from .exact.tiled_pointwise import RELU as RELU
+from .exact.tiled_pointwise import SIGMOID as SIGMOID
+from .exact.tiled_pointwise import SQUARED_RELU as SQUARED_RELU
+from .exact.tiled_pointwise import ScoreActivation as ScoreActivation
+from .exact.tiled_pointwise import attend_pointwise as attend_pointwise
+from .exact.tiled_softmax import attend as attend
+from .exact.tiled_softmax import attend_tile as attend_tile
+from .exact.tiled_softmax import attend_tile_backward as attend_tile_backward
+from .gelu import gelu_tanh as gelu_tanh
+from .linear_recurrence import scan as scan
+from .linear_recurrence import scan_definition as scan_definition
+from .linears import apply_linear as apply_linear
+from .linears import fast_linear as fast_linear
+from .linears import split_linear as split_linear
+from .numerics import LOG2E as LOG2E
+from .numerics import accumulation_dtype as accumulation_dtype
+from .numerics import first_derivatives_only as first_derivatives_only
+from .numerics import float32_or_wider as float32_or_wider
+from .numerics import inside_transform as inside_transform
+from .numerics import no_autocast as no_autocast
+from .random_features import causal_favor as causal_favor
+from .random_features import favor as favor
+from .random_masks import dropout as dropout
+from .scratch import Scratch as Scratch
+from .small_batches import HIDE as HIDE
+from .small_batches import SCORES_AT_ONCE as SCORES_AT_ONCE
+from .small_batches import HiddenPairs as HiddenPairs
+from .small_batches import attend_many_small as attend_many_small

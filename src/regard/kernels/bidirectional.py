@@ -30,12 +30,12 @@ class Steps:
     """The layout of rows of tokens, step by step, for both directions."""
 
     sizes: tuple[int, ...]  # rows at each step: the longest first
-    index_2T: Tensor  # of each token among those of the input; in direction 1 each row is read from its end
-    before_S: Tensor  # of the tokens after the first step: where their row was a step before
+    index_2T: Tensor  # index of each token among those of the input; in direction 1 each row is read from its end
+    before_S: Tensor  # index, for the tokens after the first step, of their row a step before
 
     @classmethod
     def of(cls, x: Tensor, n_B: Tensor) -> Steps:
-        """Of padded rows, x_BLD, or packed ones, x_TD."""
+        """Make the steps of padded rows, x_BLD, or packed ones, x_TD."""
         packed = x.dim() == 2
         length = int(n_B.max()) if packed and len(n_B) else x.shape[-2]
         n_B = n_B.clamp(max=length)
@@ -74,7 +74,17 @@ class Steps:
 
 @no_autocast
 def bidirectional_lstm(x: Tensor, n_B: Tensor, weight_2DG: Tensor, bias_2G: Tensor, recurrent_2WG: Tensor) -> Tensor:
-    """States [h→ ; h←] of the n_B tokens of each row; gates are (i, f, o, g) for each direction."""
+    """States [h→ ; h←] of the n_B tokens of each row; gates are (i, f, o, g) for each direction.
+
+    Args:
+        x: input features, padded x_BLD or packed x_TD.
+        n_B: number of real tokens of each row.
+        weight_2DG: input matrices of both directions, G = 4 · W gates.
+        bias_2G: biases.
+        recurrent_2WG: recurrent matrices.
+
+    Shape: x_BLD → h_BLD or x_TD → h_TD, with 2 · W features.
+    """
     return _LSTM.apply(x.to(weight_2DG.dtype), weight_2DG, bias_2G, recurrent_2WG, Steps.of(x, n_B))  # type: ignore[no-untyped-call]
 
 
@@ -82,7 +92,18 @@ def bidirectional_lstm(x: Tensor, n_B: Tensor, weight_2DG: Tensor, bias_2G: Tens
 def bidirectional_gru(
     x: Tensor, n_B: Tensor, weight_2DG: Tensor, bias_2G: Tensor, recurrent_2WG: Tensor, recurrent_bias_2G: Tensor
 ) -> Tensor:
-    """States [h→ ; h←] of the n_B tokens of each row; gates are (r, z, n) for each direction."""
+    """States [h→ ; h←] of the n_B tokens of each row; gates are (r, z, n) for each direction.
+
+    Args:
+        x: input features, padded x_BLD or packed x_TD.
+        n_B: number of real tokens of each row.
+        weight_2DG: input matrices of both directions, G = 3 · W gates.
+        bias_2G: biases of the inputs.
+        recurrent_2WG: recurrent matrices.
+        recurrent_bias_2G: biases of the recurrent products.
+
+    Shape: x_BLD → h_BLD or x_TD → h_TD, with 2 · W features.
+    """
     x = x.to(weight_2DG.dtype)
     return _GRU.apply(x, weight_2DG, bias_2G, recurrent_2WG, recurrent_bias_2G, Steps.of(x, n_B))  # type: ignore[no-untyped-call]
 
@@ -205,7 +226,7 @@ class _GRU(torch.autograd.Function):
 
 
 def _input_gradients(ctx: Any, x_2TD: Tensor, weight_2DG: Tensor, d_gates_2TG: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Of the input, if it needs one, of the weight and of the bias."""
+    """Compute the gradients of the input, if it needs one, of the weight and of the bias."""
     d_x = None
     if ctx.needs_input_grad[0]:
         d_x_2TD = d_gates_2TG @ weight_2DG.mT

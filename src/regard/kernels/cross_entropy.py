@@ -30,6 +30,15 @@ def smoothed_cross_entropy(
 
     Remove padding before the call: every row counts. Sums and gradients are in float32 or wider. The gradient may be taken once; double
     backward is an error. Under autocast the inputs are cast as those of `F.linear`.
+
+    Args:
+        features_TD: features of the rows.
+        weight_ND: matrix of the output projection.
+        bias_N: bias of the output projection; None: none.
+        target_T: target id of each row.
+        smoothing: label smoothing, the probability spread uniformly over all N ids.
+
+    Shape: features_TD, weight_ND, bias_N, target_T → two scalars.
     """
     device = features_TD.device.type
     if torch.is_autocast_enabled(device) and features_TD.dtype != torch.float64:

@@ -25,7 +25,13 @@ B = 0.044715 * A
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """x · Φ(x) by the tanh approximation."""
+    """x · Φ(x) by the tanh approximation.
+
+    Args:
+        x: any tensor.
+
+    Shape: x → out, elementwise.
+    """
     plain = not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or not x.is_contiguous()
     if plain or x.numel() < SLICE or torch.compiler.is_compiling():
         return F.gelu(x, approximate="tanh")

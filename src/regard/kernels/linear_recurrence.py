@@ -7,20 +7,29 @@ chunk as a masked matmul (q kᵀ ∘ D) v with D_ij = γ_{j+1} ⋯ γ_i. Time O(
 chunks: memory O(L·F·V/C). `scan_definition` is the loop over time.
 
 Cumulative decays are never divided: they underflow after a few hundred steps. D_ij is the exponential of a difference of cumulative
-logarithms, which is never positive where j ≤ i. With decay per feature there is no such matrix; it would take one per feature. There a
-chunk is halved recursively: queries in the second half of a piece read keys in its first half through the border r between them,
-D_ij = exp(run_i − run_r) · exp(run_r − run_j), again two exponentials of something never positive, and matmuls.
+logarithms, which is never positive where j ≤ i; with decay per feature it is the product of two (`chunks.decay_between`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .chunks import CHUNK, cumulate, decay_across, decay_between, decay_from_start, decay_to_end, from_chunks, scaled, to_chunks
+from .chunks import (
+    CHUNK,
+    cumulate,
+    decay_across,
+    decay_between,
+    decay_from_start,
+    decay_to_end,
+    from_chunks,
+    products,
+    products_backward,
+    scaled,
+    to_chunks,
+)
 from .numerics import accumulation_dtype, first_derivatives_only, no_autocast
 
 
@@ -28,7 +37,18 @@ from .numerics import accumulation_dtype, first_derivatives_only, no_autocast
 def scan(
     q_BLHF: Tensor, k_BLHF: Tensor, v_BLHV: Tensor, log_decay: Tensor | None = None, state_BHFV: Tensor | None = None, chunk: int = CHUNK
 ) -> tuple[Tensor, Tensor]:
-    """out_BLHV and the last state_BHFV, in float32 or wider. `log_decay`, finite and ≤ 0, is (B, L, H), or (B, L, H, F) per feature."""
+    """out_BLHV and the last state_BHFV, in float32 or wider.
+
+    Args:
+        q_BLHF: features of queries.
+        k_BLHF: features of keys.
+        v_BLHV: values.
+        log_decay: logarithm of the decay before each token, finite and ≤ 0, (B, L, H), or (B, L, H, F) per feature; None: no decay.
+        state_BHFV: state before the first token; None: zeros.
+        chunk: tokens per chunk.
+
+    Shape: q_BLHF, k_BLHF, v_BLHV → out_BLHV, state_BHFV.
+    """
     (B, L, H, F), V = q_BLHF.shape, v_BLHV.shape[-1]
     if L <= 1:
         return scan_definition(q_BLHF, k_BLHF, v_BLHV, log_decay, state_BHFV)
@@ -45,7 +65,17 @@ def scan(
 def scan_definition(
     q_BLHF: Tensor, k_BLHF: Tensor, v_BLHV: Tensor, log_decay: Tensor | None = None, state_BHFV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, one step at a time."""
+    """Compute `scan` one step at a time: the definition.
+
+    Args:
+        q_BLHF: features of queries.
+        k_BLHF: features of keys.
+        v_BLHV: values.
+        log_decay: logarithm of the decay before each token, (B, L, H), or (B, L, H, F) per feature; None: no decay.
+        state_BHFV: state before the first token; None: zeros.
+
+    Shape: q_BLHF, k_BLHF, v_BLHV → out_BLHV, state_BHFV.
+    """
     (B, L, H, F), precise = q_BLHF.shape, accumulation_dtype(q_BLHF)
     state = q_BLHF.new_zeros(B, H, F, v_BLHV.shape[-1], dtype=precise) if state_BHFV is None else state_BHFV
     outs = []
@@ -74,7 +104,7 @@ class Scan(torch.autograd.Function):
         over = decay_across(run, states)
         for n in range(1, len(states)):
             states[n] += states[n - 1] if over is None else states[n - 1] * over[n - 1]
-        out = torch.baddbmm(_within(q, k, v, run), scaled(q, decay_from_start(run)), states[:-1].flatten(0, 1))
+        out = torch.bmm(products(q, k, decay_between(run)), v).baddbmm_(scaled(q, decay_from_start(run)), states[:-1].flatten(0, 1))
         ctx.size = size
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q_BLHF, k_BLHF, v_BLHV, decay_BLHF, states)
@@ -96,10 +126,11 @@ class Scan(torch.autograd.Function):
         for n in reversed(range(len(states) - 1)):
             dstates[n] += dstates[n + 1] if over is None else dstates[n + 1] * over[n]
         before, after = states[:-1].flatten(0, 1), dstates[1:].flatten(0, 1)
-        dq, dk, dv = _within_backward(q, k, v, run, do)
+        between = decay_between(run)
+        dq, dk = products_backward(torch.bmm(do, v.mT), q, k, between)
         dq += scaled(torch.bmm(do, before.mT), enter)
         dk += scaled(torch.bmm(v, after.mT), leave)
-        dv.baddbmm_(scaled(k, leave), after)
+        dv = torch.bmm(products(q, k, between).mT, do).baddbmm_(scaled(k, leave), after)
         d_decay = None
         if decay_BLHF is not None and ctx.needs_input_grad[3]:
             # a cumulative logarithm appears as +run_i with every q_i, as −run_j with every k_j, and the last one with the state
@@ -109,50 +140,3 @@ class Scan(torch.autograd.Function):
             d_decay = from_chunks(d_run.flip(1).cumsum(1).flip(1), decay_BLHF)
         d_state = dstates[0].view(q_BLHF.shape[0], q_BLHF.shape[2], *dstates.shape[2:])
         return from_chunks(dq, q_BLHF), from_chunks(dk, k_BLHF), from_chunks(dv, v_BLHV), d_decay, d_state, None
-
-
-def _within(q: Tensor, k: Tensor, v: Tensor, run: Tensor | None) -> Tensor:
-    """What queries read from keys of the same chunk."""
-    if run is None or run.shape[-1] == 1:
-        return torch.bmm(_scores(q, k, run), v)
-    out = (q * k).sum(-1, keepdim=True) * v  # a token's own key has not decayed
-    for half, late, early in _halves(run):
-        (_, q1), (k0, _), (v0, _), (_, out1) = (_split(x, half) for x in (q, k, v, out))
-        out1.baddbmm_(torch.bmm(q1 * late, (k0 * early).mT), v0)
-    return out
-
-
-def _within_backward(q: Tensor, k: Tensor, v: Tensor, run: Tensor | None, do: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if run is None or run.shape[-1] == 1:
-        pairs = torch.bmm(do, v.mT)
-        pairs = pairs.tril_() if run is None else pairs.mul_(decay_between(run))
-        return torch.bmm(pairs, k), torch.bmm(pairs.mT, q), torch.bmm(_scores(q, k, run).mT, do)
-    own = (do * v).sum(-1, keepdim=True)
-    dq, dk, dv = own * k, own * q, (q * k).sum(-1, keepdim=True) * do
-    for half, late, early in _halves(run):
-        (_, q1), (k0, _), (v0, _), (_, do1) = (_split(x, half) for x in (q, k, v, do))
-        (_, dq1), (dk0, _), (dv0, _) = (_split(x, half) for x in (dq, dk, dv))
-        q1, k0, pairs = q1 * late, k0 * early, torch.bmm(do1, v0.mT)
-        dq1 += torch.bmm(pairs, k0).mul_(late)
-        dk0 += torch.bmm(pairs.mT, q1).mul_(early)
-        dv0.baddbmm_(torch.bmm(k0, q1.mT), do1)
-    return dq, dk, dv
-
-
-def _halves(run: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Halves of pieces, largest first: their size, the decay from the border to each later token, and from each earlier token to it."""
-    half = run.shape[1] // 2
-    while half:
-        run0, run1 = _split(run, half)
-        border = run0[:, -1:]
-        yield half, (run1 - border).exp_(), (border - run0).exp_()
-        half //= 2
-
-
-def _split(x: Tensor, half: int) -> tuple[Tensor, ...]:
-    return x.view(-1, 2, half, x.shape[-1]).unbind(1)
-
-
-def _scores(q: Tensor, k: Tensor, run: Tensor | None) -> Tensor:
-    scores = torch.bmm(q, k.mT)
-    return scores.tril_() if run is None else scores.mul_(decay_between(run))

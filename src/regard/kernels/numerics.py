@@ -1,4 +1,4 @@
-"""What every kernel says about precision and derivatives, in one place."""
+"""Precision and derivatives: helpers of every kernel, in one place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ R = TypeVar("R")
 
 
 def no_autocast(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: disable autocast inside. Long sums lose too much in half precision, and top-k choices change."""
+    """Decorator: disable autocast inside. Long sums lose too much in half precision, and top-k choices change.
+
+    Args:
+        function: function to wrap.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -35,6 +39,9 @@ def first_derivatives_only(backward: Callable[P, R]) -> Callable[P, R]:
 
     PyTorch's `once_differentiable` raises only if the engine reaches its error node, which is not connected to the inputs: with
     `torch.autograd.grad` second derivatives were silently incomplete.
+
+    Args:
+        backward: backward pass of a `torch.autograd.Function`.
     """
 
     @wraps(backward)
@@ -51,15 +58,25 @@ def first_derivatives_only(backward: Callable[P, R]) -> Callable[P, R]:
 
 
 def inside_transform() -> bool:
-    """Whether a transform of torch.func (grad, vmap, jvp …) is running; autograd functions written for speed do not work there."""
+    """Return whether a transform of torch.func (grad, vmap, jvp …) is running; autograd functions written for speed do not work there."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def accumulation_dtype(like: Tensor | torch.dtype) -> torch.dtype:
-    """The dtype to sum in: float32, or wider where the input is."""
+    """The dtype to sum in: float32, or wider where the input is.
+
+    Args:
+        like: a tensor, or its dtype.
+    """
     return torch.promote_types(like.dtype if isinstance(like, Tensor) else like, torch.float32)
 
 
 def float32_or_wider(x: Tensor) -> Tensor:
-    """x in its accumulation dtype."""
+    """x in its accumulation dtype.
+
+    Args:
+        x: floating-point tensor.
+
+    Shape: x → x.
+    """
     return x.to(accumulation_dtype(x))

@@ -34,9 +34,20 @@ ROWS = 2048  # tokens, counted in every head, whose features are computed at a t
 def favor(
     q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, omega_FK: Tensor, allowed_BM: Tensor | None, sums_BHFV: Tensor, top_BHF: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Over all keys where `allowed_BM`, on top of earlier ones: out_BLHV, and sums_BHFV and top_BHF including these keys.
+    """Attend by random features to all keys where `allowed_BM`, on top of earlier ones: out_BLHV, and sums_BHFV and top_BHF including these keys.
 
     The sums are Σ φ(k) [v; 1]ᵀ / exp(top), top the largest exponent of each feature, −inf where there is no key.
+
+    Args:
+        q_BLHK: queries.
+        k_BMHK: keys.
+        v_BMHV: values.
+        omega_FK: random vectors.
+        allowed_BM: keys that are attended to; None: all.
+        sums_BHFV: sums over earlier keys.
+        top_BHF: largest exponent of each feature over earlier keys.
+
+    Shape: → out_BLHV, sums_BHFV, top_BHF; sums have V + 1 columns.
     """
     return Whole.apply(q_BLHK, k_BMHK, v_BMHV, omega_FK, allowed_BM, sums_BHFV, top_BHF)  # type: ignore[no-untyped-call]
 
@@ -45,7 +56,19 @@ def favor(
 def causal_favor(
     q_BLHK: Tensor, k_BLHK: Tensor, v_BLHV: Tensor, omega_FK: Tensor, allowed_BL: Tensor | None, sums_BHFV: Tensor, top_BHF: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The same over the keys up to each query. None where exponents grow too much within a piece."""
+    """Compute `favor` over the keys up to each query. None where exponents grow too much within a piece.
+
+    Args:
+        q_BLHK: queries.
+        k_BLHK: keys.
+        v_BLHV: values.
+        omega_FK: random vectors.
+        allowed_BL: keys that are attended to; None: all.
+        sums_BHFV: sums over earlier keys.
+        top_BHF: largest exponent of each feature over earlier keys.
+
+    Shape: → out_BLHV, sums_BHFV, top_BHF; sums have V + 1 columns.
+    """
     found = Causal.apply(q_BLHK, k_BLHK, v_BLHV, omega_FK, allowed_BL, sums_BHFV, top_BHF)  # type: ignore[no-untyped-call]
     return None if found[0] is None else found
 
@@ -268,7 +291,7 @@ def _d_sums_read(do_NCV: Tensor, out_NCV: Tensor, total_NC1: Tensor) -> Tensor:
 
 
 def _d_tokens(d_NCF: Tensor, omega_FK: Tensor, k_NCK: Tensor | None = None) -> Tensor:
-    """From gradients of exponents to those of queries, or of keys, whose norms count."""
+    """Turn gradients of exponents into those of queries, or of keys, whose norms count."""
     d_NCK = torch.matmul(d_NCF, omega_FK).div_(LOG2E)
     return d_NCK if k_NCK is None else d_NCK.addcmul_(k_NCK, d_NCF.sum(-1, keepdim=True), value=-(k_NCK.shape[-1] ** -0.5))
 
@@ -300,12 +323,12 @@ def _token_slices(x_BLHK: Tensor) -> list[slice]:
 
 
 def _cut_chunks(rows: slice, span: slice, *given: Tensor, size: int | None = None) -> list[Tensor]:
-    """In chunks of `size`, or as one, (N, C, …)."""
+    """Cut into chunks of `size`, or into one, (N, C, …)."""
     return [to_chunks(x_BLHK[rows, span], size or span.stop - span.start) for x_BLHK in given]
 
 
 def _masked(allowed_BL: Tensor | None, x_BLHK: Tensor, rows: slice, span: slice, size: int | None = None) -> Tensor | None:
-    """Which keys of a slice are masked, or padding of a chunk: masked_NC1; None if there are none."""
+    """Mark the keys of a slice that are masked, or padding of a chunk: masked_NC1; None if there are none."""
     length = span.stop - span.start
     if allowed_BL is None and length % (size or length) == 0:
         return None

@@ -20,14 +20,26 @@ from .numerics import first_derivatives_only
 
 
 def dropout(x: Tensor, p: float, generator: torch.Generator | None = None) -> Tensor:
-    """x with each element zeroed with probability p, the others scaled by 1/(1 − p)."""
+    """x with each element zeroed with probability p, the others scaled by 1/(1 − p).
+
+    Args:
+        x: any tensor.
+        p: probability of zeroing an element.
+        generator: random number generator; None: PyTorch's global one.
+
+    Shape: x → out, elementwise.
+    """
     level = round(p * 65536)
     if level <= 0 or x.numel() == 0:
         return x
     if level >= 65536:
         return x * 0
-    if not x.is_cpu:
+    if not x.is_cpu and generator is None:
         return torch.nn.functional.dropout(x, p)
+    if not x.is_cpu:
+        assert generator is not None
+        kept = torch.empty(x.shape, dtype=x.dtype, device=generator.device).bernoulli_(1 - p, generator=generator)
+        return x * kept.div_(1 - p).to(x.device)
     return _Dropout.apply(x, keep_mask(x.shape, level, generator), 65536 / (65536 - level))  # type: ignore[no-untyped-call]
 
 

@@ -9,7 +9,11 @@ from torch import Tensor
 
 
 class Scratch:
-    """Buffers by name: asking again under the same name gives the same memory, with whatever it holds."""
+    """Buffers by name: asking again under the same name gives the same memory, with whatever it holds.
+
+    Args:
+        like: tensor whose dtype and device the buffers have.
+    """
 
     def __init__(self, like: Tensor):
         self.like, self.held = like, dict[str, Tensor]()

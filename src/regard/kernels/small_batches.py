@@ -28,7 +28,17 @@ HiddenPairs = Callable[
 def attend_many_small(
     q_NCK: Tensor, k_NSK: Tensor, v_NSV: Tensor, hidden: HiddenPairs | None = None, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The attention outputs out_NCV, zeros where a query attends to nothing, and whether it attends to anything, some_NC."""
+    """The attention outputs out_NCV, zeros where a query attends to nothing, and whether it attends to anything, some_NC.
+
+    Args:
+        q_NCK: C queries of each of N problems.
+        k_NSK: S keys of each problem.
+        v_NSV: their values.
+        hidden: function of a slice of problems: 0 where a pair is visible, −1 or less where it is hidden; None: all are visible.
+        scale: factor of the dot products.
+
+    Shape: q_NCK, k_NSK, v_NSV → out_NCV, some_NC.
+    """
     return ManySmall.apply(hidden, scale, q_NCK, k_NSK, v_NSV)  # type: ignore[no-untyped-call]
 
 

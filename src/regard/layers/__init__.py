@@ -1,21 +1,75 @@
 """The layers around attention: heads, feed-forward layers, norms, positions, embeddings and blocks, and their initialisation."""
 
-from .activations import ACTIVATIONS, Gated, geglu, gelu, gelu_quick, gelu_tanh, glu, reglu, relu, silu, swiglu
-from .axial import Axial, CausalAxial
-from .bidirectional import Bidirectional
-from .block import Block, ParallelBlock, Residual, States
-from .init import init_gpt, init_truncated, init_xavier
-from .latents import CrossBlock, InducedBlock, Latents, Pooling
-from .longformer import LongformerHeads
-from .lora import LoRALinear, add_lora, merge_lora
-from .memory_tokens import MemoryTokens
-from .mixers import FourierMixer, GatedMixer, Mixer, TokenMixer
-from .multihead import CrossCache, MultiHead
-from .normed_heads import DifferentialHeads, GatedHeads
-from .packing import Packing
-from .patches import PatchEmbedding, patches
-from .pooling import AttentionPooling, last_states, max_pool, mean_pool, redundancy
-from .positions import ALiBi, Buckets, GridLearned, GridRotary, GridSinusoidal, Learned, Position, RelativeXL, Rotary, Sinusoidal
-from .positionwise import Dropout, Embedding, FeedForward, LayerNorm, NoNorm, RMSNorm
-from .reversible import Chunked, Reversible, ReversibleBlock
-from .segment_recurrence import CompressedPast, Compression, ConvPool, MaxPool, MeanPool, Past, SegmentRecurrence, compression_loss
+from .activations import ACTIVATIONS as ACTIVATIONS
+from .activations import Gated as Gated
+from .activations import geglu as geglu
+from .activations import gelu as gelu
+from .activations import gelu_quick as gelu_quick
+from .activations import gelu_tanh as gelu_tanh
+from .activations import glu as glu
+from .activations import reglu as reglu
+from .activations import relu as relu
+from .activations import silu as silu
+from .activations import swiglu as swiglu
+from .axial import Axial as Axial
+from .axial import CausalAxial as CausalAxial
+from .bidirectional import Bidirectional as Bidirectional
+from .block import Block as Block
+from .block import ParallelBlock as ParallelBlock
+from .block import Residual as Residual
+from .block import States as States
+from .init import init_gpt as init_gpt
+from .init import init_truncated as init_truncated
+from .init import init_xavier as init_xavier
+from .latents import CrossBlock as CrossBlock
+from .latents import InducedBlock as InducedBlock
+from .latents import Latents as Latents
+from .latents import Pooling as Pooling
+from .longformer import LongformerHeads as LongformerHeads
+from .lora import LoRALinear as LoRALinear
+from .lora import add_lora as add_lora
+from .lora import merge_lora as merge_lora
+from .memory_tokens import MemoryTokens as MemoryTokens
+from .mixers import FourierMixer as FourierMixer
+from .mixers import GatedMixer as GatedMixer
+from .mixers import Mixer as Mixer
+from .mixers import TokenMixer as TokenMixer
+from .multihead import CrossCache as CrossCache
+from .multihead import MultiHead as MultiHead
+from .normed_heads import DifferentialHeads as DifferentialHeads
+from .normed_heads import GatedHeads as GatedHeads
+from .packing import Packing as Packing
+from .patches import PatchEmbedding as PatchEmbedding
+from .patches import patches as patches
+from .pooling import AttentionPooling as AttentionPooling
+from .pooling import last_states as last_states
+from .pooling import max_pool as max_pool
+from .pooling import mean_pool as mean_pool
+from .pooling import redundancy as redundancy
+from .positions import ALiBi as ALiBi
+from .positions import Buckets as Buckets
+from .positions import GridLearned as GridLearned
+from .positions import GridRotary as GridRotary
+from .positions import GridSinusoidal as GridSinusoidal
+from .positions import Learned as Learned
+from .positions import Position as Position
+from .positions import RelativeXL as RelativeXL
+from .positions import Rotary as Rotary
+from .positions import Sinusoidal as Sinusoidal
+from .positionwise import Dropout as Dropout
+from .positionwise import Embedding as Embedding
+from .positionwise import FeedForward as FeedForward
+from .positionwise import LayerNorm as LayerNorm
+from .positionwise import NoNorm as NoNorm
+from .positionwise import RMSNorm as RMSNorm
+from .reversible import Chunked as Chunked
+from .reversible import Reversible as Reversible
+from .reversible import ReversibleBlock as ReversibleBlock
+from .segment_recurrence import CompressedPast as CompressedPast
+from .segment_recurrence import Compression as Compression
+from .segment_recurrence import ConvPool as ConvPool
+from .segment_recurrence import MaxPool as MaxPool
+from .segment_recurrence import MeanPool as MeanPool
+from .segment_recurrence import Past as Past
+from .segment_recurrence import SegmentRecurrence as SegmentRecurrence
+from .segment_recurrence import compression_loss as compression_loss

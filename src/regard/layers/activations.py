@@ -32,7 +32,13 @@ gelu: Activation = F.gelu
 
 
 def gelu_quick(x: Tensor) -> Tensor:
-    """The sigmoid approximation of GELU."""
+    """The sigmoid approximation of GELU.
+
+    Args:
+        x: any tensor.
+
+    Shape: x → out, elementwise.
+    """
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -42,7 +48,11 @@ ACTIVATIONS: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "gel
 
 @dataclass(frozen=True)
 class Gated:
-    """The first half of the features, through `gate`, multiplies the second half."""
+    """The first half of the features, through `gate`, multiplies the second half.
+
+    Args:
+        gate: activation of the first half.
+    """
 
     gate: Activation
 

@@ -25,6 +25,13 @@ class Axial(nn.Module):
 
     Under `causal` both are causal, and a position attends to those above and to the left of it, itself included, but to none to the
     right of its column; `CausalAxial` attends to all earlier positions.
+
+    Args:
+        width: model width D.
+        heads: number of heads of each of the two layers.
+        columns: columns of the grid.
+
+    Shape: x_BLD → out_BLD, with L positions in row-major order.
     """
 
     def __init__(self, width: int, heads: int, columns: int):
@@ -49,6 +56,13 @@ class CausalAxial(Axial):
     rows above it, and the last layer adds its own row up to itself.
 
     Paper: Ho et al. 2019, section 3 (outer and inner decoder, and the shift between them); here one layer of each.
+
+    Args:
+        width: model width D.
+        heads: number of heads of each of the three layers.
+        columns: columns of the grid.
+
+    Shape: x_BLD → out_BLD, with L positions in row-major order.
     """
 
     def __init__(self, width: int, heads: int, columns: int):

@@ -18,6 +18,13 @@ class Bidirectional(nn.Module):
     x_TD, all of the first row before those of the second, become h_TD.
     These are PyTorch's cells; it orders the gates of an LSTM (i, f, g, o), and here they are (i, f, o, g). Recurrent matrices are initialised
     orthogonal, the others as in PyTorch, and the forget gates of an LSTM open.
+
+    Args:
+        cell: "lstm" or "gru".
+        inputs: size of the input features.
+        width: size of the states of each direction.
+
+    Shape: x_BLD, n_B → h_BLD, or packed x_TD, n_B → h_TD; D is 2 · `width` afterwards.
     """
 
     def __init__(self, cell: str, inputs: int, width: int):

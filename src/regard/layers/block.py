@@ -30,7 +30,17 @@ Placement = Literal["pre", "post", "sandwich"]
 
 
 class Residual(nn.Module):
-    """The residual connection around a sublayer, with norms in the order of `placement`."""
+    """The residual connection around a sublayer, with norms in the order of `placement`.
+
+    Args:
+        width: model width D.
+        placement: norms before the sublayer ("pre"), after the sum ("post"), or on both sides of the sublayer ("sandwich").
+        norm: factory of the norms, `width -> module`.
+        dropout: dropout rate of the sublayer's output.
+        drop_path: rate at which the sublayer is skipped for an example, in training.
+
+    Shape: x_BLD → out_BLD.
+    """
 
     def __init__(self, width: int, placement: Placement = "pre", norm: Norm = LayerNorm, dropout: float = 0.0, drop_path: float = 0.0):
         super().__init__()
@@ -58,9 +68,19 @@ class Residual(nn.Module):
 class Block(nn.Module):
     """One layer of a transformer: a mixer, cross-attention to a memory in decoders (`cross`), and a feed-forward layer.
 
-    The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…, state=…)`; to decode step by step it also needs
-    `start(batch, pattern)`. `norm` is a factory, `width -> module`. `mixer_dropout`: dropout after the
-    mixer, where it differs from `dropout`. `drop_path`: the rate of stochastic depth; examples are rows of the batch, so not with packing.
+    Args:
+        width: model width D.
+        mixer: a `MultiHead`, or anything called as `mixer(x_BLD, pattern=…, state=…)`; to decode step by step it also needs `start(batch,
+            pattern)`.
+        feedforward: position-wise layer, such as `FeedForward`; None: none.
+        cross: cross-attention to a memory, between mixer and feed-forward layer; None: none.
+        placement: norms before each sublayer ("pre"), after each residual sum ("post"), or on both sides of each sublayer ("sandwich").
+        norm: factory of the norms, `width -> module`.
+        dropout: dropout rate after each sublayer.
+        mixer_dropout: dropout rate after the mixer, where it differs from `dropout`.
+        drop_path: rate of stochastic depth; examples are rows of the batch, so not with packing.
+
+    Shape: x_BLD (and memory_BMD) → out_BLD; with `packing`, x_1TD → out_1TD.
     """
 
     def __init__(
@@ -92,10 +112,17 @@ class Block(nn.Module):
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
     ) -> Tensor:
-        """`pattern` is that of the mixer, `memory_pattern` that of cross-attention. A state may hold the memory.
+        """Apply the mixer, cross-attention if there is any, and the feed-forward layer. A state may hold the memory.
 
-        With `packing` x and the result have no padding, x_1TD (the mixer must take that argument; `MultiHead` does); with
-        `memory_packing` the memory, a tensor, has none.
+        Args:
+            x_BLD: activations.
+            pattern: pairs that the mixer may use.
+            memory_BMD: memory of cross-attention, or `remember(memory)`; None: it is in the state, or there is none.
+            memory_pattern: pairs of x and memory that cross-attention may use.
+            state: state of earlier calls, which advances; None: a whole sequence.
+            packing: positions of the real tokens of x, which then has no padding, x_1TD; the mixer must take that argument, as `MultiHead`
+                does.
+            memory_packing: positions of the real tokens of the memory, which then has no padding.
         """
         if self.cross is not None and memory_packing is not None:
             assert isinstance(memory_BMD, Tensor)
@@ -104,7 +131,14 @@ class Block(nn.Module):
         return self.apply_feedforward(self.apply_cross_attention(x_BLD, memory_BMD, memory_pattern, state, packing))
 
     def apply_mixer(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None) -> Tensor:
-        """The first part of forward: the mixer with its residual connection."""
+        """The first part of forward: the mixer with its residual connection.
+
+        Args:
+            x_BLD: activations.
+            pattern: pairs that are allowed.
+            state: state of earlier calls, which advances; None: a whole sequence.
+            packing: positions of the real tokens; x and the result then have no padding, x_1TD.
+        """
         parts = self._parts(state)
         mixer_state = None if parts is None else parts["mixer"]
         packed = {} if packing is None else {"packing": packing}
@@ -116,7 +150,15 @@ class Block(nn.Module):
     def apply_cross_attention(
         self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """The second part: cross-attention to the memory, if the block has it."""
+        """The second part: cross-attention to the memory, if the block has it.
+
+        Args:
+            x_BLD: activations.
+            memory: the other sequence, memory_BMD, or `remember(memory)`; None: it is in the state.
+            pattern: pairs of x and memory that are allowed.
+            state: state of earlier calls, which advances; None: a whole sequence.
+            packing: positions of the real tokens; x and the result then have no padding, x_1TD.
+        """
         memory = self._memory(memory, state)
         if self.cross is None or self.around_cross is None:
             return x_BLD
@@ -126,7 +168,14 @@ class Block(nn.Module):
     def cross_attention_weights(
         self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None
     ) -> Tensor:
-        """The attention weights of `apply_cross_attention` for the same arguments, weights_BHLM. The state does not advance."""
+        """The attention weights of `apply_cross_attention` for the same arguments, weights_BHLM. The state does not advance.
+
+        Args:
+            x_BLD: activations.
+            memory: the other sequence, memory_BMD, or `remember(memory)`; None: it is in the state.
+            pattern: pairs of x and memory that are allowed.
+            state: state of earlier calls, which does not advance.
+        """
         memory = self._memory(memory, state)
         if self.cross is None or self.around_cross is None or memory is None:
             raise ShapeError("this block has no cross-attention; build it with cross=MultiHead(…)")
@@ -140,7 +189,14 @@ class Block(nn.Module):
         return self.around_feedforward(x_BLD, self.feedforward)
 
     def start(self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None, memory_n_B: Tensor | None = None) -> States:
-        """A new decoding state. A memory given here (its first n_B tokens are real) is projected once and reordered with the beams."""
+        """A new decoding state. A memory given here (its first n_B tokens are real) is projected once and reordered with the beams.
+
+        Args:
+            batch: number of batch rows.
+            pattern: pattern that the mixer will be called with.
+            memory_BMD: memory of cross-attention; None: it is passed at each step.
+            memory_n_B: number of its real tokens per row; None: all.
+        """
         start = getattr(self.mixer, "start", None)
         if start is None:
             raise StateNotSupported(f"{type(self.mixer).__name__} cannot decode step by step: it has no start(…); MultiHead has")
@@ -182,6 +238,8 @@ class ParallelBlock(Block):
     """A block whose mixer and feed-forward layer both read the input of the block: x + f(N₁(x)) + g(N₂(x)); pre-norm, without memory.
 
     Paper: Wang & Komatsuzaki 2021, "GPT-J-6B"; Black et al. 2022, arXiv:2204.06745, section 2.1.
+
+    Shape: x_BLD → out_BLD, as `Block`.
     """
 
     def forward(
@@ -202,7 +260,12 @@ class ParallelBlock(Block):
 
 
 class States(State):
-    """The states of several parts by name, changed together. The caller that steps the parts increases `length`."""
+    """The states of several parts by name, changed together. The caller that steps the parts increases `length`.
+
+    Args:
+        batch: number of batch rows.
+        parts: state of each part by its name.
+    """
 
     def __init__(self, batch: int, parts: Mapping[str, State]):
         super().__init__(batch)

@@ -34,12 +34,22 @@ Fill = Callable[[Tensor], object]
 
 
 def init_xavier(model: nn.Module) -> None:
-    """The initialisation of the 2017 transformer."""
+    """The initialisation of the 2017 transformer.
+
+    Args:
+        model: model to initialise, in place.
+    """
     _fill(model, nn.init.xavier_uniform_, lambda table: nn.init.normal_(table, std=table.shape[1] ** -0.5))
 
 
 def init_gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
-    """The initialisation of GPT-2, for a stack of `depth` blocks."""
+    """The initialisation of GPT-2, for a stack of `depth` blocks.
+
+    Args:
+        model: model to initialise, in place.
+        depth: number of blocks, by which output projections are scaled down.
+        std: standard deviation of matrices and embeddings.
+    """
     normal = partial(nn.init.normal_, std=std)
     _fill(model, normal, normal)
     for part in model.modules():
@@ -49,7 +59,12 @@ def init_gpt(model: nn.Module, depth: int, std: float = 0.02) -> None:
 
 
 def init_truncated(model: nn.Module, std: float = 0.02) -> None:
-    """The initialisation of BERT and the vision transformer."""
+    """The initialisation of BERT and the vision transformer.
+
+    Args:
+        model: model to initialise, in place.
+        std: standard deviation of the truncated normal distribution.
+    """
     normal = partial(nn.init.trunc_normal_, std=std, a=-2 * std, b=2 * std)
     _fill(model, normal, normal)
 

@@ -33,7 +33,18 @@ from .positionwise import LayerNorm, Norm
 
 
 class CrossBlock(nn.Module):
-    """Cross-attention to another sequence, then a feed-forward layer, without self-attention. With "pre" the memory is normed, too."""
+    """Cross-attention to another sequence, then a feed-forward layer, without self-attention. With "pre" the memory is normed, too.
+
+    Args:
+        width: model width D.
+        cross: cross-attention of x to the memory.
+        feedforward: position-wise layer after it; None: none.
+        placement: position of the norms, as in `Block`.
+        norm: factory of the norms, `width -> module`.
+        dropout: dropout rate after each sublayer.
+
+    Shape: x_BLD, memory_BMD → out_BLD.
+    """
 
     def __init__(
         self,
@@ -52,14 +63,29 @@ class CrossBlock(nn.Module):
         self.around_feedforward = None if feedforward is None else Residual(width, placement, norm, dropout)
 
     def forward(self, x_BLD: Tensor, memory_BMD: Tensor, pattern: Pattern = full) -> Tensor:
-        """`pattern` says which of the memory each of x may attend to: `lengths` for padding."""
+        """Attend to the memory, then apply the feed-forward layer.
+
+        Args:
+            x_BLD: activations.
+            memory_BMD: the other sequence.
+            pattern: pairs of x and memory that are allowed: `lengths` for padding.
+        """
         memory_BMD = memory_BMD if self.memory_norm is None else self.memory_norm(memory_BMD)
         x_BLD = self.around_cross(x_BLD, lambda x: self.cross(x, memory_BMD, pattern))
         return x_BLD if self.around_feedforward is None else self.around_feedforward(x_BLD, self.feedforward)
 
 
 class InducedBlock(nn.Module):
-    """Learned inducing points attend to the tokens, and the tokens attend to them: O(length · points)."""
+    """Learned inducing points attend to the tokens, and the tokens attend to them: O(length · points).
+
+    Args:
+        width: model width D.
+        points: number of inducing points.
+        gather: block in which the points attend to the tokens.
+        spread: block in which the tokens attend to the points.
+
+    Shape: x_BLD → out_BLD.
+    """
 
     def __init__(self, width: int, points: int, gather: CrossBlock, spread: CrossBlock):
         super().__init__()
@@ -67,12 +93,21 @@ class InducedBlock(nn.Module):
         self.gather, self.spread = gather, spread
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = full) -> Tensor:
-        """`pattern` says which tokens are real (`full`, `lengths`): inducing points have no positions."""
+        """Gather the tokens into the points, and spread these again. `pattern` says which tokens are real (`full`, `lengths`)."""
         return self.spread(x_BLD, self.gather(_for_each(self.points_CD, x_BLD), x_BLD, pattern))
 
 
 class Pooling(nn.Module):
-    """Pool a set into `seeds` vectors, each a learned query. The feed-forward layer is applied to the tokens first."""
+    """Pool a set into `seeds` vectors, each a learned query. The feed-forward layer is applied to the tokens first.
+
+    Args:
+        width: model width D.
+        seeds: number of learned queries.
+        cross: cross-attention of the queries to the tokens.
+        feedforward: position-wise layer on the tokens first; None: none.
+
+    Shape: x_BLD → out_BCD, C = `seeds`.
+    """
 
     def __init__(self, width: int, seeds: int, cross: CrossBlock, feedforward: nn.Module | None = None):
         super().__init__()
@@ -88,11 +123,16 @@ class Latents(nn.Module):
     """A learned array attends to the input and is processed; `queries`, if given, attend to the result. The cost of the blocks does
     not depend on the input length.
 
-    read    cross-attention of the latents to the input
-    blocks  layers over the latents, after each read
-    rounds  number of rounds of read and blocks; all share the blocks
-    again   cross-attention to the input in later rounds; None: only the first round reads (Perceiver IO)
-    write   cross-attention of `queries` to the latents; None: the latents are the result
+    Args:
+        width: model width D of the latents.
+        count: number of latents.
+        read: cross-attention of the latents to the input.
+        blocks: layers over the latents, after each read.
+        rounds: number of rounds of read and blocks; all share the blocks.
+        again: cross-attention to the input in later rounds; None: only the first round reads (Perceiver IO).
+        write: cross-attention of `queries` to the latents; None: the latents are the result.
+
+    Shape: x_BMD → latents_BCD, or with queries_BLD → out_BLD.
     """
 
     def __init__(
@@ -113,7 +153,13 @@ class Latents(nn.Module):
         self.read, self.blocks, self.rounds, self.again, self.write = read, nn.ModuleList(blocks), rounds, again, write
 
     def forward(self, x_BMD: Tensor, pattern: Pattern = full, queries_BLD: Tensor | None = None) -> Tensor:
-        """`pattern` says which of the input is real (`full`, `lengths`)."""
+        """Read the input into the latents, and process them.
+
+        Args:
+            x_BMD: input.
+            pattern: tokens of the input that are real (`full`, `lengths`).
+            queries_BLD: queries that attend to the latents; None: the latents are the result.
+        """
         if (queries_BLD is None) != (self.write is None):
             given = "was given queries and has no `write`" if self.write is None else "has `write` and was given no queries"
             raise ShapeError(f"this Latents {given}; expected both or neither")

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ..attention import SoftmaxAttention, State
 from ..attention.helpers import pattern_rows
-from ..attention.longformer import count_from_start
+from ..attention.longformer import FromStart
+from ..bounds import convert
 from ..errors import ShapeError, StateNotSupported
 from ..patterns import Pattern, causal, from_tokens, full, to_tokens, window
 from .multihead import CrossInput, MultiHead
@@ -31,11 +32,20 @@ class LongformerHeads(MultiHead):
 
     The caller's pattern (padding, `causal`) applies to both. Global positions beyond the end of a short sequence are left out.
     `global_qkv` has the layout of `qkv`. It supports neither step-by-step decoding nor cross-attention.
+
+    Args:
+        width: model width D.
+        heads: number of heads.
+        radius: keys on either side of the query.
+        at: positions of the global tokens, counted from the start.
+        dropout: probability of dropping an attention weight in training.
+
+    Shape: x_BLD → out_BLD.
     """
 
     def __init__(self, width: int, heads: int, radius: int = 256, at: tuple[int, ...] = (0,), *, dropout: float = 0.0):
         super().__init__(width, heads, SoftmaxAttention(dropout=dropout))
-        self.at = tuple(sorted(set(count_from_start("LongformerHeads", at))))
+        self.at = tuple(sorted(set(convert("LongformerHeads", "at", at, tuple[FromStart, ...]))))
         self.rule = (window(radius) | to_tokens(*self.at)) & ~from_tokens(*self.at)
         self.global_attention = SoftmaxAttention(dropout=dropout)
         self.global_qkv = nn.Linear(width, sum(self.sizes))

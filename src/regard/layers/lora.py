@@ -25,7 +25,15 @@ SCALE = 2.0
 
 
 class LoRALinear(nn.Linear):
-    """A linear layer with an adapter over some of its `parts`, (rows, whether they are adapted); it shares the parameters of `layer`."""
+    """A linear layer with an adapter over some of its `parts`, (rows, whether they are adapted); it shares the parameters of `layer`.
+
+    Args:
+        layer: linear layer to adapt, whose parameters are shared.
+        rank: rank of the adapter.
+        parts: (rows, adapted) for each part of the layer's output, in order; none: all of it is adapted.
+
+    Shape: x (…, in features) → out (…, out features).
+    """
 
     def __init__(self, layer: nn.Linear, rank: int, parts: Sequence[tuple[int, bool]] = ()):
         nn.Module.__init__(self)
@@ -49,7 +57,13 @@ class LoRALinear(nn.Linear):
         return b.split([rows for rows, on in self.parts if on])
 
     def merged(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """W + s B A."""
+        """W + s B A.
+
+        Args:
+            weight: matrix W of the layer.
+            a: A of the adapter.
+            b: B of the adapter.
+        """
         changes, rest = zip(a.split(self.rank), self._rows(b), strict=True), list[Tensor]()
         for rows, on in self.parts:
             if on:
@@ -64,6 +78,11 @@ def add_lora(model: nn.Module, rank: int, targets: Targets = "qv") -> int:
     """Freeze the model and add adapters to its attention layers (`qv`: queries and values) or to all linear layers of its blocks.
 
     Returns the number of parameters of the adapters, which are all that is trained.
+
+    Args:
+        model: model to change, in place.
+        rank: rank of the adapters.
+        targets: "qv": projections of queries and values; "all": all linear layers of the blocks.
     """
     model.requires_grad_(False)
     added = 0
@@ -81,7 +100,12 @@ def add_lora(model: nn.Module, rank: int, targets: Targets = "qv") -> int:
 
 
 def merge_lora(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of the same model without adapters; `parameters` are those of this model, by name."""
+    """The parameters of the same model without adapters; `parameters` are those of this model, by name.
+
+    Args:
+        model: model with adapters, which is not changed.
+        parameters: its parameters by name, such as its state dict.
+    """
     plain = dict(parameters)
     for name, layer in model.named_modules():
         if isinstance(layer, LoRALinear):

@@ -24,6 +24,12 @@ class MemoryTokens(nn.Module):
     reads of the future would reach earlier tokens one layer later.
 
     Absolute positions are shifted by `count`; distances are unchanged.
+
+    Args:
+        width: model width D.
+        count: number of memory rows C.
+
+    Shape: put: x_BLD → (B, C + L, D); take: (B, C + L, D) → x_BLD, memory_BCD.
     """
 
     def __init__(self, width: int, count: int):

@@ -70,6 +70,8 @@ class FourierMixer(Mixer):
     Avoid it: where tokens must be found by content; where lengths vary: padding is mixed into everything.
     Limits:  `full` only: there is no causal form, and padding counts as tokens. float32 at least, whatever x is.
     Weights: two heads, cos and −sin, over the values x C_D and x S_D; their outputs are added.
+
+    Shape: x_BLD → out_BLD.
     """
 
     # x is real, so half of the features determine the rest. The map is symmetric, so the backward pass equals the forward pass: PyTorch's
@@ -116,6 +118,14 @@ class TokenMixer(Mixer):
     Use it:  for images split into a fixed number of patches.
     Avoid it: for text: it is neither causal nor aware of padding, and has a fixed length.
     Limits:  x must have exactly `length` tokens; `full` only. No `weights`: there is an activation between the two matrices.
+
+    Args:
+        length: number of tokens L.
+        hidden: number F of hidden units along the tokens.
+        activation: activation between the two matrices.
+        dropout: dropout rate of the hidden units.
+
+    Shape: x_BLD → out_BLD.
     """
 
     name = "token_mlp"
@@ -148,6 +158,16 @@ class GatedMixer(Mixer):
     Avoid it: where tokens must be found by content (aMLP's attention is for that).
     Limits:  at most `length` tokens: shorter sequences use the first rows and columns. Patterns must be the same for all heads; W_s is
              masked by them, so `causal` and `lengths` hold strictly.
+
+    Args:
+        width: model width D.
+        hidden: number F of features between the two projections, both halves together.
+        length: maximum number of tokens.
+        attention: MultiHead from `width` to hidden / 2 whose output is added to the gate (aMLP); None: gMLP.
+        activation: activation after the first projection.
+        norm: factory of the norm of the gate, `width -> module`.
+
+    Shape: x_BLD → out_BLD.
     """
 
     name = "spatial_gate"

@@ -36,6 +36,15 @@ class CrossCache(State):
     The first n_B tokens of each row are real. It is reordered with the beams like any state, but beams of one sentence share their
     memory: it is stored once per run of `share` rows, and nothing is copied while beams change order within a run. `reset` leaves it
     as it is: rows that start again attend to the same memory.
+
+    Args:
+        k_BMHK: projected keys.
+        v_BMHV: projected values.
+        gates_BMHE: further numbers per key that the mechanism reads; None: none.
+        n_B: number of real tokens of each row; None: all.
+        share: batch rows (beams of one sentence) per row of the tensors.
+
+    Shape: k_BMHK, v_BMHV, gates_BMHE and n_B hold one row per run of `share` rows.
     """
 
     def __init__(self, k_BMHK: Tensor, v_BMHV: Tensor, gates_BMHE: Tensor | None = None, n_B: Tensor | None = None, share: int = 1):
@@ -77,7 +86,7 @@ class CrossCache(State):
         return super().join(other)
 
     def apart(self) -> CrossCache:
-        """The same with one row per query row: nothing is shared."""
+        """Return a copy with one row per query row: nothing is shared."""
         if self.share == 1:
             return self
         one = copy(self)
@@ -102,7 +111,7 @@ CrossInput = Tensor | CrossCache | None  # what cross-attention takes: another s
 
 
 class _Given(NamedTuple):
-    """What the mechanism is given: q, k, v with their positions, the pattern over them, a bias, and the gates of each key."""
+    """Inputs of the mechanism: q, k, v with their positions, the pattern over them, a bias, and the gates of each key and query."""
 
     q: Tensor
     k: Tensor
@@ -110,6 +119,7 @@ class _Given(NamedTuple):
     pattern: Pattern
     bias: Bias | None
     gates: Tensor | None
+    query_gates: Tensor | None
 
 
 class MultiHead(nn.Module):
@@ -120,20 +130,28 @@ class MultiHead(nn.Module):
     end: of L queries and M keys the last query is at position M − 1; so a memory that ends with x itself, as in Transformer-XL,
     has the right distances.
 
-    attention     a mechanism, or its name as in "linear" or "local(radius=64)"; softmax attention by default
-    kv_heads      heads of k and v, a divisor of `heads`: consecutive query heads share one
-    head_dim      size per head of q and k, and of v unless `value_dim` is given; width / heads by default
-    memory_width  width of the memory where it differs from x
-    qkv_bias      whether q, k and v have a bias; `bias` if not given
-    shared_qk     one projection for q and k, as in Reformer
-    qk_norm       a norm of each head's q and k, e.g. `RMSNorm`, before positions
-    head_norm     a norm of each head's output, before `out`
-    position      a scheme of `positions` that acts on q, k or scores
-    within        a pattern that restricts self-attention in addition to the caller's
-
     Layout: `qkv.weight` holds the rows of q, of k, of v, in this order, as `in_proj_weight` of PyTorch's module; `out` is its
     `out_proj`. With another `memory_width` there are two: `q`, and `kv`. `gates` projects what the mechanism reads of each key besides
-    k and v, if anything.
+    k and v, `query_gates` what it reads of each query, if anything.
+
+    Args:
+        width: model width D, of x and of the output.
+        heads: number of query heads H.
+        attention: a mechanism, or its name as in "linear" or "local(radius=64)"; softmax attention by default.
+        kv_heads: heads of k and v, a divisor of `heads`: consecutive query heads share one; `heads` by default.
+        head_dim: size per head of q and k, and of v unless `value_dim` is given; width / heads by default.
+        value_dim: size per head of v; `head_dim` by default.
+        memory_width: width of the memory where it differs from x.
+        out_width: width of the output where it differs from x.
+        bias: give the projections a bias.
+        qkv_bias: give q, k and v a bias; as `bias` by default.
+        shared_qk: one projection for q and k, as in Reformer.
+        qk_norm: factory of a norm of each head's q and k before positions, e.g. `RMSNorm`; None: no norm.
+        head_norm: factory of a norm of each head's output before `out`; None: no norm.
+        position: a scheme of `positions` that acts on q, k or scores; None: none.
+        within: a pattern that restricts self-attention in addition to the caller's.
+
+    Shape: x_BLD (and memory_BMD) → out_BLD; with `packing`, x_1TD → out_1TD.
     """
 
     def __init__(
@@ -181,20 +199,39 @@ class MultiHead(nn.Module):
             self.qkv = nn.Linear(width, sum(self.sizes), qkv_bias)
         else:
             self.q, self.kv = nn.Linear(width, self.sizes[0], qkv_bias), nn.Linear(self.memory_width, sum(self.sizes[1:]), qkv_bias)
-        self.gates = nn.Linear(self.memory_width, groups * self.attention.gates) if self.attention.gates else None
+        self.gates: nn.Linear | None
+        self.query_gates: nn.Linear | None
+        self.project_gates()
         self.out = nn.Linear(heads * V, width if out_width is None else out_width, bias)
 
     def forward(
         self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """With `packing` x and the result have no padding, x_1TD; a memory without padding is passed as `remember(memory, packing)`."""
+        """Project, attend under the pattern, and project the output.
+
+        Args:
+            x_BLD: activations.
+            memory: the other sequence, memory_BMD, or `remember(memory)`; None: it is in the state, or it is self-attention.
+            pattern: pairs that are allowed.
+            state: state of earlier calls, which advances; None: a whole sequence.
+            packing: positions of the real tokens; x and the result then have no padding, x_1TD. A memory without padding is passed as
+                `remember(memory, packing)`.
+        """
         out_BLHV = self.head_outputs(x_BLD, memory, pattern, state, packing)
         return apply_linear(self.out, self.head_norm(out_BLHV).flatten(-2))
 
     def head_outputs(
         self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """The average of each head, out_BLHV, before `head_norm` and `out`."""
+        """The average of each head, out_BLHV, before `head_norm` and `out`.
+
+        Args:
+            x_BLD: activations.
+            memory: the other sequence, memory_BMD, or `remember(memory)`; None: it is in the state, or it is self-attention.
+            pattern: pairs that are allowed.
+            state: state of earlier calls, which advances; None: a whole sequence.
+            packing: positions of the real tokens; x and the result then have no padding, x_1TD.
+        """
         if memory is not None and state is not None and state.grows:
             raise StateNotSupported(
                 f"a {type(state).__name__} adds new keys at every step, and a memory stays the same; "
@@ -206,15 +243,24 @@ class MultiHead(nn.Module):
                 "grow with every step; SoftmaxAttention supports both"
             )
         given = self._given(x_BLD, memory, pattern, state, packing)
-        out_BLHV = self.attention(given.q, given.k, given.v, given.pattern, given.bias, state, given.gates)
+        out_BLHV = self.attention(given.q, given.k, given.v, given.pattern, given.bias, state, given.gates, given.query_gates)
         if packing is not None:
             out_BLHV = packing.pack(out_BLHV)
         return out_BLHV.reshape(*x_BLD.shape[:2], *out_BLHV.shape[2:])
 
     def weights(self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None) -> Tensor:
-        """The attention weights of `forward` for the same arguments, weights_BHLM. A state does not advance."""
+        """The attention weights of `forward` for the same arguments, weights_BHLM. A state does not advance.
+
+        Args:
+            x_BLD: activations.
+            memory: the other sequence, memory_BMD, or `remember(memory)`; None: it is in the state, or it is self-attention.
+            pattern: pairs that are allowed.
+            state: state of earlier calls, which does not advance; None: a whole sequence.
+        """
         given = self._given(x_BLD, memory, pattern, state)
-        weights_BHLM = self.attention.weights(given.q, given.k, given.pattern, given.bias, given.gates, state=state)
+        weights_BHLM = self.attention.weights(
+            given.q, given.k, given.pattern, given.bias, given.gates, state=state, query_gates_BLHE=given.query_gates
+        )
         return weights_BHLM.transpose(1, 2).reshape(*x_BLD.shape[:2], self.heads, -1).transpose(1, 2)
 
     def _given(self, x_BLD: Tensor, memory: CrossInput, pattern: Pattern, state: State | None, packing: Packing | None = None) -> _Given:
@@ -222,14 +268,16 @@ class MultiHead(nn.Module):
         if memory is None:
             pattern = pattern & self.within
             q, k, v = self._project(x_BLD, packing)
-            gates = self._gates(x_BLD, packing)
+            gates, query_gates = self._gates(x_BLD, packing), self._query_gates(x_BLD, packing)
             q_from = k_from = 0 if state is None else state.position()
         else:
             memory = memory if isinstance(memory, CrossCache) else self.remember(memory)
-            q = self._query(x_BLD, packing)
-            alike = self.attention.facts.rows == "independent" and self.position is None and state is None and isinstance(pattern, Full)
+            q, query_gates = self._query(x_BLD, packing), self._query_gates(x_BLD, packing)
+            alike = self.attention.queries_stand_alone() and self.position is None and state is None and isinstance(pattern, Full)
             if memory.share > 1 and q.shape[1] == 1 and alike:
-                q = q.reshape(-1, memory.share, *q.shape[2:])  # beams become further queries of the same memory, which is not copied
+                # beams become further queries of the same memory, which is not copied
+                q = q.reshape(-1, memory.share, *q.shape[2:])
+                query_gates = None if query_gates is None else query_gates.reshape(*q.shape[:3], -1)
             else:
                 memory = memory.apart()
             k, v, gates = memory.k_BMHK, memory.v_BMHV, memory.gates_BMHE
@@ -238,13 +286,17 @@ class MultiHead(nn.Module):
         bias = None
         if self.position is not None:
             q, k, bias = self.position.encode(q, k, q_from, k_from)
-        gates = None if gates is None else gates.to(v.dtype)
-        return _Given(q.to(v.dtype), k.to(v.dtype), v, pattern, bias, gates)  # under autocast norms and learned vectors return float32
+        gates, query_gates = (None if x is None else x.to(v.dtype) for x in (gates, query_gates))
+        # under autocast norms and learned vectors return float32
+        return _Given(q.to(v.dtype), k.to(v.dtype), v, pattern, bias, gates, query_gates)
 
     def remember(self, memory_BMD: Tensor, packing: Packing | None = None, n_B: Tensor | None = None) -> CrossCache:
         """Project the keys and values of another sequence once for many steps: pass the result as `memory`.
 
-        `n_B`: the number of real tokens per row; the rest is masked, whatever the pattern.
+        Args:
+            memory_BMD: the other sequence.
+            packing: positions of the real tokens of a memory without padding; None: it is padded.
+            n_B: number of real tokens of each row of a padded memory, the rest of which is masked, whatever the pattern; None: all.
         """
         self._check("memory_BMD", memory_BMD, self.memory_width)
         q_rows, k_rows, v_rows = self.sizes
@@ -255,6 +307,12 @@ class MultiHead(nn.Module):
     def start(self, batch: int, pattern: Pattern = causal) -> State:
         """A new state for self-attention step by step; positions continue from `state.position()`."""
         return self.attention.start(batch, pattern & self.within)
+
+    def project_gates(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
+        """Make fresh projections for the gates that the mechanism reads: after construction, and after `attention` was replaced."""
+        keys, queries = self.kv_heads * self.attention.gates, self.heads * self.attention.query_gates
+        self.gates = nn.Linear(self.memory_width, keys, device=device, dtype=dtype) if keys else None
+        self.query_gates = nn.Linear(self.width, queries, device=device, dtype=dtype) if queries else None
 
     def projections(self) -> list[Tensor]:
         """The projection matrices of q, k and v as separate views, for initialisation."""
@@ -275,6 +333,9 @@ class MultiHead(nn.Module):
 
     def _gates(self, x_BMD: Tensor, packing: Packing | None) -> Tensor | None:
         return None if self.gates is None else _split(_padded(self.gates(x_BMD), packing), self.kv_heads)
+
+    def _query_gates(self, x_BLD: Tensor, packing: Packing | None) -> Tensor | None:
+        return None if self.query_gates is None else _split(_padded(self.query_gates(x_BLD), packing), self.heads)
 
     def _query(self, x_BLD: Tensor, packing: Packing | None = None) -> Tensor:
         q = self._rows(x_BLD, 0, self.sizes[0]) if self.q is None else apply_linear(self.q, x_BLD)

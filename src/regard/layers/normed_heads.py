@@ -33,6 +33,13 @@ class GatedHeads(nn.Module):
 
     The norm, a factory `width -> module`, acts on the features of one head, and all heads share its gain. Mamba-2's norm after the
     gate, over all heads at once, is a different layer.
+
+    Args:
+        heads: MultiHead whose head outputs are normed and gated.
+        norm: factory of the norm of one head's features, `width -> module`.
+        activation: activation of the gate.
+
+    Shape: x_BLD → out_BLD, as `MultiHead`.
     """
 
     def __init__(self, heads: MultiHead, norm: Norm = RMSNorm, activation: Activation = silu):
@@ -54,6 +61,16 @@ class DifferentialHeads(MultiHead):
     """`MultiHead` with `heads` differential heads, for layer `depth`, counted from 0. The norm has no gain: `out` absorbs it.
 
     Rotary positions must rotate the two maps separately: `Rotary(layout="interleaved")`; halves would pair features of both.
+
+    Args:
+        width: model width D.
+        heads: number of differential heads.
+        depth: index of the layer, from 0.
+        kv_heads: heads of k and v, a divisor of `heads`; `heads` by default.
+        bias: give the projections a bias.
+        position: a scheme of `positions` that acts on q, k or scores; None: none.
+
+    Shape: x_BLD → out_BLD, as `MultiHead`.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ from ..kernels import first_derivatives_only
 class Packing:
     """The positions of the real tokens in a padded batch (B, length): the first n_B of each row, in order."""
 
-    batch: int
-    length: int
+    batch: int  # number of rows B
+    length: int  # positions per row, padding included
     index_T: Tensor  # b · length + t
 
     @classmethod

@@ -18,7 +18,14 @@ from ..kernels import apply_linear
 
 
 def patches(x_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    """x_BLP: the patches in raster order; the values of each with the channel first, then the row, then the column."""
+    """x_BLP: the patches in raster order; the values of each with the channel first, then the row, then the column.
+
+    Args:
+        x_BCHW: images.
+        patch_size: height and width of a patch in pixels.
+
+    Shape: x_BCHW → x_BLP, P = channels · patch height · patch width.
+    """
     (B, C, height, width), (p, q) = x_BCHW.shape, patch_size
     x = x_BCHW.reshape(B, C, height // p, p, width // q, q)
     return x.permute(0, 2, 4, 1, 3, 5).reshape(B, (height // p) * (width // q), C * p * q)
@@ -42,7 +49,14 @@ class ConvStem(nn.Sequential):
 class PatchEmbedding(nn.Module):
     """x_BLD: one vector per patch of an image x_BCHW, whose height and width are multiples of `patch_size`.
 
-    `stem`: channels of the stages of a `ConvStem` before the patches; `patch_size` still counts pixels of the image.
+    Args:
+        channels: channels C of the images.
+        patch_size: height and width of a patch in pixels.
+        width: model width D.
+        bias: give the projection a bias.
+        stem: channels of the stages of a `ConvStem` before the patches; `patch_size` still counts pixels of the image.
+
+    Shape: x_BCHW → x_BLD.
     """
 
     # A matmul of the unfolded patches: 16 × 16 patches of 16 images of 224 × 224, one AVX-512 thread, forward and backward pass: 65 ms;

@@ -21,12 +21,26 @@ from .packing import Packing
 
 
 def mean_pool(x: Tensor, n_B: Tensor) -> Tensor:
-    """The mean of each row's states, y_BD."""
+    """The mean of each row's states, y_BD.
+
+    Args:
+        x: states, padded x_BLD or packed x_TD.
+        n_B: number of real tokens of each row.
+
+    Shape: x_BLD or x_TD, n_B → y_BD.
+    """
     return _pool("mean", x, n_B)
 
 
 def max_pool(x: Tensor, n_B: Tensor) -> Tensor:
-    """The maximum of each feature over a row's states, y_BD."""
+    """The maximum of each feature over a row's states, y_BD.
+
+    Args:
+        x: states, padded x_BLD or packed x_TD.
+        n_B: number of real tokens of each row.
+
+    Shape: x_BLD or x_TD, n_B → y_BD.
+    """
     return _pool("max", x, n_B)
 
 
@@ -41,7 +55,14 @@ def _packed(x: Tensor, n_B: Tensor) -> Tensor:
 
 
 def last_states(h: Tensor, n_B: Tensor) -> Tensor:
-    """Of states in both directions, [h→ ; h←]: where each has read the whole row, h→ at its last token and h← at its first."""
+    """Take the states [h→ ; h←] where each direction has read the whole row: h→ at its last token and h← at its first.
+
+    Args:
+        h: states [h→ ; h←], padded h_BLD or packed h_TD.
+        n_B: number of real tokens of each row.
+
+    Shape: h_BLD or h_TD, n_B → y_BD.
+    """
     there_TW, back_TW = _packed(h, n_B).chunk(2, -1)
     end_B = n_B.cumsum(0)
     some_B = (n_B > 0)[:, None]
@@ -54,9 +75,12 @@ def last_states(h: Tensor, n_B: Tensor) -> Tensor:
 class AttentionPooling(nn.Module):
     """Learned queries u over tanh(W h + b): v_BRD, an average of the states per query. Values are the states themselves.
 
-    width    of the states
-    hidden   size of the keys and of the queries
-    queries  number of averages R; with 1, v_B1D
+    Args:
+        width: size D of the states.
+        hidden: size of the keys and of the queries.
+        queries: number of averages R.
+
+    Shape: h_BLD, or packed h_TD, and n_B → v_BRD.
     """
 
     def __init__(self, width: int, hidden: int, queries: int = 1):
@@ -84,5 +108,11 @@ class AttentionPooling(nn.Module):
 
 
 def redundancy(weights_BRM: Tensor) -> Tensor:
-    """‖A Aᵀ − I‖² of each row, (B,): zero if every query attends to one token that no other attends to."""
+    """‖A Aᵀ − I‖² of each row, (B,): zero if every query attends to one token that no other attends to.
+
+    Args:
+        weights_BRM: attention weights of R queries.
+
+    Shape: weights_BRM → penalty_B.
+    """
     return (weights_BRM @ weights_BRM.mT - torch.eye(weights_BRM.shape[1], device=weights_BRM.device)).square().sum((1, 2))

@@ -36,7 +36,13 @@ Norm = Callable[[int], nn.Module]
 
 
 class Dropout(nn.Module):
-    """Each element is zeroed with probability `p` in training, and the others scaled up; nothing happens in evaluation."""
+    """Each element is zeroed with probability `p` in training, and the others scaled up; nothing happens in evaluation.
+
+    Args:
+        p: probability of zeroing an element.
+
+    Shape: x → out, elementwise.
+    """
 
     def __init__(self, p: float = 0.0):
         super().__init__()
@@ -56,6 +62,12 @@ class RMSNorm(nn.Module):
 
     Computed in float32 at least, whatever the dtype of x: squares of half-precision numbers overflow. The gain is applied
     after the cast back to the dtype of x, as the published checkpoints expect.
+
+    Args:
+        width: number of features D.
+        eps: added to the mean square.
+
+    Shape: x (…, D) → out (…, D).
     """
 
     def __init__(self, width: int, eps: float = 1e-6):
@@ -73,14 +85,31 @@ class RMSNorm(nn.Module):
 
 
 class NoNorm(nn.Identity):
-    """The identity: for ablations, and for models without norms."""
+    """The identity: for ablations, and for models without norms.
+
+    Args:
+        width: not used; norms are made by `norm(width)`.
+
+    Shape: x → x.
+    """
 
     def __init__(self, width: int):
         super().__init__()
 
 
 class Embedding(nn.Module):
-    """One vector per token, plus its position. The row of `padding`, if given, is zero and gets no gradient."""
+    """One vector per token, plus its position. The row of `padding`, if given, is zero and gets no gradient.
+
+    Args:
+        vocab_size: number of tokens N.
+        width: model width D.
+        position: absolute positions to add, such as `Learned`; None: none.
+        scaled: multiply token vectors by √D.
+        dropout: dropout rate of the sum.
+        padding: id of the padding token; None: none.
+
+    Shape: ids_BL → x_BLD; with `packing`, x_1TD.
+    """
 
     def __init__(
         self,
@@ -99,7 +128,13 @@ class Embedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, ids_BL: Tensor, at: Offset | Tensor = 0, packing: Packing | None = None) -> Tensor:
-        """`at`: the position of the first token (a state's), or of every token, (L,) or (B, L). With `packing`, x_1TD."""
+        """Look up the vectors of tokens, and add their positions.
+
+        Args:
+            ids_BL: token ids.
+            at: position of the first token (a state's), or of every token, (L,) or (B, L).
+            packing: positions of the real tokens; the result is then x_1TD.
+        """
         if ids_BL.dim() != 2:
             raise ShapeError(f"Embedding takes token ids (batch, length), got {tuple(ids_BL.shape)}; ids[None] makes a batch of one")
         if ids_BL.dtype.is_floating_point or ids_BL.dtype == torch.bool:
@@ -117,10 +152,19 @@ class Embedding(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them, at each position. `dropout` acts on the hidden features.
+    """Two linear layers with an activation between them, at each position.
 
     With a gated activation `up` holds both matrices, the gate's first: `up.weight = cat(gate, value)`. Gating costs a third
     matrix; hidden · 2/3 keeps the number of parameters.
+
+    Args:
+        width: model width D.
+        hidden: number F of hidden features.
+        activation: activation between the layers; gated ones, such as `swiglu`, use two matrices.
+        bias: give both layers a bias.
+        dropout: dropout rate of the hidden features.
+
+    Shape: x_BLD → out_BLD.
     """
 
     def __init__(self, width: int, hidden: int, activation: Activation = relu, *, bias: bool = True, dropout: float = 0.0):

@@ -30,8 +30,17 @@ Tensors = tuple[Tensor, Tensor]
 class ReversibleBlock(nn.Module):
     """The sublayers of a `Block` on two streams: each reads one stream, normed, and adds to the other.
 
-    The mixer is a `MultiHead` or anything called as `mixer(x_BLD, pattern=…)`. Sublayers must have no side effects: they run
+    Sublayers must have no side effects: they run
     again in the backward pass.
+
+    Args:
+        width: model width D of each stream.
+        mixer: a `MultiHead`, or anything called as `mixer(x_BLD, pattern=…)`.
+        feedforward: position-wise layer.
+        norm: factory of the norms, `width -> module`.
+        dropout: dropout rate after each sublayer.
+
+    Shape: x1_BLD, x2_BLD → y1_BLD, y2_BLD.
     """
 
     def __init__(self, width: int, mixer: nn.Module, feedforward: nn.Module, *, norm: Norm = LayerNorm, dropout: float = 0.0):
@@ -49,7 +58,13 @@ class ReversibleBlock(nn.Module):
         return self.dropout(self.feedforward(self.before_feedforward(x_BLD)))
 
     def forward(self, x1_BLD: Tensor, x2_BLD: Tensor, pattern: Pattern = full) -> Tensors:
-        """The plain computation, which stores activations."""
+        """The plain computation, which stores activations.
+
+        Args:
+            x1_BLD: first stream.
+            x2_BLD: second stream.
+            pattern: pairs that are allowed.
+        """
         y1_BLD = x1_BLD + self.apply_mixer(x2_BLD, pattern)
         return y1_BLD, x2_BLD + self.apply_feedforward(y1_BLD)
 
@@ -61,6 +76,11 @@ class Reversible(nn.Module):
 
     Random numbers of a block (dropout, hash functions) are replayed in the backward pass. Gradients are those of the plain blocks
     up to the rounding of x = y − f(x). There are no second derivatives, and none with respect to the pattern.
+
+    Args:
+        blocks: blocks in order.
+
+    Shape: x1_BLD, x2_BLD → y1_BLD, y2_BLD.
     """
 
     def __init__(self, blocks: Iterable[ReversibleBlock]):
@@ -78,6 +98,12 @@ class Chunked(nn.Module):
     """Applies a position-wise layer to `size` positions at a time: the same result with less memory.
 
     In training each slice is recomputed in the backward pass, so that hidden features of only one slice exist at a time.
+
+    Args:
+        layer: position-wise layer.
+        size: positions per slice.
+
+    Shape: x_BLD → out_BLD.
     """
 
     def __init__(self, layer: nn.Module, size: int):
@@ -153,7 +179,7 @@ class RngSnapshot:
     def __init__(self, module: nn.Module):
         own = {id(x): x for part in module.modules() for x in vars(part).values() if isinstance(x, torch.Generator)}
         on_gpu = torch.cuda.default_generators if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
-        self._generators = [torch.default_generator, *on_gpu, *own.values()]
+        self._generators: list[Any] = [torch.default_generator, *on_gpu, *_other_device(), *own.values()]
         self._states = self._now()
 
     def restore(self) -> None:
@@ -171,7 +197,7 @@ class RngSnapshot:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Inside, the numbers drawn after the snapshot are drawn once more; afterwards all generators are where they were on entry."""
+        """Draw the numbers after the snapshot once more inside the `with`; afterwards all generators are where they were on entry."""
         with self.kept():
             self.restore()
             yield
@@ -182,3 +208,24 @@ class RngSnapshot:
     def _set(self, states: list[torch.Tensor]) -> None:
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
+
+
+class _DeviceGenerator:
+    """The generator of an accelerator, by the functions of its module: not all offer it as an object."""
+
+    def __init__(self, module: Any):
+        self._module = module
+
+    def get_state(self) -> Tensor:
+        return self._module.get_rng_state()
+
+    def set_state(self, state: Tensor) -> None:
+        self._module.set_rng_state(state)
+
+
+def _other_device() -> list[_DeviceGenerator]:
+    """The generator of this machine's accelerator, unless that is CUDA."""
+    device = torch.accelerator.current_accelerator()
+    if device is None or device.type == "cuda" or not torch.accelerator.is_available():
+        return []
+    return [_DeviceGenerator(torch.get_device_module(device))]

@@ -35,7 +35,12 @@ Kind = TypeVar("Kind", bound="Past")
 
 
 class Past(State):
-    """The last `size` inputs of a layer, rows_BMD, detached."""
+    """The last `size` inputs of a layer, rows_BMD, detached.
+
+    Args:
+        batch: number of batch rows.
+        size: maximum number of rows.
+    """
 
     def __init__(self, batch: int, size: int):
         super().__init__(batch)
@@ -97,6 +102,12 @@ class SegmentRecurrence(nn.Module):
     Limits:  the memory holds the inputs of the mixer, so in a pre-norm block it holds normed rows: the paper's code norms its
              memory again (the same, until the optimizer changes the norm). Segments have no padding. `length` may be
              changed between training and evaluation; a state keeps the value it was started with.
+
+    Args:
+        heads: attention of the layer.
+        length: rows M of the memory.
+
+    Shape: x_BLD → out_BLD.
     """
 
     def __init__(self, heads: MultiHead, length: int):
@@ -106,7 +117,13 @@ class SegmentRecurrence(nn.Module):
         self.heads, self.length = heads, length
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = causal, state: State | None = None) -> Tensor:
-        """Without a state, x alone."""
+        """Attend to x and to the memory in the state; without a state, to x alone.
+
+        Args:
+            x_BLD: activations.
+            pattern: pairs that are allowed.
+            state: state of earlier calls, which advances; None: a whole sequence.
+        """
         if state is None:
             return self.heads(x_BLD, pattern=pattern)
         past = _known(state, Past, "SegmentRecurrence")
@@ -121,7 +138,13 @@ class SegmentRecurrence(nn.Module):
 
 
 class MeanPool(nn.Module):
-    """Every `rate` rows are replaced by their mean."""
+    """Every `rate` rows are replaced by their mean.
+
+    Args:
+        rate: rows per compressed row.
+
+    Shape: rows_BMD → (B, M / rate, D).
+    """
 
     def __init__(self, rate: int):
         super().__init__()
@@ -132,14 +155,24 @@ class MeanPool(nn.Module):
 
 
 class MaxPool(MeanPool):
-    """Every `rate` rows are replaced by their maximum, per feature."""
+    """Every `rate` rows are replaced by their maximum, per feature.
+
+    Shape: rows_BMD → (B, M / rate, D).
+    """
 
     def forward(self, rows_BMD: Tensor) -> Tensor:
         return rows_BMD.unflatten(1, (-1, self.rate)).amax(2)
 
 
 class ConvPool(nn.Module):
-    """Every `rate` rows are replaced by a learned linear map of them: a convolution with stride and kernel `rate`, as one matmul."""
+    """Every `rate` rows are replaced by a learned linear map of them: a convolution with stride and kernel `rate`, as one matmul.
+
+    Args:
+        width: model width D.
+        rate: rows per compressed row.
+
+    Shape: rows_BMD → (B, M / rate, D).
+    """
 
     def __init__(self, width: int, rate: int):
         super().__init__()
@@ -154,6 +187,12 @@ class CompressedPast(Past):
     """The last rows, and before them compressed ones, `small_BCD`, each for `rate` rows.
 
     `loss` is the reconstruction loss of the segments since the last call of `compression_loss`.
+
+    Args:
+        batch: number of batch rows.
+        size: maximum number of rows in the memory.
+        small: maximum number of compressed rows.
+        rate: rows per compressed row.
     """
 
     def __init__(self, batch: int, size: int, small: int, rate: int):
@@ -211,7 +250,7 @@ class Compression(nn.Module):
 
     $$\tilde h = [\,c;\, m;\, h\,] \qquad c \leftarrow [\,c;\, f(\text{the oldest rows of } m)\,]$$
 
-    `pool` is f: `MeanPool`, `MaxPool` or `ConvPool`. A learned pool is trained by reconstruction only: content-based attention of the
+    A learned pool is trained by reconstruction only: content-based attention of the
     new rows to the compressed ones, with the layer's own heads, should equal attention to the originals,
 
     $$\big\| \mathrm{attn}(h, f(m)) - \mathrm{attn}(h, m) \big\|^2 \quad \text{averaged over elements},$$
@@ -222,6 +261,12 @@ class Compression(nn.Module):
              the compressed rows and their originals.
     Limits:  patterns are rules on the rows in memory. Between two compressions up to rate − 1 rows more than `length` are held.
              After `reset` a compressed row that would mix two texts is masked. No padding. The first L rows may exceed `length`.
+    Args:
+        heads: attention of the layer.
+        length: rows M of the memory.
+        small: compressed rows M_c of the second memory.
+        pool: f: `MeanPool`, `MaxPool` or `ConvPool`.
+    Shape:   x_BLD → out_BLD.
     Paper:   arXiv:1911.05507, algorithms 1 and 2. The paper's pools "dilated convolution" and "most used" are not here.
     """
 
@@ -232,7 +277,13 @@ class Compression(nn.Module):
         self.heads, self.length, self.small, self.pool = heads, length, small, pool
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = causal, state: State | None = None) -> Tensor:
-        """Without a state, x alone."""
+        """Attend to x and to the memory in the state; without a state, to x alone.
+
+        Args:
+            x_BLD: activations.
+            pattern: pairs that are allowed.
+            state: state of earlier calls, which advances; None: a whole sequence.
+        """
         if state is None:
             return self.heads(x_BLD, pattern=pattern)
         past = _known(state, CompressedPast, "Compression")
@@ -268,7 +319,11 @@ class _ByContent(nn.Module):
 
 
 def compression_loss(*states: State) -> Tensor | None:
-    """The sum of the reconstruction losses in these states, which are cleared; None if there are none."""
+    """The sum of the reconstruction losses in these states, which are cleared; None if there are none.
+
+    Args:
+        *states: states of all layers, or of a model.
+    """
     losses = []
     for past in _compressed(states):
         losses += [] if past.loss is None else [past.loss]

@@ -1,4 +1,4 @@
-"""What a model attends to: capture of attention weights, statistics, pictures.
+"""Attention of a model, made visible: capture of attention weights, statistics, pictures.
 
 | name | what it is |
 |---|---|
@@ -11,11 +11,26 @@
 | `save_curves` | curves of training runs as a PNG file |
 """
 
-from ._capture import Indices, Layers, capture
-from .curves import save_curves
-from .inputs import keep_inputs
-from .layouts import Graph, Grid, Sequence, Tree
-from .map import Map
-from .maps import Maps
-from .scales import Scale, ScaleName
-from .token_labels import word_numbers
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy
+
+if TYPE_CHECKING:
+    from ._capture import Indices as Indices
+    from ._capture import Layers as Layers
+    from ._capture import capture as capture
+    from .curves import save_curves as save_curves
+    from .inputs import keep_inputs as keep_inputs
+    from .layouts import Graph as Graph
+    from .layouts import Grid as Grid
+    from .layouts import Sequence as Sequence
+    from .layouts import Tree as Tree
+    from .map import Map as Map
+    from .maps import Maps as Maps
+    from .scales import Scale as Scale
+    from .scales import ScaleName as ScaleName
+    from .token_labels import word_numbers as word_numbers
+else:
+    __getattr__, __dir__ = lazy(__name__)

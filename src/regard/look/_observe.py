@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import CaptureNotSupported
-from ._capture import COPIES, _in_backward, _normalised, _path, _Recorder
+from ._recorder import COPIES, Recorder, in_backward, layer_path, rows_sum_to_one
 from ._select import select
 from ._sources import Formed, Fused, of_function, of_module
 from .map import Map
@@ -43,7 +43,7 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     kinds = {name: type(module).__name__ for name, module in model.named_modules()}
     named = {name for name, kind in kinds.items() if NAMED.search(kind) and not PARTS.search(kind)}
     outer = {name[:end] for name in named for end in (0, *(dot.start() for dot in re.finditer(r"\.", name))) if name}
-    return {_path(name, module): module for name, module in model.named_modules() if name in named - outer}
+    return {layer_path(name, module): module for name, module in model.named_modules() if name in named - outer}
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def observe(model: nn.Module, recorder: ModuleRecorder) -> Iterator[None]:
     recorder.check_any()
 
 
-class ModuleRecorder(_Recorder):
+class ModuleRecorder(Recorder):
     """Records what modules that are not ours compute."""
 
     def __init__(self, modules: dict[str, nn.Module], chosen: bool, *settings: Any):
@@ -82,7 +82,7 @@ class ModuleRecorder(_Recorder):
         def watched(forward: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(forward)
             def observed(*args: Any, **kwargs: Any) -> Any:
-                if _in_backward() or not self.wanted(name, self.order.setdefault(name, len(self.order))):
+                if in_backward() or not self.wanted(name, self.order.setdefault(name, len(self.order))):
                     return forward(*args, **kwargs)
                 call = _Call(self, name, module, args, kwargs)
                 if isinstance(module, nn.MultiheadAttention):  # runs another kernel under a mode, so it is left alone
@@ -138,7 +138,7 @@ class ModuleRecorder(_Recorder):
                 columns=tuple(columns),
                 queries=before + L,
                 weights_BHLM=weights_BHLM,
-                normalised=_normalised(weights_BHLM, source.dtype),
+                normalised=rows_sum_to_one(weights_BHLM, source.dtype),
                 pattern=source.pattern,
                 stream=None if cache is None else self._stream(cache),
                 query_labels=self._labels(positions, before + L, cache is not None),
@@ -177,7 +177,7 @@ class _Call(TorchFunctionMode):
         return out
 
     def _follow(self, name: str, args: Any, kwargs: dict[str, Any], out: Tensor) -> None:
-        """From a softmax over keys to the product with the values."""
+        """Follow a softmax over keys to its product with the values."""
         if name == "softmax":
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if out.dim() > 2 and dim in (-1, out.dim() - 1):
@@ -246,7 +246,7 @@ class _Call(TorchFunctionMode):
             return 0
 
     def _position(self, queries: int) -> tuple[int, Any, bool]:
-        """How many queries precede in which cache, and whether their keys do too: not in cross-attention."""
+        """Return the number of earlier queries, their cache, and whether it holds their keys too: not in cross-attention."""
         if self.cache is None:
             return 0, None, False
         now, total = self._cached(), int(self.cache.get_seq_length())
@@ -266,7 +266,7 @@ def _first_tensor(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
 
 
 def _fits(shape: torch.Size, batch_at: int, batch: int, length: int) -> bool:
-    """Whether a layer's input has this many tokens: (length, width), (batch, length, width), or on a grid with the width first or last."""
+    """Return whether a layer's input has this many tokens: (length, width), (batch, length, width), or on a grid with the width first or last."""
     if len(shape) == 2:
         return shape[0] == batch * length
     if len(shape) == 3:

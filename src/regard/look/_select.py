@@ -1,4 +1,4 @@
-"""Which layers, heads and rows a capture records."""
+"""Selection of the layers, heads and rows that a capture records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the weights of a call come from that is not ours: what a fused kernel received, or a matrix that the model formed itself.
+"""Sources of the weights of a call that is not ours: what a fused kernel received, or a matrix that the model formed itself.
 
 Both have a shape (batch, heads, queries, keys), know what they allow as text, and give the weights of some rows.
 """
@@ -136,7 +136,7 @@ def of_function(
     k_proj_weight: Tensor | None = None,
     **_: Any,
 ) -> Fused:
-    """What `torch.nn.functional.multi_head_attention_forward` attends with: q and k projected as it does, its masks as one."""
+    """Rebuild what `torch.nn.functional.multi_head_attention_forward` attends with: q and k projected as it does, its masks as one."""
     if bias_k is not None or add_zero_attn:
         raise CaptureNotSupported("its keys are extended (add_bias_kv or add_zero_attn)")
     if q_proj_weight is None or k_proj_weight is None:
@@ -157,7 +157,7 @@ def of_function(
 
 
 def of_module(module: nn.MultiheadAttention, arguments: dict[str, Any]) -> Fused:
-    """What `torch.nn.MultiheadAttention` attends with, whichever way it computes."""
+    """Rebuild what `torch.nn.MultiheadAttention` attends with, whichever way it computes."""
     if module.batch_first and arguments["query"].dim() == 3:
         arguments |= {name: arguments[name].transpose(0, 1) for name in ("query", "key")}
     names = ("num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "add_zero_attn", "q_proj_weight", "k_proj_weight")

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .._extras import extra
 from ..errors import NotSupported
 
 Curve = tuple[Sequence[float], Sequence[float]]  # steps, values
 
 
 def save_curves(panels: Mapping[str, Mapping[str, Curve]], path: Path) -> Path:
-    """Write a PNG file: quantity → run → its curve over steps. Panels without any curve are left out."""
-    from matplotlib.figure import Figure  # slow to import
+    """Write a PNG file: quantity → run → its curve over steps. Panels without any curve are left out.
 
-    from ._axes import drawable
+    Args:
+        panels: quantity → run → its curve over steps.
+        path: PNG file to write.
+    """
+    with extra("look"):
+        from matplotlib.figure import Figure  # slow to import
+
+    from .axes import drawable
     from .terminal import readable
 
     drawn = {title: curves for title, curves in panels.items() if any(steps for steps, _ in curves.values())}

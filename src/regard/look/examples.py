@@ -26,7 +26,7 @@ def example(mechanism: type[Attention], length: int = 12, seed: int = 0) -> Maps
         attention = mechanism.sized(heads=1, head_dim=width, length=length).eval()
         half = torch.randn(1, (length + 1) // 2, 1, width)
         x_BLHK = torch.cat([half, half], 1)[:, :length] * 1.5
-        gates = {"gates_BMHE": torch.randn(1, length, 1, attention.gates)} if attention.gates else {}
+        gates = {name: torch.randn(shape) for name, shape in attention.gate_shapes(x_BLHK, x_BLHK).items()}
         reasons: list[Exception] = []
         for pattern in (causal, full):
             try:

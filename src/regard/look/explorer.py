@@ -1,4 +1,4 @@
-"""What the explorer page reads: a JSON header, and binary pieces by key. docs/explorer.md describes the format.
+"""Data of the explorer page: a JSON header, and binary pieces by key. docs/explorer.md describes the format.
 
     >>> recording = Recording(maps, title="runs/numbers", text="twenty-one")
     >>> recording.header()["maps"][0]["name"]
@@ -119,7 +119,7 @@ class Recording:
         return self._labels.index(labels)
 
     def _input_number(self, m: Map) -> int | None:
-        """Which of the inputs of `gradients` are the keys of this map, if its queries compute outputs."""
+        """Number of the input of `gradients` that has the keys of this map, if its queries compute outputs."""
         assert self.gradients is not None
         layers = self.gradients.layers
         if any(m is one for one in self.derived):  # a rollout has the queries and keys of its layers
@@ -205,16 +205,16 @@ class Recording:
         return _floats(self._row_bias(reader, head, i))
 
     def _row_bias(self, reader: TileReader, head: int, i: int) -> Tensor:
-        """What is added to the scores of one query."""
+        """Compute what is added to the scores of one query."""
         observed, head = self._observed(reader, head)
         assert reader.map.inputs is not None
         if i >= reader.rows:
             raise UnknownName("row of " + reader.map.layer, str(i), ())
-        bias = observed.call.of_rows(torch.tensor([reader.map.inputs.rows[i]])).scores_bias()
+        bias = observed.call.of_rows(torch.tensor([reader.map.inputs.rows[i]], device=observed.q_BLHK.device)).scores_bias()
         if not isinstance(bias, Tensor):
             return torch.full((reader.columns,), float(bias))
         B, H = observed.q_BLHK.shape[0], observed.q_BLHK.shape[2]
-        return bias.detach().expand(B, H, 1, observed.call.keys)[self.batch, head, 0]
+        return bias.detach().expand(B, H, 1, observed.call.keys)[self.batch, head, 0].cpu()
 
     def _gradients(self, reader: TileReader, i: int) -> bytes:
         m = reader.map
@@ -310,7 +310,7 @@ def _unit_square(points: Any) -> list[list[float]]:
 
 
 def _layout(m: Map) -> dict[str, Any]:
-    """As in files of maps; a graph also with points to draw its nodes at."""
+    """Describe a layout as files of maps do; a graph also with points to draw its nodes at."""
     plain = to_json(m.layout)
     if isinstance(m.layout, Graph):
         from .pictures import spring_layout
@@ -322,7 +322,7 @@ def _layout(m: Map) -> dict[str, Any]:
 
 
 def _is_cross(m: Map) -> bool:
-    """Whether queries and keys are different sequences, as far as labels and pattern tell."""
+    """Return whether queries and keys are different sequences, as far as labels and pattern tell."""
     return "causal" not in m.pattern and (m.query_labels != m.key_labels or len(m.rows) != len(m.columns))
 
 

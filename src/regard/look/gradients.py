@@ -23,7 +23,7 @@ from ..kernels import accumulation_dtype
 from ..layers.patches import PatchEmbedding
 from ..layers.tubelets import TubeletEmbedding
 from ..models import LanguageModel, eval_mode
-from ..models._pixels import Values
+from ..models.pixels import Values
 from ..models.show_attend_tell import ConvEncoder
 
 LONGEST = 2048  # inputs: a forward pass with gradients keeps the activations of every layer
@@ -62,8 +62,21 @@ class InputGradients:
         self.target_L, self.outputs, self.layers = target_L, list(outputs), dict(layers)
         self.positions: dict[str, list[int]] = {}  # of layers whose keys are some of the inputs: which
 
+    @classmethod
+    def of_logits(
+        cls,
+        model: nn.Module,
+        inputs: Tensor,
+        logits: Callable[[Any], Tensor],
+        target_L: Tensor,
+        outputs: Sequence[str],
+        layers: Iterable[str],
+    ) -> Self:
+        """Gradients of outputs whose logits_LN `logits(model)` gives, with respect to one input: of the label of an image, say."""
+        return cls(model, (inputs,), logits, target_L, outputs, dict.fromkeys(layers, 0), logits=lambda _, x_N: x_N)
+
     def within(self, provide: Provide) -> Self:
-        """The same of a model that `provide()` gives for the time of the computation: under an ablation, say."""
+        """Copy of these gradients for a model that `provide()` lends while they are computed: under an ablation, say."""
         other = copy(self)
         other._provide = provide
         return other
@@ -91,15 +104,15 @@ class InputGradients:
         gradients = torch.autograd.grad(logp, leaves, retain_graph=True, materialize_grads=True)
         return GradientRow(
             float(logp.detach()),
-            tuple(g_1MD[0].norm(dim=-1) for g_1MD in gradients),
-            tuple((g_1MD[0] * e_1MD.detach()[0]).sum(-1) for g_1MD, e_1MD in zip(gradients, leaves, strict=True)),
+            tuple(g_1MD[0].norm(dim=-1).cpu() for g_1MD in gradients),
+            tuple((g_1MD[0] * e_1MD.detach()[0]).sum(-1).cpu() for g_1MD, e_1MD in zip(gradients, leaves, strict=True)),
         )
 
 
 def next_token_gradients(
     model: LanguageModel, ids_1L: Tensor, x_1LD: Tensor, strings: Callable[[list[int]], Sequence[str]], layers: Iterable[str]
 ) -> InputGradients:
-    """Of a language model with the features x of a text: output i is token i + 1, and the last one the most likely next token."""
+    """Gradients of a language model with the features x of a text: output i is token i + 1, and the last one the most likely next token."""
     best_1 = model.logits(x_1LD[:, -1]).argmax(-1)
     target_L = torch.cat([ids_1L[0, 1:], best_1.to(ids_1L)])
     names = strings(target_L.tolist())
@@ -108,7 +121,7 @@ def next_token_gradients(
 
 @contextmanager
 def _embeddings(model: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[dict[int, Tensor]]:
-    """Inside, the embeddings e_1MD of each input are leaves of the graph: the first that is given the input, which may have been packed."""
+    """Make the embeddings e_1MD of each input leaves of the graph inside the `with`: the first that is given the input, which may have been packed."""
     found: dict[int, Tensor] = {}
 
     def hook(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
@@ -139,7 +152,7 @@ def _inputs(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor:
 
 
 def _output(module: nn.Module, args: tuple[Any, ...], out: Tensor, e_1MD: Tensor) -> Tensor:
-    """What the module gives for embeddings e."""
+    """Run the module on embeddings e."""
     if isinstance(module, Values):
         return module.positioned(e_1MD, args[2])
     return e_1MD.reshape(out.shape)

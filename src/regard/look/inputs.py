@@ -1,4 +1,4 @@
-"""What a call computed its weights from, kept so that any rows can be computed later: how the explorer opens long texts."""
+"""Inputs of a call, from which it computed its weights, kept so that any rows can be computed later: how the explorer opens long texts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ defer_above: ContextVar[int | None] = ContextVar("defer_above", default=None)
 
 @contextmanager
 def keep_inputs(above: int = DEFER) -> Iterator[None]:
-    """Inside, every capture also keeps the q and k of each call (`Map.inputs`), for the explorer.
+    """Let every capture inside the `with` keep the q and k of each call (`Map.inputs`), too, for the explorer.
 
     Of maps with more than `above` weights it keeps only these: `Map.read` computes rows when they are needed, so that a long text
     opens at once and memory stays bounded by the limit of the capture.
+
+    Args:
+        above: number of weights above which a map keeps its inputs only.
     """
     token = defer_above.set(above)
     try:
@@ -34,7 +37,7 @@ def keep_inputs(above: int = DEFER) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What a call computed its weights from, kept inside `keep_inputs`: any rows can be computed later."""
+    """Inputs from which a call computed its weights, kept inside `keep_inputs`: any rows can be computed later."""
 
     observed: Observation = field(repr=False)
     rng: RngSnapshot = field(repr=False)

@@ -26,7 +26,7 @@ class Ablation:
 
 @contextmanager
 def ablate(model: nn.Module, ablations: Iterable[Ablation]) -> Iterator[None]:
-    """Inside, these heads are ablated in every forward pass.
+    """Ablate these heads in every forward pass inside the `with`.
 
     >>> with ablate(model, [Ablation("blocks.1.mixer.attention", head=0)]):
     ...     model(ids)

@@ -25,6 +25,12 @@ class Grid:
     """Row by row over rows × columns positions, e.g. the patches of an image; `prefix_tokens` come before it (a class token).
 
     Of a video there is a grid per frame, one after another.
+
+    Args:
+        rows: rows of a frame.
+        columns: columns of a frame.
+        prefix_tokens: tokens before the grid.
+        frames: number of frames.
     """
 
     rows: int
@@ -48,7 +54,11 @@ class Grid:
 
 @dataclass(frozen=True, init=False)
 class Tree:
-    """Sentences of words: sentence s holds the keys from `spans[s][0]` up to, not including, `spans[s][1]`."""
+    """Sentences of words: sentence s holds the keys from `spans[s][0]` up to, not including, `spans[s][1]`.
+
+    Args:
+        spans: first key and end of each sentence.
+    """
 
     spans: tuple[tuple[int, int], ...]
 
@@ -63,7 +73,11 @@ class Tree:
 
 @dataclass(frozen=True, init=False)
 class Graph:
-    """Nodes joined by edges: along (i, j), node i may attend to node j."""
+    """Nodes joined by edges: along (i, j), node i may attend to node j.
+
+    Args:
+        edges: pairs of nodes (i, j), query first.
+    """
 
     edges: tuple[tuple[int, int], ...]
 

@@ -52,7 +52,7 @@ class _Options(msgspec.Struct, frozen=True):
 
 
 class _Comparison(msgspec.Struct, frozen=True):
-    """What is read of a comparison."""
+    """Fields that are read of a comparison."""
 
     machine: str
     options: _Options
@@ -64,7 +64,7 @@ class _Comparison(msgspec.Struct, frozen=True):
 
 
 def costs_of(comparisons: Iterable[str | bytes]) -> Costs:
-    """What the page draws, from the JSON of one or several comparisons on one machine: seconds by mechanism, operation and length.
+    """Collect what the page draws, from the JSON of one or several comparisons on one machine: seconds by mechanism, operation and length.
 
     A mechanism that was measured several times, as exact attention is in each of them, has the median.
     """

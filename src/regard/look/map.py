@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,28 +28,27 @@ class Values(NamedTuple):
 class Map:
     """The weights of one call of one layer, before dropout: a row per query, a column per key.
 
-    `rows` and `columns` are positions in the call, or in the whole sequence if there is a state. `queries` counts all queries
-    up to and including this call, captured or not; positions are aligned at the end.
+    `rows` and `columns` are positions in the call, or in the whole sequence if there is a state. Positions are aligned at the end.
     """
 
-    layer: str
-    mechanism: str
-    call: int  # of this layer, within one capture
-    run: int  # of the whole model
-    heads: tuple[int, ...]
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    queries: int
-    weights_BHLM: Tensor = field(repr=False)
+    layer: str  # name of the layer
+    mechanism: str  # name of the mechanism
+    call: int  # index of the call of this layer, within one capture
+    run: int  # index of the call of the whole model
+    heads: tuple[int, ...]  # indices of the heads
+    rows: tuple[int, ...]  # positions of the queries
+    columns: tuple[int, ...]  # positions of the keys
+    queries: int  # number of queries up to and including this call
+    weights_BHLM: Tensor = field(repr=False)  # the weights; empty if only inputs were kept
     normalised: bool  # every non-zero row sums to one
-    pattern: str = "full"
+    pattern: str = "full"  # pattern of the call as it prints
     stream: int | None = None  # the number of the state that was passed, if any
-    query_labels: Labels = field(default=(), repr=False)
-    key_labels: Labels = field(default=(), repr=False)
-    query_values: Values | None = field(default=None, repr=False)  # of the first batch row
-    key_values: Values | None = field(default=None, repr=False)
-    layout: Layout = field(default_factory=Sequence)
-    inputs: Inputs | None = field(default=None, repr=False)
+    query_labels: Labels = field(default=(), repr=False)  # labels of the queries, per batch row
+    key_labels: Labels = field(default=(), repr=False)  # labels of the keys, per batch row
+    query_values: Values | None = field(default=None, repr=False)  # numbers of the queries of the first batch row
+    key_values: Values | None = field(default=None, repr=False)  # numbers of the keys of the first batch row
+    layout: Layout = field(default_factory=Sequence)  # layout of the keys
+    inputs: Inputs | None = field(default=None, repr=False)  # q and k of the call, if they were kept
     deferred: bool = False  # weights_BHLM is a placeholder of NaN without memory; `read` computes rows from `inputs`
 
     def __post_init__(self) -> None:
@@ -65,6 +64,51 @@ class Map:
         if not isinstance(self.layout, Sequence):
             self.layout.check(self.keys)
 
+    @classmethod
+    def of_matrix(
+        cls,
+        weights: Tensor,
+        layer: str,
+        mechanism: str,
+        queries: Words | None = None,
+        keys: Words | None = None,
+        layout: Layout | None = None,
+        *,
+        head: int = MEAN,
+        normalised: bool = True,
+        **more: Any,
+    ) -> Map:
+        """Map of one matrix of weights that was not captured but computed: an alignment, the footprint of a window.
+
+        Args:
+            weights: Weights, (queries, keys), or with axes of batch and heads before.
+            layer: Name to show.
+            mechanism: Name of what computed it.
+            queries: Labels of the rows.
+            keys: Labels of the columns.
+            layout: Arrangement of the keys.
+            head: Number of the head; the mean of several if not given.
+            normalised: Whether every non-zero row sums to one.
+            more: Further fields.
+        """
+        weights_BHLM = weights.detach().float().cpu()
+        weights_BHLM = weights_BHLM.reshape(-1, 1, *weights.shape[-2:])
+        L, M = weights_BHLM.shape[2:]
+        drawn = cls(
+            layer=layer,
+            mechanism=mechanism,
+            call=0,
+            run=0,
+            heads=(head,),
+            rows=tuple(range(L)),
+            columns=tuple(range(M)),
+            queries=L,
+            weights_BHLM=weights_BHLM,
+            normalised=normalised,
+            **more,
+        )
+        return drawn.label(queries, keys, layout)
+
     # -- properties --------------------------------------------------------------------------------------------
 
     @property
@@ -74,16 +118,22 @@ class Map:
 
     @property
     def signed(self) -> bool:
-        """Whether some weights are negative."""
+        """True if some weights are negative."""
         return not self.deferred and bool(self.weights_BHLM.numel()) and bool(self.weights_BHLM.amin() < 0)
 
     @property
     def square(self) -> bool:
-        """Whether all positions are rows and columns: a complete self-attention."""
+        """True if all positions are rows and columns: a complete self-attention."""
         return self.rows == self.columns == tuple(range(self.queries))
 
     def read(self, first: int, last: int, batch: int = 0) -> Tensor:
-        """weights_HLM of the rows from `first` up to, not including, `last`, as float32; computed now if they were deferred."""
+        """weights_HLM of the rows from `first` up to, not including, `last`, as float32; computed now if they were deferred.
+
+        Args:
+            first: first row.
+            last: row after the last.
+            batch: batch row.
+        """
         if self.deferred:
             assert self.inputs is not None
             return self.inputs.weights(first, last, self.heads)[batch]
@@ -138,7 +188,13 @@ class Map:
     # -- labels and words -----------------------------------------------------------------------------------------------
 
     def label(self, queries: Words | None = None, keys: Words | None = None, layout: Layout | None = None) -> Map:
-        """A new map with labels: a word per position, one list for all batch rows or one per batch row."""
+        """A new map with labels: a word per position, one list for all batch rows or one per batch row.
+
+        Args:
+            queries: labels of the rows: a word per position, for all batch rows or for each; None: as they are.
+            keys: labels of the columns, alike; None: as they are.
+            layout: layout of the keys; None: as it is.
+        """
         return replace(
             self,
             query_labels=self.query_labels if queries is None else lines(queries, self.rows, self.queries, f"{self.layer}: queries"),

@@ -9,31 +9,37 @@ from copy import copy
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from ._select import Layers, layer_filter
-from .gradients import InputGradients
 from .layouts import Layout
 from .map import MEAN, Map
 from .scales import ScaleName
 from .token_labels import Labels, Words
 
+if TYPE_CHECKING:
+    from .gradients import InputGradients  # imports all models
+
 
 class Maps(Mapping[str, list[Map]]):
     """Layer name → its maps, oldest first: `maps[layer]`, `maps.layers`; `maps.all` has all in order of time.
 
-    Beside the weights they may know more of the input and of what the model made of it:
+    Beside the weights they may know more of the input and of what the model made of it. Pictures are drawn over `image`; `alternatives`
+    are those of the other hypotheses of a beam, say; `no_gradients` says why there are no `gradients`.
 
-    - `image`, uint8 of shape (h, w) or (h, w, 3), is what the keys of a Grid are patches of, frames of a video side by side: pictures are
-      drawn over it.
-    - `points`, of shape (keys, 2), are the positions of keys that are points in a plane.
-    - `answer` is the model's output as text and `score` its log-probability; `alternatives` are maps of other answers to the same input,
-      such as the other hypotheses of a beam.
-    - `gradients` computes what each output depended on; `no_gradients` says why there are none.
+    Args:
+        maps: maps in order of time.
+        idle: names of layers that were observed, for the error message if they were never called.
+        image: image behind a Grid, uint8 of shape (h, w) or (h, w, 3); frames of a video side by side.
+        points: positions of keys that are points in a plane, (keys, 2).
+        answer: output of the model as text.
+        score: log-probability of the answer.
+        alternatives: maps of other answers to the same input.
+        gradients: attribution of outputs to inputs.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class Maps(Mapping[str, list[Map]]):
 
     @property
     def layers(self) -> list[str]:
-        """In order of first call."""
+        """Names of the layers, in order of first call."""
         return list(dict.fromkeys(m.layer for m in self.all))
 
     @property
@@ -152,13 +158,20 @@ class Maps(Mapping[str, list[Map]]):
     def label(
         self, queries: Words | None = None, keys: Words | None = None, layout: Layout | None = None, layer: str | None = None
     ) -> Maps:
-        """New maps with labels for rows and columns, all of them or those of one layer; these keep theirs: `maps = maps.label(words, words)`."""
+        """New maps with labels for rows and columns, all of them or those of one layer; these keep theirs: `maps = maps.label(words, words)`.
+
+        Args:
+            queries: labels of the rows: a word per position, for all batch rows or for each; None: as they are.
+            keys: labels of the columns, alike; None: as they are.
+            layout: layout of the keys; None: as it is.
+            layer: layer to label; None: all.
+        """
         if layer is not None:
             self._check_layer(layer)
         return self._each(lambda m: m.label(queries, keys, layout) if layer in (None, m.layer) else m)
 
     def choose(self, layers: Layers) -> Maps:
-        """Those of some layers, chosen as in `capture`."""
+        """Maps of some layers, chosen as in `capture`."""
         wanted = layer_filter(layers, self.layers)
         chosen = [m for m in self.all if wanted(m.layer, self.layers.index(m.layer))]
         return Maps(chosen, self.idle, self.image, gradients=self.gradients)
@@ -208,7 +221,7 @@ class Maps(Mapping[str, list[Map]]):
         return product
 
     def with_rollout(self, name: str = "rollout") -> Maps:
-        """These maps and, as a further layer of that name, the rollout over all of them."""
+        """Add the rollout over all of these maps as a further layer of that name."""
         last = self.all[-1] if self.all else None
         rollout_BLM = self.rollout()
         assert last is not None
@@ -220,7 +233,7 @@ class Maps(Mapping[str, list[Map]]):
     # -- files and pictures ------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """To `name.safetensors` with `name.json` beside it, or to one `name.npz`."""
+        """Write `name.safetensors` with `name.json` beside it, or one `name.npz`."""
         from .files import save
 
         return save(self, path)
@@ -244,8 +257,14 @@ class Maps(Mapping[str, list[Map]]):
     ) -> Path:
         """Write a picture as PNG: one head of one layer, or small multiples of the layers and heads that are not selected.
 
-        `query` is a position: the picture shows what it attends to; over a Grid on top of `self.image`, if there is one.
-        `scale`: what the darkest colour stands for, see `Scale`.
+        Args:
+            path: file to write.
+            layer: layer to draw; None: all, as small multiples.
+            head: head to draw; None: all, as small multiples.
+            batch: batch row to draw.
+            call: index of the call; None: all steps joined if it ran step by step, else the last call.
+            query: position whose attention is drawn, over a Grid on top of `image`, if there is one; None: the matrix.
+            scale: meaning of the darkest colour, see `Scale`.
         """
         from .pictures import figure_of, png
 
@@ -264,8 +283,13 @@ class Maps(Mapping[str, list[Map]]):
     ) -> Path:
         """Write the explorer with these maps as one HTML file that opens without a server or a network.
 
-        `others`, by name, can be compared with them; named after numbers of steps, they become a slider over training. With
-        `gradients`, the file has those of all outputs (`self.gradients`), a backward pass each.
+        Args:
+            path: file to write.
+            title: title of the page.
+            text: input of the model as text, shown on the page.
+            batch: batch row to show.
+            others: other maps by name, to compare with; named after numbers of steps, they become a slider over training.
+            gradients: store those of all outputs (`self.gradients`), a backward pass each.
         """
         from .explorer import record
         from .html import save_html
@@ -281,16 +305,25 @@ class Maps(Mapping[str, list[Map]]):
         file: TextIO | None = None,
         scale: ScaleName = "row",
     ) -> None:
-        """Print one matrix as shaded blocks; the mean of heads by default. `scale`: what a full block stands for, see `Scale`."""
+        """Print one matrix as shaded blocks; the mean of heads by default.
+
+        Args:
+            layer: layer to print; None: the last.
+            head: index of the head; None: the mean of all.
+            batch: batch row to print.
+            call: index of the call; None: all steps joined if it ran step by step, else the last call.
+            file: stream to print to; standard output if not given.
+            scale: meaning of a full block, see `Scale`.
+        """
         from .terminal import to_text
 
         print(to_text(self.view(layer, call).head(head), batch, scale=scale), file=sys.stdout if file is None else file)
 
     def show_summary(self, batch: int = 0, file: TextIO | None = None) -> None:
         """Print entropy and mean distance, layers × heads, and the rollout of each stack of self-attention layers."""
-        from .summary import to_text
+        from .overview import summary_text
 
-        print(to_text([self.view(layer) for layer in self.layers], batch), file=sys.stdout if file is None else file)
+        print(summary_text([self.view(layer) for layer in self.layers], batch), file=sys.stdout if file is None else file)
 
     def save_summary(self, path: str | Path, batch: int = 0) -> Path:
         """Write what `show_summary` prints as PNG."""
@@ -307,7 +340,7 @@ class Maps(Mapping[str, list[Map]]):
         return widget(self, title, batch)
 
     def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]] | dict[str, Any]:
-        """What a notebook shows: the widget if it can be made, always with the static picture as fall-back."""
+        """Show in a notebook: the widget if it can be made, always with the static picture as fall-back."""
         fallback: dict[str, Any] = {"text/plain": repr(self), "text/html": self._repr_html_()}
         try:
             shown = self.widget()._repr_mimebundle_(**options)

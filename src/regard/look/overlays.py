@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..errors import ShapeError
-from ._axes import new_figure
+from .axes import new_figure
 from .images import check_image
 from .layouts import Grid
 from .map import MEAN, Map
 from .maps import Maps
 from .terminal import head_matrix, over_grid, readable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DARKEST = 0.8  # opacity of the black over patches without weight
 TINT = (1.0, 0.55, 0.1)  # orange, of patches with weight on a grey image
@@ -102,7 +104,7 @@ def panel_name(m: Map, head: int) -> str:
 
 
 def over_patches(m: Map, batch: int = 0, query: int | None = None) -> Tensor:
-    """What `query` attends to, else the class token, else all patches on average, as (rows, columns) of the grid; the mean of heads."""
+    """Weights of `query`, else the class token, else all patches on average, as (rows, columns) of the grid; the mean of heads."""
     return on_grid(m, over_grid(m.head(), batch, query))
 
 

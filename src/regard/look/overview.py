@@ -1,16 +1,20 @@
-"""Small multiples: maps of layers × heads, and a summary of each."""
+"""Small multiples: maps of layers × heads; entropy and mean distance of each head, and the rollout of a stack of layers."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-
-from ._axes import DPI, SEQUENTIAL, SMALLEST, add_colorbar, drawable, new_figure, paint, set_heading, set_ticks
+from .axes import DPI, SEQUENTIAL, SMALLEST, add_colorbar, drawable, new_figure, paint, set_heading, set_ticks
 from .map import MEAN, Map
+from .maps import Maps
 from .scales import ScaleName, shaded
-from .summary import Stack, distances, entropies, stacks
-from .terminal import batch_row, head_matrix
+from .terminal import batch_row, head_matrix, to_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAX_PANELS = (12, 12)  # layers and heads
 MAX_SIDE = 14.0  # inches that all panels take together
@@ -77,6 +81,78 @@ def _short_name(layer: str, width: int) -> str:
     return "\n".join(lines)
 
 
+# -- statistics per head -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayerStack:
+    """Layers whose paths differ only in numbers, as blocks.0.attention and blocks.1.attention."""
+
+    name: str  # blocks.*.attention
+    numbers: tuple[str, ...]  # numbers of its layers
+    maps: tuple[Map, ...]
+
+    def head_name(self, n: int) -> str:
+        heads = max((m.heads for m in self.maps), key=len)
+        return "mean" if heads[n] == MEAN else f"head {heads[n]}"
+
+    def rollout(self) -> Map | None:
+        """Rollout as one map; None unless all its layers are complete self-attentions of one length."""
+        first, last = self.maps[0], self.maps[-1]
+        if any(not m.square or m.queries != first.queries or m.run != first.run for m in self.maps):
+            return None
+        weights_BHLM = Maps(self.maps).rollout()[:, None]
+        about = f"{len(self.maps)} layers" if len(self.maps) > 1 else "1 layer"
+        return replace(last, layer=f"rollout of {self.name}", mechanism=about, heads=(MEAN,), weights_BHLM=weights_BHLM, normalised=True)
+
+
+def stacks(maps: list[Map]) -> list[LayerStack]:
+    """Stacks of layers, in order of first call."""
+    groups: dict[str, list[Map]] = {}
+    for m in maps:
+        groups.setdefault(re.sub(r"\d+", "*", m.layer), []).append(m)
+    return [LayerStack(name, tuple(".".join(re.findall(r"\d+", m.layer)) for m in some), tuple(some)) for name, some in groups.items()]
+
+
+def entropies(stack: LayerStack, batch: int) -> list[list[float]]:
+    """Entropies in nats, by layer and head."""
+    return [m.entropy()[batch].tolist() for m in stack.maps]
+
+
+def distances(stack: LayerStack, batch: int) -> list[list[float]]:
+    """Mean distances in positions, by layer and head; nothing where queries and keys are different sequences."""
+    return [m.distance()[batch].tolist() for m in stack.maps] if all(m.queries == m.keys for m in stack.maps) else []
+
+
+def summary_text(maps: list[Map], batch: int = 0, columns: int | None = None) -> str:
+    """Tables of entropy and mean distance, and the rollout as a map."""
+    columns = columns or shutil.get_terminal_size((100, 30)).columns
+    parts = []
+    for stack in stacks(maps):
+        parts.append(f"{stack.name}: {', '.join(dict.fromkeys(m.mechanism for m in stack.maps))}")
+        parts += _table(stack, "Entropy in nats; 0: one key has all the weight", entropies(stack, batch), columns)
+        parts += _table(stack, "Mean distance in positions between a query and its keys", distances(stack, batch), columns)
+        rollout = stack.rollout()
+        if rollout is not None:
+            parts += [to_text(rollout, batch, columns), ""]
+    return "\n".join(parts).rstrip()
+
+
+def _table(stack: LayerStack, heading: str, values: list[list[float]], columns: int) -> list[str]:
+    """A line per layer, a column per head; heads that do not fit go below."""
+    if not any(values):
+        return []
+    cells = [[f"{value:.2f}" for value in row] for row in values]
+    names = [stack.head_name(n) for n in range(max(map(len, cells)))]
+    wide = 1 + max(map(len, [*names, *(cell for row in cells for cell in row), "head 0"]))
+    margin = max(map(len, ["layer", *stack.numbers]))
+    lines, at_once = [heading], max(1, (columns - margin) // (wide + 1))
+    for first in range(0, len(names), at_once):
+        for number, row in zip(("layer", *stack.numbers), (names, *cells), strict=True):
+            lines.append(number.rjust(margin) + "".join(cell.rjust(wide + 1) for cell in row[first : first + at_once]))
+    return [*lines, ""]
+
+
 def draw_summary(maps: list[Map], batch: int = 0) -> Figure:
     """A row per stack of layers: entropy and mean distance of each head, layers × heads, and the rollout of the stack."""
     groups = stacks(maps)
@@ -107,11 +183,11 @@ def draw_summary(maps: list[Map], batch: int = 0) -> Figure:
     return figure
 
 
-def _table_height(stack: Stack) -> float:
+def _table_height(stack: LayerStack) -> float:
     return min(max(0.3 * len(stack.maps), 0.4), 5.0)
 
 
-def _draw_heads(axis: Any, stack: Stack, what: str, values: list[list[float]]) -> None:
+def _draw_heads(axis: Any, stack: LayerStack, what: str, values: list[list[float]]) -> None:
     """Layers × heads, the numbers in the cells where they fit."""
     if not any(values):
         axis.set_axis_off()

@@ -1,6 +1,6 @@
 """Pictures of attention maps: one head, one query over a grid, a graph; as PNG, or as HTML for notebooks.
 
-matplotlib is imported only here and in the modules of small multiples, and pyplot never: no global state, no window, safe in a server.
+matplotlib is imported when a figure is made, and pyplot never: no global state, no window, safe in a server.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..errors import CaptureNotSupported, UnknownName
-from ._axes import DPI, SEQUENTIAL, add_colorbar, centre_heading, colours, drawable, is_thin, new_figure, paint, set_ticks, set_title
-from .document_pictures import draw_document
+from .axes import DPI, SEQUENTIAL, add_colorbar, centre_heading, colours, drawable, is_thin, new_figure, paint, set_ticks, set_title
 from .layouts import Graph, Grid, Tree
 from .map import MEAN, Map
 from .overview import draw_overview
 from .scales import Scale, ScaleName, shaded
 from .terminal import CAPTION, head_matrix, readable
+from .trees import draw_document
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MAX_LABELS = 60  # of a graph's nodes: more cannot be read
 MAX_CELLS = 512  # per axis: more cannot be seen
@@ -107,7 +107,7 @@ def draw_values(axis: Axes, m: Map, size: list[float]) -> None:
 
 
 def draw_grid(m: Map, batch: int = 0, query: int = 0, scale: ScaleName = "row") -> Figure:
-    """What one query attends to on a grid of keys."""
+    """Draw the weights of one query on a grid of keys."""
     assert isinstance(m.layout, Grid)
     row, layout = head_matrix(m, batch)[_row(m, query)], m.layout
     every = torch.zeros(m.keys)

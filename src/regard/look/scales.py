@@ -1,4 +1,4 @@
-"""From a weight to a shade: what the darkest shade of a picture stands for."""
+"""Scales, from a weight to a shade: what the darkest shade of a picture stands for."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class Scale:
     | global | the largest weight of all that is shown |
     | percentile | the 95th percentile of the non-zero weights of all that is shown, and all above |
     | log | the largest weight of all that is shown; blank is a tenth of the first percentile, or a millionth of the largest |
+
+    Args:
+        name: row, global, percentile or log.
     """
 
     name: ScaleName
@@ -83,7 +86,7 @@ class Scale:
 
     @property
     def legend(self) -> str:
-        """What the shades stand for, as the label of a colour bar."""
+        """Explain the shades, as the label of a colour bar."""
         match self.name:
             case "row":
                 span = f"{self.top:.2g}" if f"{self.low:.2g}" == f"{self.top:.2g}" else f"{self.low:.2g} to {self.top:.2g}"
@@ -97,7 +100,7 @@ class Scale:
 
     @property
     def darkest(self) -> str:
-        """What the darkest shade stands for, in a line of text."""
+        """Explain the darkest shade, in a line of text."""
         match self.name:
             case "row":
                 return "the largest weight of its row, at the right"
@@ -110,7 +113,7 @@ class Scale:
 
 
 def _percentile(sizes: list[Tensor], percent: float) -> float:
-    """Of the non-zero sizes; of at most a sample of them, evenly spaced."""
+    """Percentile of the non-zero sizes; of at most a sample of them, evenly spaced."""
     every = torch.cat([size[size > 0].flatten() for size in sizes]) if sizes else torch.zeros(0)
     every = every[:: max(1, -(-len(every) // SAMPLE))]
     return float(every.float().quantile(percent / 100)) if len(every) else 0.0

@@ -28,7 +28,7 @@ def to_text(m: Map, batch: int = 0, columns: int | None = None, scale: ScaleName
     if isinstance(m.layout, Grid) and (m.queries == m.keys or len(m.rows) == 1):
         return _grid_text(m, batch, scale)
     if isinstance(m.layout, Tree) and len(m.rows) == 1:
-        from .documents import document_text  # which draws with what is here
+        from .trees import document_text  # which draws with what is here
 
         return document_text(m, batch, columns)
     matrix = head_matrix(m, batch)
@@ -74,7 +74,7 @@ def _beside(m: Map, matrix: Tensor, keys: list[str]) -> list[str]:
 
 
 def _grid_text(m: Map, batch: int, scale: ScaleName) -> str:
-    """Over patches of an image: those of the class token, or the mean over all of them, at their places."""
+    """Weights over the patches of an image: those of the class token, or the mean over all of them, at their places."""
     assert isinstance(m.layout, Grid)
     row_M = over_grid(m, batch)
     every = torch.zeros(m.keys)

@@ -77,7 +77,7 @@ class TileReader:
         return self._maxima_HL[head]
 
     def statistics(self) -> dict[str, Any]:
-        """Per head, the mean of heads last: largest weight, entropy (nats), mean distance (positions), share of the first key ("sink").
+        """Statistics per head, the mean of heads last: largest weight, entropy (nats), mean distance (positions), share of the first key ("sink").
 
         Means over the rows that are not all zero, each scaled to sum to one by magnitude. Rows whose only allowed key is the first are left out
         of the share, as they have no choice.

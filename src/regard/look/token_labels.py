@@ -42,6 +42,9 @@ def word_numbers(pieces: Seq[str]) -> list[int]:
     """The number of the word that each sub-word token belongs to, by the marks of tokenizers: ▁word, Ġword, ##piece, piece@@.
 
     If no token of the text has such a mark, each is a word of its own.
+
+    Args:
+        pieces: sub-word tokens as text.
     """
     marked = any(piece.startswith(_WORD_START) for piece in pieces)
     numbers: list[int] = []

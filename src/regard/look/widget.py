@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..errors import NotSupported
+from .._extras import extra
 from .explorer import record
 from .html import bundle, pack, static_file
 from .maps import Maps
@@ -13,11 +13,9 @@ from .maps import Maps
 
 @cache
 def _widget_class() -> type[Any]:
-    try:
+    with extra("notebook"):
         import anywidget
         import traitlets
-    except ImportError as missing:
-        raise NotSupported(f"the widget needs {missing.name}, which is not installed: pip install 'regard[notebook]'") from missing
 
     class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         _esm = bundle("widget.js")

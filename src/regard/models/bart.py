@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import BadConfig
 from ..layers import Dropout, Embedding, LayerNorm, Learned, Packing, init_xavier
 from ..layers.positions import Offset
-from ._model import ModelFacts, Size, Sizes
+from .model import ModelFacts, Size, Sizes
 from .transformer import Transformer, TransformerConfig
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..layers import MultiHead
-from ._encoder import Encoder, HeadsConfig
-from ._model import ModelFacts, Sizes, Spec, build_heads
+from ..layers.spec import Spec
+from .encoder import Encoder, HeadsConfig
+from .model import ModelFacts, Sizes, build_heads
 
 
 @dataclass(frozen=True, kw_only=True)

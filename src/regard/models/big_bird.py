@@ -12,8 +12,8 @@ from ..attention import BigBirdAttention
 from ..kernels import Bias
 from ..layers import MultiHead, Position
 from ..layers.positions import Offset
-from ._encoder import Encoder, HeadsConfig
-from ._model import Count, ModelFacts, Probability, Size
+from .encoder import Encoder, HeadsConfig
+from .model import Count, ModelFacts, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class BigBirdConfig(HeadsConfig):
     block: Size = 64  # tokens per block
     random: Count = 3  # random blocks per block of queries
     drawn: bool = True  # False: the first block is counted once more for each instead, as transformers does in evaluation
-    seed: Count = 1  # of the random blocks
+    seed: Count = 1  # seed of the random blocks
     attention_dropout: Probability = 0.1  # dropout rate of attention weights
     activation: str = "gelu_tanh"
 

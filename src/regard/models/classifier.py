@@ -12,15 +12,24 @@ from torch import Tensor, nn
 
 from ..errors import NotSupported
 from ..layers import Dropout
-from ._encoder import TextEncoder
-from ._headed import Headed
-from ._language import LanguageModel
-from ._model import Model
-from ._text import Pooled, TextModel
+from .encoder import TextEncoder
+from .headed import Headed
+from .language import LanguageModel
+from .model import Model
+from .text import Pooled, TextModel
 
 
 class Classifier(Headed):
-    """A model that reads texts, with a classification head. Its config is that of its body."""
+    """A model that reads texts, with a classification head. Its config is that of its body.
+
+    Args:
+        body: model that reads the texts.
+        labels: number of classes N.
+        each: classify every token; False: the text as a whole.
+        dropout: dropout rate before the head.
+
+    Shape: ids_BL, n_B, segment_BL → logits_BN, or with `each` logits_BLN.
+    """
 
     def __init__(self, body: Model, labels: int, *, each: bool = False, dropout: float = 0.1):
         super().__init__(body)
@@ -35,7 +44,13 @@ class Classifier(Headed):
         nn.init.zeros_(self.output.bias)
 
     def pool(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Pooled:
-        """What the head reads of each text; a language model ignores segments."""
+        """Vector that the head reads of each text; a language model ignores segments.
+
+        Args:
+            ids_BL: token ids.
+            n_B: number of real tokens of each row.
+            segment_BL: segment of each token; None: all 0.
+        """
         if isinstance(self.body, TextModel):
             return self.body.pool(ids_BL, n_B, segment_BL)
         assert isinstance(self.body, LanguageModel)
@@ -43,7 +58,13 @@ class Classifier(Headed):
         return Pooled(x_BLD[torch.arange(len(n_B), device=x_BLD.device), n_B - 1])
 
     def classify(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Pooled:
-        """logits_BN per text, or logits_BLN per token, with the penalty of the pooling."""
+        """logits_BN per text, or logits_BLN per token, with the penalty of the pooling.
+
+        Args:
+            ids_BL: token ids.
+            n_B: number of real tokens of each row.
+            segment_BL: segment of each token; None: all 0.
+        """
         if not self.each:
             vector_BP, penalty_B = self.pool(ids_BL, n_B, segment_BL)
             return Pooled(self.output(self.dropout(vector_BP)), penalty_B)
@@ -52,5 +73,11 @@ class Classifier(Headed):
         return Pooled(self.output(self.dropout(x_BLD)))
 
     def forward(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Tensor:
-        """logits_BN, or logits_BLN."""
+        """logits_BN, or logits_BLN.
+
+        Args:
+            ids_BL: token ids.
+            n_B: number of real tokens of each row.
+            segment_BL: segment of each token; None: all 0.
+        """
         return self.classify(ids_BL, n_B, segment_BL)[0]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..errors import BadConfig, ShapeError
 from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, Learned, init_gpt
 from ..patterns import causal
-from ._model import Count, Model, ModelConfig, ModelFacts, Size, Sizes, attention_lines, build_heads
+from .model import Count, Model, ModelConfig, ModelFacts, Size, Sizes, attention_lines, build_heads
 from .vit import ViT, ViTConfig
 
 MAX_SCALE = 100.0  # of the logits
@@ -37,7 +37,7 @@ class CLIPConfig(ModelConfig):
     hidden: Size = 512  # width inside the feed-forward layers of the text tower
     image_size: Size = 32  # pixels per side
     patch_size: Size = 4  # pixels per side of a patch
-    channels: Size = 3  # of the images
+    channels: Size = 3  # channels of the images
     image_width: Size = 128  # width of the image tower
     image_heads: Size = 4  # attention heads per layer of the image tower
     image_depth: Size = 4  # layers of the image tower
@@ -111,6 +111,7 @@ class CLIP(Model):
     Avoid it: for counting and for relations between objects: captions in a batch rarely differ in nothing else.
     Limits:  images of one size, texts of at most `max_length` tokens. Pairs of one batch are each other's negatives: batches should be large
              and hold no caption twice.
+    Shape:   x_BCHW, ids_CL → logits_BC.
     Paper:   Radford et al. 2021, "Learning transferable visual models from natural language supervision", arXiv:2103.00020, section 2.
     """
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from ..attention import State
 from ..errors import BadConfig, ShapeError
+from ..kernels import choose
 from ..layers import Block, Dropout, FeedForward, LayerNorm, States, gelu, init_gpt
 from ..layers.spec import Spec
 from ..patterns import Pattern, behind, causal, grid_window, local_causal, same_column, to_tokens
-from ._model import Model, ModelConfig, ModelFacts, Probability, Size, attention_lines, build_heads
 from .discrete_vae import DiscreteVAE
+from .model import Model, ModelConfig, ModelFacts, Probability, Size, attention_lines, build_heads
 
 Kind = Literal["row", "column", "conv"]
 PADDING = -1  # in a text: no token
@@ -33,15 +34,15 @@ class DALLEConfig(ModelConfig):
     vocab_size: Size  # number of tokens of the texts
     max_length: Size = 32  # tokens per text, its begin and end included
     image_size: Size = 32  # pixels per side
-    channels: Size = 3  # of the images
+    channels: Size = 3  # channels of the images
     stride: Size = 4  # pixels per code, a power of two
     codes: Size = 64  # size of the codebook
-    features: Size = 64  # of the codebook and the convolutions
+    features: Size = 64  # features of the codebook and the convolutions
     width: Size = 128  # width of the transformer
     heads: Size = 4  # attention heads per layer
     depth: Size = 4  # number of layers
     sparse: bool = True  # row, column and convolutional layers; False: all layers attend to all earlier tokens
-    radius: Size = 2  # of the convolutional layer, in cells
+    radius: Size = 2  # radius of the convolutional layer, in cells
     attention: tuple[str, ...] = ("softmax",)  # mechanisms of the layers in turn
     dropout: Probability = 0.0  # dropout rate
 
@@ -74,6 +75,7 @@ class DALLE(Model):
     Avoid it: for high resolution: the codes grow with the square of the side.
     Limits:  texts of at most `max_length` tokens, images of one size. Padding of each text position has an embedding of its own and is predicted
              too, as in the paper.
+    Shape:   text_BT, codes_BM → the cross-entropy of both.
     Paper:   Ramesh et al. 2021, "Zero-shot text-to-image generation", arXiv:2102.12092, section 2 and appendices A and B.
     We differ: the layers of the VAE are few and plain, and its pixels normal, not logit-Laplace.
     """
@@ -175,14 +177,20 @@ class DALLE(Model):
 
     @torch.no_grad()
     def sample(self, text_BT: Tensor, *, temperature: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
-        """codes_BM drawn one by one; temperature 0 takes the most likely code."""
+        """codes_BM drawn one by one; temperature 0 takes the most likely code.
+
+        Args:
+            text_BT: token ids of the texts; −1 after the end.
+            temperature: sampling temperature; 0 takes the most likely.
+            generator: random number generator; None: PyTorch's global one.
+        """
         state = self.start(len(text_BT))
         x_BD, found = self.features(self.text_ids(text_BT), state)[:, -1], list[Tensor]()
         for number in range(self.config.grid**2):
             logits_BN = self.code_logits(x_BD).float()
             if temperature:
                 p_BN = (logits_BN / temperature).softmax(-1)
-                code_B = torch.multinomial(p_BN, 1, generator=generator)[:, 0]
+                code_B = choose(p_BN, generator)
             else:
                 code_B = logits_BN.argmax(-1)
             found.append(code_B)

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._model import eval_mode
+from .model import eval_mode
 
 FIRST_LOGITS = 3.0  # standard deviation of the first logits of each code
 MIN_LOG_STD = -4.0  # drawn images repeat exactly: without a bound the density of their pixels grows for ever

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ShapeError
-from . import _filter_bank as bank
-from ._filter_bank import Window
-from ._model import Model, ModelConfig, ModelFacts, Size
+from ..kernels import normal
+from . import filter_bank as bank
+from .filter_bank import Window
+from .model import Model, ModelConfig, ModelFacts, Size
 
 LOG_STD = 8.0  # bound of log σ of z
 
@@ -29,7 +30,7 @@ class DrawConfig(ModelConfig):
     image_size: tuple[Size, Size] = (24, 24)  # rows and columns of pixels
     channels: Literal[1, 3] = 1  # grey, or red, green and blue
     glimpses: Size = 8  # steps of reading and writing; the paper has 64 for MNIST
-    width: Size = 128  # of both LSTMs; the paper has 256
+    width: Size = 128  # units of each of the two LSTMs; the paper has 256
     latent: Size = 16  # numbers of z per step; the paper has 100
     read_size: Size = 5  # N of the grid that reads
     write_size: Size = 5  # N of the grid that writes
@@ -37,12 +38,12 @@ class DrawConfig(ModelConfig):
 
 
 class Drawing(NamedTuple):
-    """How an image came to be; T is the number of steps."""
+    """Record of how an image was drawn; T is the number of steps."""
 
     canvas_BTCHW: Tensor  # logits after each step
     kl_BT: Tensor  # nats; none where z was drawn from the prior
     read_BT5: Tensor  # `Window.stack` of each step; (B, T, 0) without attention
-    write_BT5: Tensor
+    write_BT5: Tensor  # the writing windows, as `read_BT5`
 
 
 class AttentiveRead(nn.Module):
@@ -102,8 +103,9 @@ class Draw(Model):
     Use it:  to see attention draw; for small images and a bound on their likelihood.
     Avoid it: for images that are good by today's measure.
     Limits:  a bound, not the likelihood itself; pixels are Bernoulli, so nats of grey images compare with nothing.
+    Shape:   x_BCHW → `Drawing`, canvas_BTCHW.
     Paper:   Gregor et al. 2015, "DRAW: a recurrent neural network for image generation", arXiv:1502.04623.
-    We differ: windows start wide, with overlapping Gaussians (see `_filter_bank.window_layer`); sizes are for minutes on a CPU.
+    We differ: windows start wide, with overlapping Gaussians (see `filter_bank.window_layer`); sizes are for minutes on a CPU.
     """
 
     facts = ModelFacts(name="draw", year=2015, title="DRAW: a recurrent neural network for image generation", paper="arXiv:1502.04623")
@@ -153,7 +155,7 @@ class Draw(Model):
         canvas_BCHW, decoder = self._start(count)
         steps = []
         for _ in range(self.config.glimpses):
-            z_BZ = torch.randn(count, self.config.latent, generator=generator).to(canvas_BCHW)
+            z_BZ = normal((count, self.config.latent), canvas_BCHW, generator)
             decoder = self.decoder(z_BZ, decoder)
             stroke_BCHW, write_B5 = self.write(decoder[0])
             canvas_BCHW = canvas_BCHW + stroke_BCHW

@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from ..layers import Bidirectional, Dropout, Packing, max_pool, mean_pool
 from ..layers.spec import Spec
 from ..patterns import lengths
-from ._model import ModelFacts, Probability, Size, Sizes
-from ._sentence import join_rows, pack_ids, read_texts, text_positions
-from ._text import Axes, Pooled, TextModel, TextModelConfig
+from .model import ModelFacts, Probability, Size, Sizes
+from .sentence import join_rows, pack_ids, read_texts, text_positions
+from .text import Axes, Pooled, TextModel, TextModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class ESIMConfig(TextModelConfig):
     embedding: Size = 128  # width of the token embeddings
-    width: Size = 128  # of the states of both recurrent layers, per direction
+    width: Size = 128  # units of both recurrent layers, per direction
     hidden: Size = 128  # units before the classification head
     attention: str = "dot"  # mechanism that aligns the two texts
-    dropout: Probability = 0.3  # of embeddings, of what is compared, and of the vectors before the hidden units
+    dropout: Probability = 0.3  # dropout of embeddings, of what is compared, and of the vectors before the hidden units
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..attention import State
 from ..layers import FourierMixer, Packing
 from ..patterns import Pattern, full, lengths
-from ._encoder import Encoder, EncoderConfig
-from ._model import ModelFacts, Size
+from .encoder import Encoder, EncoderConfig
+from .model import ModelFacts, Size
 
 
 @dataclass(frozen=True, kw_only=True)

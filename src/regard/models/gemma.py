@@ -19,8 +19,9 @@ from ..kernels import float32_or_wider
 from ..layers import Block, Embedding, FeedForward, MultiHead, Rotary, gelu_tanh, init_gpt
 from ..layers.activations import Gated
 from ..layers.positions.rotary import check_stretch
-from ._language import Decoder, DecoderConfig, layer_heads
-from ._model import ModelFacts, Positive, Probability, Size, Sizes, Spec
+from ..layers.spec import Spec
+from .language import Decoder, DecoderConfig, layer_heads
+from .model import ModelFacts, Positive, Probability, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +30,10 @@ class GemmaConfig(DecoderConfig):
     kv_heads: Size = 4  # heads of keys and values, a divisor of `heads`
     head_dim: Size = 64  # size of a head
     hidden: Size = 688  # width inside the feed-forward layers
-    base: Positive = 10_000.0  # of the rotary angles
-    local_base: Positive = 10_000.0  # of the rotary angles in layers with a window
-    stretch: tuple[int | float, ...] = ()  # of the rotary angles in layers without a window; see `Rotary`
-    eps: Positive = 1e-6  # of the RMS norms
+    base: Positive = 10_000.0  # base of the rotary angles
+    local_base: Positive = 10_000.0  # base of the rotary angles in layers with a window
+    stretch: tuple[int | float, ...] = ()  # scaling of the rotary angles in layers without a window; see `Rotary`
+    eps: Positive = 1e-6  # epsilon of the RMS norms
     qk_norm: bool = False  # an RMS norm of each head's queries and keys; Gemma 3 has it
     logit_softcap: Positive | None = None  # logits are bounded to ± this number; Gemma 2 has 30
     tied: bool = True  # tied input and output embeddings

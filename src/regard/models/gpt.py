@@ -11,8 +11,8 @@ from typing import ClassVar
 from torch import nn
 
 from ..layers import Block, Embedding, FeedForward, Learned, NoNorm, gelu_tanh, init_gpt
-from ._language import Decoder, DecoderConfig, layer_heads
-from ._model import ModelFacts, Probability, Size, Sizes
+from .language import Decoder, DecoderConfig, layer_heads
+from .model import ModelFacts, Probability, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)

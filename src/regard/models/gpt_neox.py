@@ -14,8 +14,8 @@ from torch import nn
 from ..errors import BadConfig
 from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, ParallelBlock, Rotary, init_gpt
 from ..layers.positions.rotary import check_stretch
-from ._language import Decoder, DecoderConfig, layer_heads
-from ._model import ModelFacts, Positive, Probability, Size, Sizes
+from .language import Decoder, DecoderConfig, layer_heads
+from .model import ModelFacts, Positive, Probability, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class GPTNeoXConfig(DecoderConfig):
     activation: str = "gelu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
     parallel: bool = True  # attention and feed-forward layer in parallel; False: one after the other
     part: Positive = 0.25  # share of each head's features that rotary embeddings rotate
-    base: Positive = 10_000.0  # of the rotary angles
-    stretch: tuple[int | float, ...] = ()  # of the rotary angles, for texts longer than in training; see `Rotary`
-    eps: Positive = 1e-5  # of the layer norms
+    base: Positive = 10_000.0  # base of the rotary angles
+    stretch: tuple[int | float, ...] = ()  # scaling of the rotary angles, for texts longer than in training; see `Rotary`
+    eps: Positive = 1e-5  # epsilon of the layer norms
     qkv_bias: bool = True  # biases of the projections to q, k and v
     tied: bool = False  # tied input and output embeddings
     dropout: Probability = 0.0  # dropout rate

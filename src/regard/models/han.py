@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from ..layers import AttentionPooling, Bidirectional, Dropout, max_pool, mean_pool
-from ._model import ModelFacts, Probability, Size, Sizes
-from ._text import DocumentModel, DocumentModelConfig, Pooled, Sentences
+from .model import ModelFacts, Probability, Size, Sizes
+from .text import DocumentModel, DocumentModelConfig, Pooled, Sentences
 
 CELLS, POOLINGS = ("gru", "lstm"), ("attention", "mean", "max")
 
@@ -23,11 +23,11 @@ CELLS, POOLINGS = ("gru", "lstm"), ("attention", "mean", "max")
 @dataclass(frozen=True, kw_only=True)
 class HANConfig(DocumentModelConfig):
     embedding: Size = 100  # width of the token embeddings
-    width: Size = 50  # of the states of words and of sentences, per direction
+    width: Size = 50  # units of the recurrent layers of words and of sentences, per direction
     hidden: Size = 100  # size of the keys and of the queries u
     cell: str = "gru"  # gru or lstm
     pooling: str = "attention"  # attention, mean or max, on both levels
-    dropout: Probability = 0.5  # of embeddings and of sentence vectors
+    dropout: Probability = 0.5  # dropout of embeddings and of sentence vectors
 
     def __post_init__(self) -> None:
         super().__post_init__()

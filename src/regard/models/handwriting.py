@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from ..attention import GaussianWindow, State
 from ..errors import ShapeError
-from ._model import Count, Model, ModelConfig, ModelFacts, Size
-from ._pen_mixture import PER_COMPONENT, PenMixture
-from ._recurrent import GATES, Hidden, RecurrentStack
+from .model import Count, Model, ModelConfig, ModelFacts, Size
+from .pen_mixture import PER_COMPONENT, PenMixture
+from .recurrent import GATES, Hidden, RecurrentStack
 
 
 @dataclass(frozen=True, kw_only=True)
 class HandwritingConfig(ModelConfig):
     vocab_size: Count = 0  # characters; 0: a prediction network, which knows no text
-    width: Size = 160  # of each LSTM layer; the paper has 400
+    width: Size = 160  # units of each LSTM layer; the paper has 400
     depth: Size = 3  # LSTM layers
     window_components: Size = 10  # Gaussians of the window over the text
     components: Size = 20  # Gaussians of the next point
@@ -34,7 +34,7 @@ class HandwritingConfig(ModelConfig):
 
 @dataclass
 class WritingState:
-    """Where a line is: the hidden state of each layer, the last window, and how far the window has come."""
+    """State of a line: the hidden state of each layer, the last window, and how far the window has come."""
 
     hidden: list[Hidden]
     w_BV: Tensor
@@ -48,6 +48,7 @@ class Handwriting(Model):
     Use it:  to write any text by hand, in the hand of the data or of a line given first; for pen strokes without a text, too.
     Avoid it: for texts whose strokes are not in their order, and for images: it needs the path of the pen.
     Limits:  characters of the training data only.
+    Shape:   points_BL3, text_BM → `PenMixture` of B × L points.
     Paper:   Graves 2013, "Generating sequences with recurrent neural networks", arXiv:1308.0850, sections 4 and 5.
     We differ: ε = σ(ê) rather than 1 / (1 + exp ê); the LSTM has no peepholes; gradients are clipped by their norm (`--clip`) rather than
              per unit; the default width is 160, where the paper has 400.
@@ -67,7 +68,7 @@ class Handwriting(Model):
         self.output = nn.Linear(c.depth * W, PER_COMPONENT * c.components + 1)
 
     def start(self, batch: int) -> WritingState:
-        """Before the first point."""
+        """State before the first point."""
         c, like = self.config, self.output.weight
         zero_B1W = like.new_zeros(batch, 1, c.width)
         hidden: list[Hidden] = [(zero_B1W, zero_B1W) for _ in range(c.depth)]
@@ -77,11 +78,22 @@ class Handwriting(Model):
         """The distribution of the point after each; `state` continues after earlier points, and advances.
 
         text_BM: characters from 1; 0 stands for none, as after the end of a text.
+
+        Args:
+            points_BL3: points (dx, dy, lifted).
+            text_BM: characters of the texts; None for a prediction network.
+            state: state after earlier points, which advances; None: start.
         """
         return PenMixture.of(self.output(self.features(points_BL3, text_BM, state)))
 
     def features(self, points_BL3: Tensor, text_BM: Tensor | None = None, state: WritingState | None = None) -> Tensor:
-        """The outputs of all layers side by side, (B, L, depth · width)."""
+        """The outputs of all layers side by side, (B, L, depth · width).
+
+        Args:
+            points_BL3: points (dx, dy, lifted).
+            text_BM: characters of the texts; None for a prediction network.
+            state: state after earlier points, which advances; None: start.
+        """
         self._check(points_BL3, text_BM)
         state = self.start(len(points_BL3)) if state is None else state
         if self.window is None:

@@ -18,8 +18,8 @@ from ..attention import State
 from ..errors import BadConfig, DtypeError, ShapeError
 from ..layers import Block, FeedForward, LayerNorm, MultiHead, States, init_xavier, relu
 from ..patterns import causal
-from ._model import Model, ModelConfig, ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
-from ._pixels import KINDS, LogisticOutput, Output, Values
+from .model import Model, ModelConfig, ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
+from .pixels import KINDS, LogisticOutput, Output, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,7 @@ class ImageTransformer(Model):
     Use it:  for densities of images (bits per dimension), completion of images, and super-resolution.
     Avoid it: for large images: sampling takes a step per position. Discrete codes (DALL·E) are shorter.
     Limits:  one image size per model. The mechanism must be causal and decode step by step.
+    Shape:   pixels_BHWC, source_BHWC → nats_BL.
     Paper:   Parmar et al. 2018, "Image transformer", arXiv:1802.05751.
     We differ: 2-D local attention goes with plain raster order, where the paper writes the image block by block. Norms come before the
              sublayers. Positions are sinusoids, one of the paper's two kinds.
@@ -155,9 +156,14 @@ class ImageTransformer(Model):
         return self.encoder_norm(x_BMD)
 
     def features(self, values_BNE: Tensor, memory_BMD: Tensor | None = None, state: State | None = None) -> Tensor:
-        """What each position is predicted from: x_BLD of positions 0 … N for the first N values.
+        """Features that each position is predicted from: x_BLD of positions 0 … N for the first N values.
 
         With a state that has read n values, of positions n + 1 … n + N; a fresh one begins with position 0, too. The state advances.
+
+        Args:
+            values_BNE: first N values of each image, E per position.
+            memory_BMD: encoded image of low resolution; None: none.
+            state: sampling state, which advances; None: whole images.
         """
         B, N, _ = values_BNE.shape
         first = 0 if state is None else state.length  # position of the first value, plus one
@@ -192,7 +198,16 @@ class ImageTransformer(Model):
         generator: torch.Generator | None = None,
         progress: Callable[[int, int], object] = lambda done, of: None,
     ) -> Tensor:
-        """pixels_BHWC with the first `keep` rows as given and all others sampled, a position per step."""
+        """pixels_BHWC with the first `keep` rows as given and all others sampled, a position per step.
+
+        Args:
+            pixels_BHWC: images whose first rows are given.
+            keep: number of rows that stay as they are.
+            source_BHWC: images of low resolution; None for a model without an encoder.
+            temperature: sampling temperature; 0 takes the most likely.
+            generator: random number generator; None: PyTorch's global one.
+            progress: called with the number of positions done and of all.
+        """
         self._check(pixels_BHWC, self.config.image_size)
         known = keep * self.grid_columns
         values_BLE, state = self.values.split(pixels_BHWC).clone(), self.start(len(pixels_BHWC), source_BHWC)

@@ -14,9 +14,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..layers import AttentionPooling, last_states, max_pool, mean_pool
-from ._model import ModelFacts, Size, Sizes
-from ._sentence import SentenceConfig, SentenceEncoder, pooling_axes
-from ._text import Axes, Pooled
+from .model import ModelFacts, Size, Sizes
+from .sentence import SentenceConfig, SentenceEncoder, pooling_axes
+from .text import Axes, Pooled
 
 POOLINGS = {"max": max_pool, "mean": mean_pool, "last": last_states}
 

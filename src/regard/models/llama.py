@@ -15,8 +15,8 @@ from torch import nn
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, Rotary, init_gpt, swiglu
 from ..layers.positions.rotary import check_stretch
-from ._language import Decoder, DecoderConfig, layer_heads
-from ._model import ModelFacts, Positive, Probability, Size, Sizes
+from .language import Decoder, DecoderConfig, layer_heads
+from .model import ModelFacts, Positive, Probability, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class LlamaConfig(DecoderConfig):
     kv_heads: Size = 4  # heads of keys and values, a divisor of `heads`
     head_dim: Size = 64  # size of each head
     hidden: Size = 688  # width inside the feed-forward layers: 8/3 of the width keeps the parameter count of an ungated one
-    base: Positive = 10_000.0  # of the rotary angles
-    stretch: tuple[int | float, ...] = ()  # of the rotary angles, for texts longer than in training; see `Rotary`
-    eps: Positive = 1e-6  # of the RMS norms
+    base: Positive = 10_000.0  # base of the rotary angles
+    stretch: tuple[int | float, ...] = ()  # scaling of the rotary angles, for texts longer than in training; see `Rotary`
+    eps: Positive = 1e-6  # epsilon of the RMS norms
     qkv_bias: bool = False  # Qwen 2 has it
     qk_norm: bool = False  # an RMS norm of each head's queries and keys; Qwen 3 has it
     part: Positive = 1.0  # share of each head's features that rotary embeddings rotate; Phi 3 and 4 have some with less

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..errors import BadConfig
 from ..layers import LongformerHeads
-from ._encoder import Encoder, HeadsConfig
-from ._model import Count, ModelFacts, Positive, Probability, Size
+from .encoder import Encoder, HeadsConfig
+from .model import Count, ModelFacts, Positive, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)

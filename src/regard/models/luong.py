@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ..attention import Attention, LocalMonotonicAttention, LocalPredictiveAttention, LocalPredictiveGeneralAttention, State, find_mechanism
 from ..patterns import Pattern, lengths
-from ._model import ModelFacts, Size, Sizes
-from ._recurrent import GATES, Hidden, RecurrentConfig, RecurrentStack, RecurrentTranslator, named
-from ._translator import Decoding
+from .model import ModelFacts, Size, Sizes
+from .recurrent import GATES, Hidden, RecurrentConfig, RecurrentStack, RecurrentTranslator, named
+from .translator import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class LuongConfig(RecurrentConfig):
     # the paper's dot, general, concat, location, local_monotonic, local_predictive, local_predictive_general; or any other
     attention: str = "general"  # mechanism that attends to the source
     feeding: bool = True  # input feeding
-    radius: Size = 10  # of local mechanisms: the paper's D
+    radius: Size = 10  # radius of local mechanisms: the paper's D
 
     def __post_init__(self) -> None:
         super().__post_init__()

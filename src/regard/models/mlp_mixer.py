@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..layers import Block, FeedForward, PatchEmbedding, TokenMixer, gelu
-from ._image import ImageEncoder, ImageEncoderConfig
-from ._model import ModelFacts, Size, Sizes
+from .image import ImageEncoder, ImageEncoderConfig
+from .model import ModelFacts, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)

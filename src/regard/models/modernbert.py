@@ -20,9 +20,10 @@ from ..errors import BadConfig, NotSupported
 from ..kernels import apply_linear
 from ..layers import ACTIVATIONS, Block, Dropout, Embedding, FeedForward, LayerNorm, MultiHead, Packing, Rotary, init_truncated
 from ..layers.activations import Gated, gelu
+from ..layers.spec import Spec
 from ..patterns import full, lengths
-from ._encoder import TextEncoder, TextEncoderConfig
-from ._model import ModelFacts, Positive, Probability, Size, Sizes, Spec, attention_lines, build_heads
+from .encoder import TextEncoder, TextEncoderConfig
+from .model import ModelFacts, Positive, Probability, Size, Sizes, attention_lines, build_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +34,10 @@ class ModernBertConfig(TextEncoderConfig):
     depth: Size = 6  # number of layers
     hidden: Size = 384  # width inside the feed-forward layers
     attention: str | tuple[str, ...] = ("softmax", "local(radius=64)", "local(radius=64)")  # mechanism of all layers, or several in turn
-    base: Positive = 160_000.0  # of the rotary angles
-    local_base: Positive = 10_000.0  # of the rotary angles in layers with a window
+    base: Positive = 160_000.0  # base of the rotary angles
+    local_base: Positive = 10_000.0  # base of the rotary angles in layers with a window
     activation: str = "gelu"  # gate of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
-    eps: Positive = 1e-5  # of the layer norms
+    eps: Positive = 1e-5  # epsilon of the layer norms
     dropout: Probability = 0.0  # dropout rate
     mlm_head: bool = True  # masked language modelling
 

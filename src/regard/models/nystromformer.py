@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from ..attention import NystromAttention
 from ..layers import MultiHead
-from ._encoder import Encoder, HeadsConfig
-from ._model import ModelFacts, Positive, Size
+from .encoder import Encoder, HeadsConfig
+from .model import ModelFacts, Positive, Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from ..attention import State
 from ..attention.helpers import float32_or_wider
 from ..layers import Dropout
-from ._copy import CopyConfig, CopyModel, CopyOutputs, never
-from ._model import ModelFacts, Probability, Size, Sizes
-from ._recurrent import RecurrentEncoder, RecurrentStack
-from ._translator import Decoding
+from .copying import CopyConfig, CopyModel, CopyOutputs, never
+from .model import ModelFacts, Probability, Size, Sizes
+from .recurrent import RecurrentEncoder, RecurrentStack
+from .translator import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointerGeneratorConfig(CopyConfig):
     embedding: Size = 128  # width of the token embeddings
-    width: Size = 256  # of the decoder, and of each direction of the encoder
+    width: Size = 256  # units of the decoder, and of each direction of the encoder
     coverage: bool = True  # the score sees the coverage so far: w_c
     dropout: Probability = 0.2  # dropout rate
 

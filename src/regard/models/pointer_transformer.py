@@ -16,10 +16,10 @@ from ..attention import State
 from ..attention.helpers import float32_or_wider
 from ..layers import States
 from ..patterns import causal, lengths
-from ._copy import CopyConfig, CopyModel, CopyOutputs, never
-from ._model import ModelFacts, Probability, Size
-from ._translator import Decoding
+from .copying import CopyConfig, CopyModel, CopyOutputs, never
+from .model import ModelFacts, Probability, Size
 from .transformer import Transformer, TransformerConfig
+from .translator import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class PointerTransformerConfig(CopyConfig):
     depth: tuple[Size, Size] = (3, 3)  # layers of the encoder and of the decoder; one number is that of both
     hidden: Size = 1024  # width inside the feed-forward layers
     dropout: Probability = 0.1  # dropout rate
-    attention: str | tuple[str, str, str] = "softmax"  # of encoder, decoder and cross-attention; a single name is that of all three
+    attention: str | tuple[str, str, str] = "softmax"  # mechanism of encoder, decoder and cross-attention, or one of each
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,8 +18,8 @@ from ..errors import BadConfig, NotSupported, ShapeError
 from ..layers import ACTIVATIONS, Dropout, FeedForward, LayerNorm, MultiHead, Packing, Reversible, ReversibleBlock, init_truncated
 from ..patterns import Pattern, causal, full, lengths
 from ..patterns.blocks import chunk_ring
-from ._encoder import TextEncoder, TextEncoderConfig
-from ._model import Count, ModelFacts, Positive, Probability, Size
+from .encoder import TextEncoder, TextEncoderConfig
+from .model import Count, ModelFacts, Positive, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,11 @@ class ReformerConfig(TextEncoderConfig):
     after: tuple[Count, Count] = (0, 0)  # chunks after it
     rounds: Size = 1  # hash rounds of lsh layers
     buckets: tuple[Size, ...] = ()  # number of hash buckets, or its factors; empty: about two per chunk of the text
-    seed: tuple[int, ...] = (0,)  # of the hash functions; empty: drawn again at each call
+    seed: tuple[int, ...] = (0,)  # seed of the hash functions; empty: drawn again at each call
     dropout: Probability = 0.05  # dropout rate
-    attention_dropout: Probability = 0.05  # of local layers only
+    attention_dropout: Probability = 0.05  # dropout of attention weights, in local layers only
     activation: str = "relu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
-    eps: Positive = 1e-12  # of the layer norms
+    eps: Positive = 1e-12  # epsilon of the layer norms
     causal: bool = False  # causal, as a language model
     mlm_head: bool = True  # an output projection to the vocabulary
 

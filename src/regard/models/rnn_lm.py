@@ -15,10 +15,10 @@ from ..attention import State
 from ..errors import BadConfig, StateNotSupported
 from ..layers import Dropout
 from ..layers.packing import Documents
-from ._language import LanguageModel, LanguageModelConfig
-from ._model import ModelFacts, Probability, Size, Sizes
-from ._recurrent import CELLS, Hidden, RecurrentStack, named
-from ._translator import Decoding
+from .language import LanguageModel, LanguageModelConfig
+from .model import ModelFacts, Probability, Size, Sizes
+from .recurrent import CELLS, Hidden, RecurrentStack, named
+from .translator import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from ..attention import State, find_mechanism
 from ..layers import Dropout
 from ..patterns import lengths
-from ._model import ModelFacts, Probability, Size, Sizes
-from ._recurrent import RecurrentEncoder
-from ._translator import Decoding, Translator, TranslatorConfig
+from .model import ModelFacts, Probability, Size, Sizes
+from .recurrent import RecurrentEncoder
+from .translator import Decoding, Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class RNNsearchConfig(TranslatorConfig):
     embedding: Size = 256  # width of the token embeddings
-    width: Size = 256  # of the decoder, and of each direction of the encoder
+    width: Size = 256  # units of the decoder, and of each direction of the encoder
     alignment: Size = 256  # hidden units of the additive score
     maxout: Size = 128  # maxout units before the output projection
     attention: str = "additive"  # mechanism that attends to the source

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from ..attention import DotAttention, SoftmaxAttention
 from ..layers import Bidirectional, Dropout
 from ..patterns import Pattern, full, lengths, window
-from ._model import ModelConfig, ModelFacts, Probability, Size
-from ._reader import Reader, Reading, answer_positions, log_mean
-from ._text import split_segments
+from .model import ModelConfig, ModelFacts, Probability, Size
+from .reader import Reader, Reading, answer_positions, log_mean
+from .text import split_segments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class SANConfig(ModelConfig):
     vocab_size: Size  # number of tokens in the vocabulary
     max_length: Size = 512  # longest question and passage together
     embedding: Size = 128  # width of the token embeddings
-    width: Size = 128  # of each direction of the LSTMs
+    width: Size = 128  # units of each direction of the LSTMs
     steps: Size = 5  # T of the answer module
     aligned: bool = True  # the passage sees an average of the question's embeddings at each token
     exact_match: bool = True  # and whether the token occurs in the question
@@ -56,6 +56,7 @@ class SAN(Reader):
     Use it:  to find answers in passages with little data and no pretrained encoder, and to see what each step would answer.
     Avoid it: where a pretrained encoder is at hand: a span head on BERT (`SpanReader`) is more accurate.
     Limits:  an answer is one span of the passage, or none.
+    Shape:   ids_BL, n_B, segment_BL → start_BL, end_BL.
     Paper:   Liu et al. 2018, "Stochastic answer networks for machine reading comprehension", arXiv:1712.03556. Trained on several data
              sets: Xu et al. 2019, "Multi-task learning with sample re-weighting for machine reading comprehension", arXiv:1809.06963.
     We differ: tokens instead of words with GloVe, CoVe, part-of-speech and entity features; scores divided by √K; a token for
@@ -101,7 +102,7 @@ class SAN(Reader):
         return Reading(log_mean(start_TBL, keep_TB), log_mean(end_TBL, keep_TB))
 
     def _kept(self, T: int, B: int, device: torch.device) -> Tensor | None:
-        """Which steps of each row count in training: each with probability 1 − p, and always the one with the largest draw."""
+        """Draw the steps of each row that count in training: each with probability 1 − p, and always the one with the largest draw."""
         if not self.training or not self.config.prediction_dropout:
             return None
         drawn_TB = torch.rand(T, B, device=device)

@@ -13,9 +13,9 @@ import msgspec
 from torch import Tensor
 
 from ..layers import AttentionPooling, redundancy
-from ._model import ModelFacts, Size, Sizes
-from ._sentence import SentenceConfig, SentenceEncoder, pooling_axes
-from ._text import Axes, Pooled
+from .model import ModelFacts, Size, Sizes
+from .sentence import SentenceConfig, SentenceEncoder, pooling_axes
+from .text import Axes, Pooled
 
 
 @dataclass(frozen=True, kw_only=True)

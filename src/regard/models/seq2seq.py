@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import State
-from ._model import ModelFacts, Sizes
-from ._recurrent import Hidden, RecurrentConfig, RecurrentStack, RecurrentTranslator, named
-from ._translator import Decoding
+from .model import ModelFacts, Sizes
+from .recurrent import Hidden, RecurrentConfig, RecurrentStack, RecurrentTranslator, named
+from .translator import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from ..attention import Attention, HardAttention, SoftmaxAttention, State, find_mechanism
 from ..errors import BadConfig, ShapeError
 from ..layers import Dropout
-from ._model import Model, ModelConfig, ModelFacts, Probability, Size, Step
-from ._recurrent import Hidden, RecurrentStack
-from ._translator import Decoding
+from .model import Model, ModelConfig, ModelFacts, Probability, Size, Step
+from .recurrent import Hidden, RecurrentStack
+from .translator import Decoding
 
 MEAN = "mean"
 LONGEST = 4096  # tokens: nothing else in a checkpoint bounds how long a caption may become
@@ -32,11 +32,11 @@ LONGEST = 4096  # tokens: nothing else in a checkpoint bounds how long a caption
 class ShowAttendTellConfig(ModelConfig):
     vocab_size: Size  # number of tokens of the captions
     image_size: Size = 32  # pixels per side
-    channels: Size = 3  # of the images
+    channels: Size = 3  # channels of the images
     stride: Size = 4  # pixels per cell of the feature map, a power of two
-    features: Size = 96  # of each annotation vector
+    features: Size = 96  # features of each annotation vector
     embedding: Size = 96  # width of the token embeddings
-    width: Size = 128  # of the LSTM
+    width: Size = 128  # units of the LSTM
     alignment: Size = 64  # size of queries and keys
     attention: str = "additive"  # mechanism that attends to the cells; hard samples one; mean: no attention, the mean of all cells
     max_length: Size = 64  # tokens of the longest caption
@@ -57,7 +57,7 @@ class Reading(NamedTuple):
 
     x_BLD: Tensor
     weights_BLM: Tensor
-    log_prob_BL: Tensor | None = None  # of the sampled cells; 0 for rows that read the average
+    log_prob_BL: Tensor | None = None  # log-probability of the sampled cells; 0 for rows that read the average
     entropy_BL: Tensor | None = None
 
 
@@ -67,6 +67,7 @@ class ShowAttendTell(Model):
     Cost:    time O(L·M·A + L·W²), sequential over the caption; memory for training O(L·M·A).
     Use it:  for short captions of small images, and to see which region each word comes from.
     Avoid it: for photographs without a pretrained encoder: this one is trained from scratch with the captions.
+    Shape:   image_BCHW, target_BL → logits_BLN.
     Paper:   Xu et al. 2015, "Show, attend and tell", arXiv:1502.03044, sections 3 and 4.
     We differ: the encoder is four convolutions, not a frozen VGG; a learned position embedding is added to each annotation vector, since
              captions say where things are. The query knows the last word, in the paper only the state before it: after "a red" it has to find
@@ -106,7 +107,7 @@ class ShowAttendTell(Model):
 
     @property
     def hard(self) -> bool:
-        """Whether cells are sampled in training."""
+        """True if cells are sampled in training."""
         return isinstance(self.attention, HardAttention)
 
     def baselines(self) -> Tensor:
@@ -125,7 +126,13 @@ class ShowAttendTell(Model):
         return self.logits(self.features(image_BCHW, target_BL))
 
     def read(self, image_BCHW: Tensor, target_BL: Tensor, soft_share: float = 0.5) -> Reading:
-        """Features and weights; of hard attention in training the samples too: this share of the images reads the average of all cells."""
+        """Features and weights; of hard attention in training the samples too: this share of the images reads the average of all cells.
+
+        Args:
+            image_BCHW: images.
+            target_BL: token ids of the captions, which start with BOS.
+            soft_share: share of the images that read the average of all cells, in training with hard attention.
+        """
         if not (self.hard and self.training):
             x_BLD, weights = self._all_steps(image_BCHW, target_BL, want_weights=True)
             return Reading(x_BLD, torch.stack(weights, 1))
@@ -153,7 +160,13 @@ class ShowAttendTell(Model):
         return Decoding({"h": h_B1W, "c": c_B1W}, fixed)
 
     def step(self, token_B: Tensor, state: State, want_weights: bool = False) -> Step:
-        """One token per row: the logits of the next, and the attention weights over the cells; the state advances."""
+        """One token per row: the logits of the next, and the attention weights over the cells; the state advances.
+
+        Args:
+            token_B: last token of each row.
+            state: decoding state, which advances.
+            want_weights: return attention weights over the cells, too.
+        """
         assert isinstance(state, Decoding)
         e_BE, hidden = self.dropout(self.token(token_B)), (state.now["h"], state.now["c"])
         h_BW, z_BD, weights_BM, (h_B1W, c_B1W) = self._advance(e_BE, hidden, state.fixed, None, want_weights)
@@ -194,7 +207,7 @@ class ShowAttendTell(Model):
         return h_BW, z_BD, weights_BM, hidden
 
     def _before_output(self, e: Tensor, h: Tensor, z: Tensor) -> Tensor:
-        """What predicts the next word, at one step or at all."""
+        """Features that predict the next word, at one step or at all."""
         return self.dropout(torch.tanh(e + self.from_state(self.dropout(h)) + self.from_context(z)))
 
 

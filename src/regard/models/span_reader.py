@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NotSupported
-from ._encoder import TextEncoder
-from ._headed import Headed
-from ._model import Model
-from ._reader import Reader, Reading, answer_positions
+from .encoder import TextEncoder
+from .headed import Headed
+from .model import Model
+from .reader import Reader, Reading, answer_positions
 
 
 class SpanReader(Headed, Reader):
@@ -22,6 +22,11 @@ class SpanReader(Headed, Reader):
 
     Paper:   Devlin et al. 2019, "BERT", arXiv:1810.04805, sections 4.2 and 4.3.
     We differ: the softmax is over the tokens where an answer may be; transformers' BertForQuestionAnswering takes it over all of them.
+
+    Args:
+        body: encoder of texts.
+
+    Shape: ids_BL, n_B, segment_BL → start_BL, end_BL.
     """
 
     def __init__(self, body: Model):
@@ -34,7 +39,13 @@ class SpanReader(Headed, Reader):
         self._add_threshold()
 
     def scores(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor) -> Tensor:
-        """logits_BL2 of start and end at every token."""
+        """logits_BL2 of start and end at every token.
+
+        Args:
+            ids_BL: token ids.
+            n_B: number of real tokens of each row.
+            segment_BL: 0 for the tokens of the question, 1 for those of the passage.
+        """
         self.check(ids_BL, n_B, segment_BL)
         assert isinstance(self.body, TextEncoder)
         return self.output(self.body.features(ids_BL, n_B, segment_BL))

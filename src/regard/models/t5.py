@@ -15,7 +15,7 @@ from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, gelu_tanh, init_xavier, relu
 from ..layers.activations import Gated
 from ..layers.positions import Buckets
-from ._model import ModelFacts, Positive, Size, Sizes, build_heads
+from .model import ModelFacts, Positive, Size, Sizes, build_heads
 from .transformer import Transformer, TransformerConfig
 
 
@@ -26,7 +26,7 @@ class T5Config(TransformerConfig):
     furthest: Size = 128  # distances beyond it share a bias
     gated: bool = False  # a gated gelu (T5 1.1) in place of relu
     untied: bool = False  # an output projection of its own (T5 1.1), and no factor 1/√D before it
-    eps: Positive = 1e-6  # of the RMS norms
+    eps: Positive = 1e-6  # epsilon of the RMS norms
     position: str = "none"
     attention: str | tuple[str, str, str] = "softmax(scale=1.0)"
 

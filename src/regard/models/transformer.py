@@ -18,8 +18,8 @@ from ..errors import BadConfig
 from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, MultiHead, NoNorm, Packing, States, init_xavier
 from ..layers.positions import Learned, Position, Rotary, Sinusoidal
 from ..patterns import causal, lengths
-from ._model import ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
-from ._translator import Translator, TranslatorConfig
+from .model import ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
+from .translator import Translator, TranslatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class TransformerConfig(TranslatorConfig):
     hidden: Size = 1024  # width inside the feed-forward layers
     dropout: Probability = 0.1  # dropout rate
     tied: str = "all"  # embeddings shared by source, target and output; "output": by target and output; "none"
-    placement: str = "pre"  # of the norms; the paper's is "post"
+    placement: str = "pre"  # placement of the norms; the paper's is "post"
     position: str = "sinusoidal"  # or "sinusoidal_halves" (all sines, then all cosines, as Marian has them), "learned", "rotary", "none"
-    attention: str | tuple[str, str, str] = "softmax"  # of encoder, decoder and cross-attention; a single name is that of all three
+    attention: str | tuple[str, str, str] = "softmax"  # mechanism of encoder, decoder and cross-attention, or one of each
     activation: str = "relu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
     output_bias: bool = False  # a bias per token of the vocabulary
 
@@ -123,7 +123,13 @@ class Transformer(Translator):
         return Embedding(vocab_size, c.width, positions[c.position], scaled=True, dropout=c.dropout)
 
     def encode(self, source_BM: Tensor, source_n_B: Tensor, packing: Packing | None = None) -> Tensor:
-        """The memory that the decoder attends to, memory_BMD; with `packing`, without padding."""
+        """The memory that the decoder attends to, memory_BMD; with `packing`, without padding.
+
+        Args:
+            source_BM: token ids of the sources.
+            source_n_B: number of real tokens of each source.
+            packing: positions of the real tokens of the sources; the result then has no padding.
+        """
         x_BMD, allowed = (self.source_embedding or self.embedding)(source_BM, packing=packing), lengths(source_n_B)
         for block in self.encoder:
             x_BMD = block(x_BMD, allowed, packing=packing)

@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from ..errors import BadConfig
 from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, MultiHead, PatchEmbedding
 from ..patterns import Full
-from ._image import ImageEncoder, ImageEncoderConfig
-from ._model import ModelFacts, Size, Sizes, attention_lines, build_heads
+from .image import ImageEncoder, ImageEncoderConfig
+from .model import ModelFacts, Size, Sizes, attention_lines, build_heads
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(ImageEncoderConfig):
     heads: Size = 4  # attention heads per layer
     attention: tuple[str, ...] = ("softmax",)  # mechanisms of the layers in turn
-    pool: Literal["class", "mean"] = "class"  # what is classified: a class token, or the mean of the patches
+    pool: Literal["class", "mean"] = "class"  # vector that is classified: a class token, or the mean of the patches
     positions: bool = True  # learned position embeddings; False is the ablation: a bag of patches
     activation: str = "gelu"  # activation of the feed-forward layers
     qkv_bias: bool = True  # a bias of queries, keys and values
@@ -84,6 +84,7 @@ class ViT(ImageEncoder):
     Use it:  to classify images with much data or a pretrained checkpoint; wherever attention maps over an image are wanted.
     Avoid it: where few thousand images must do: without augmentation it learns them by heart sooner than a convolutional net.
     Limits:  images of one size; `with_image_size` makes a model for another by interpolating the positions.
+    Shape:   x_BCHW → logits_BN.
     Paper:   Dosovitskiy et al. 2020, "An image is worth 16x16 words", arXiv:2010.11929; tiny and small: Touvron et al. 2020,
              arXiv:2012.12877.
     """
@@ -138,12 +139,10 @@ class ViT(ImageEncoder):
         return self.output(self.pooled(self.norm(last.apply_feedforward(x_B1D))))
 
     def _last_is_separable(self) -> bool:
-        """Whether the class token's attention in the last layer depends neither on the other queries nor on positions."""
+        """Return whether the class token's attention in the last layer depends neither on the other queries nor on positions."""
         heads = self.blocks[-1].mixer
         assert isinstance(heads, MultiHead)
-        facts = heads.attention.facts
-        plain = facts.rows == "independent" and facts.cross is True and not facts.positional
-        return self.config.pool == "class" and plain and isinstance(heads.within, Full)
+        return self.config.pool == "class" and heads.attention.queries_stand_alone() and isinstance(heads.within, Full)
 
     def with_classes(self, classes: int) -> Self:
         """A copy with a new head for this many classes, over the features themselves: a pooler belongs to pretraining."""

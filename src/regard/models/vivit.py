@@ -22,8 +22,8 @@ from ..errors import BadConfig, NotSupported, ShapeError
 from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, MultiHead, init_truncated
 from ..layers.space_time import SpaceTimeBlock, SpaceTimeHeads
 from ..layers.tubelets import Inflation, TubeletEmbedding
-from ._image import PatchEncoder
-from ._model import Count, ModelFacts, Size, Sizes, build_heads
+from .image import PatchEncoder
+from .model import Count, ModelFacts, Size, Sizes, build_heads
 from .vit import ViT, ViTConfig
 
 Factorisation = Literal["joint", "encoder", "self_attention", "dot_product"]
@@ -33,9 +33,9 @@ Factorisation = Literal["joint", "encoder", "self_attention", "dot_product"]
 class ViViTConfig(ViTConfig):
     frames: Size = 32  # frames per clip
     tubelet: Size = 2  # frames per tubelet; its height and width are the patch's
-    factorisation: Factorisation = "joint"  # of attention: joint, encoder, self_attention, dot_product
+    factorisation: Factorisation = "joint"  # factorisation of attention: joint, encoder, self_attention, dot_product
     temporal_depth: Count = 4  # layers of the temporal encoder of the factorised encoder; 0: the mean over frames
-    pool: Literal["class", "mean"] = "mean"  # what is classified: a class token (joint and encoder), or the mean of the tokens
+    pool: Literal["class", "mean"] = "mean"  # vector that is classified: a class token (joint and encoder), or the mean of the tokens
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -225,6 +225,14 @@ class ViViT(PatchEncoder):
 
         Positions are repeated along time. The filters of tubelets are those of patches at the frame in the middle, or at all frames
         ("average"). Attention in time begins as nothing (self_attention), or takes half of the heads (dot_product).
+
+        Args:
+            vit: model of images.
+            frames: frames per clip.
+            tubelet: frames per tubelet.
+            factorisation: factorisation of attention.
+            temporal_depth: layers of the temporal encoder.
+            inflation: initial tubelet filters: the image filter in the "central" frame, or its "average" over all.
         """
         pool = vit.config.pool if factorisation in ("joint", "encoder") else "mean"
         if vit.config.attention_overrides and factorisation not in ("joint", "encoder"):

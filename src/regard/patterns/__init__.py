@@ -1,4 +1,4 @@
-"""Where a query may attend: rules on (query position i, key position j) that combine with & | ~.
+"""Patterns, where a query may attend: rules on (query position i, key position j) that combine with & | ~.
 
     >>> from regard import causal, window, tokens
     >>> causal & (window(2) | tokens(0))
@@ -23,20 +23,47 @@ Positions are aligned at the end: with M keys, the last of L queries is at posit
 sequence, for a decoding step with a cache, and for a block of new tokens.
 """
 
-from ._base import Both, Bounds, Either, Full, Not, Pattern, Span, block_summary, full, is_static, per_head, row_bounds, spans
-from ._parse import parse
-from .blocks import (
-    block,
-    block_memory,
-    block_window,
-    grid_memory,
-    grid_window,
-    listed_blocks,
-    random_blocks,
-    same_column,
-    same_row,
-    token_blocks,
-)
-from .distance import Causal, causal, dilated, local_causal, stride, window
-from .global_tokens import behind, from_tokens, summary, to_tokens, tokens
-from .input_dependent import at_positions, edges, from_row_start, keep, lengths, segments, since
+from ._base import Both as Both
+from ._base import Bounds as Bounds
+from ._base import Either as Either
+from ._base import Full as Full
+from ._base import Not as Not
+from ._base import Pattern as Pattern
+from ._base import Span as Span
+from ._base import block_summary as block_summary
+from ._base import full as full
+from ._base import is_static as is_static
+from ._base import per_head as per_head
+from ._base import row_bounds as row_bounds
+from ._base import spans as spans
+from ._parse import RULES as RULES
+from ._parse import VALUES as VALUES
+from ._parse import parse as parse
+from .blocks import block as block
+from .blocks import block_memory as block_memory
+from .blocks import block_window as block_window
+from .blocks import grid_memory as grid_memory
+from .blocks import grid_window as grid_window
+from .blocks import listed_blocks as listed_blocks
+from .blocks import random_blocks as random_blocks
+from .blocks import same_column as same_column
+from .blocks import same_row as same_row
+from .blocks import token_blocks as token_blocks
+from .distance import Causal as Causal
+from .distance import causal as causal
+from .distance import dilated as dilated
+from .distance import local_causal as local_causal
+from .distance import stride as stride
+from .distance import window as window
+from .global_tokens import behind as behind
+from .global_tokens import from_tokens as from_tokens
+from .global_tokens import summary as summary
+from .global_tokens import to_tokens as to_tokens
+from .global_tokens import tokens as tokens
+from .input_dependent import at_positions as at_positions
+from .input_dependent import edges as edges
+from .input_dependent import from_row_start as from_row_start
+from .input_dependent import keep as keep
+from .input_dependent import lengths as lengths
+from .input_dependent import segments as segments
+from .input_dependent import since as since

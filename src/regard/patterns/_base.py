@@ -1,4 +1,4 @@
-"""What a pattern is, and how patterns combine."""
+"""Base class of patterns, and their combination."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._extras import extra
 from ..errors import BadPattern, ShapeError
 
 AT_ONCE = 2**20  # rectangles whose bounds are computed together
@@ -19,32 +20,46 @@ AT_ONCE = 2**20  # rectangles whose bounds are computed together
 class Span(NamedTuple):
     """Intervals of positions, both ends included."""
 
-    first: Tensor
-    last: Tensor
+    first: Tensor  # first position of each interval
+    last: Tensor  # last position of each interval
 
 
 class Bounds(NamedTuple):
-    """What is certain about rectangles of pairs without visiting them."""
+    """Certain facts about rectangles of pairs, without visiting the pairs."""
 
     some: Tensor  # False only if no pair is allowed
     every: Tensor  # True only if all pairs are allowed
 
 
 class Pattern:
-    """Which queries may attend to which keys. Combine with `&`, `|`, `~`; print it to see the rule, `draw(n)` to see the picture."""
+    """Rule that says which queries may attend to which keys. Combine with `&`, `|`, `~`; print it to see the rule, `draw(n)` to see the picture."""
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """True where query i of head h in batch row b may attend to key j. All four broadcast."""
+        """True where query i of head h in batch row b may attend to key j. All four broadcast.
+
+        Args:
+            b: batch rows.
+            h: heads.
+            i: positions of queries.
+            j: positions of keys.
+        """
         raise NotImplementedError
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        """What is certain about rectangles of pairs. The default is certain of nothing, which is always sound."""
+        """Bound the rule on rectangles of pairs. The default is certain of nothing, which is always sound.
+
+        Args:
+            b: batch rows.
+            h: heads.
+            i: intervals of query positions.
+            j: intervals of key positions.
+        """
         shape = torch.broadcast_shapes(b.shape, h.shape, i.first.shape, j.first.shape)
         some = torch.ones(shape, dtype=torch.bool, device=i.first.device)
         return Bounds(some, ~some)
 
     def fit(self, queries: int, keys: int) -> Pattern:
-        """The same pattern with everything resolved that depends on the two lengths."""
+        """Resolve everything that depends on the two lengths."""
         return self
 
     def reach(self) -> tuple[int, int] | None:
@@ -92,7 +107,13 @@ class Pattern:
     # -- showing ------------------------------------------------------------------------------------------------
 
     def mask(self, queries: int, keys: int, device: torch.device | str | None = None) -> Tensor:
-        """The whole rule as booleans `mask_BHLM`; B and H are 1 where the rule is the same for all."""
+        """The whole rule as booleans `mask_BHLM`; B and H are 1 where the rule is the same for all.
+
+        Args:
+            queries: number of queries L.
+            keys: number of keys M.
+            device: device of the result.
+        """
         at_least(0, queries=queries, keys=keys)
         pattern = self.fit(queries, keys)
         b, h, i, j = indices(pattern, queries, keys, device)
@@ -105,8 +126,15 @@ class Pattern:
         return "\n\n".join(pictures)
 
     def save_png(self, path: str | Path, size: int = 64, keys: int | None = None) -> Path:
-        """The picture as a PNG file: dark where a query (row) may attend to a key (column)."""
-        from matplotlib.figure import Figure  # only when a picture is asked for
+        """The picture as a PNG file: dark where a query (row) may attend to a key (column).
+
+        Args:
+            path: file to write.
+            size: number of queries.
+            keys: number of keys; `size` if not given.
+        """
+        with extra("look"):
+            from matplotlib.figure import Figure  # only when a picture is asked for
 
         mask_HLM = self.mask(size, keys or size)[0]
         figure = Figure(figsize=(3.4 * len(mask_HLM), 3.7), layout="constrained")
@@ -140,12 +168,24 @@ def indices(pattern: Pattern, queries: int, keys: int, device: torch.device | st
 
 
 def is_static(pattern: Pattern) -> bool:
-    """Whether the rule holds only numbers, no tensors: equal patterns are then interchangeable, and plans may be cached."""
+    """Return whether the rule holds only numbers, no tensors: equal patterns are then interchangeable, and plans may be cached.
+
+    Args:
+        pattern: pattern to ask about.
+    """
     return pattern._static
 
 
 def block_summary(pattern: Pattern, queries: int, keys: int, size: int, key_size: int | None = None) -> Tensor:
-    """The pattern in blocks of `size` queries × `key_size` keys, (B, H, query blocks, key blocks): 0 empty, 1 partial, 2 full."""
+    """The pattern in blocks of `size` queries × `key_size` keys, (B, H, query blocks, key blocks): 0 empty, 1 partial, 2 full.
+
+    Args:
+        pattern: pattern to summarise.
+        queries: number of queries.
+        keys: number of keys.
+        size: queries per block.
+        key_size: keys per block; `size` if not given.
+    """
     pattern, key_size = pattern.fit(queries, keys), key_size or size
     b, h, _, _ = indices(pattern, 1, 1, None)
     i, j = spans(queries, size, keys - queries), spans(keys, key_size)
@@ -162,7 +202,17 @@ def block_summary(pattern: Pattern, queries: int, keys: int, size: int, key_size
 
 
 def row_bounds(pattern: Pattern, b: Tensor, h: Tensor, i: Span, j: Span) -> Iterator[Bounds]:
-    """The bounds of runs of rows × blocks of keys, some runs at a time: for 65,536 tokens they take 16 MB per 64-bit number."""
+    """The bounds of runs of rows × blocks of keys, some runs at a time: for 65,536 tokens they take 16 MB per 64-bit number.
+
+    Args:
+        pattern: pattern, fitted to the lengths.
+        b: batch rows.
+        h: heads.
+        i: intervals of query positions.
+        j: intervals of key positions.
+
+    Shape: b, h and the ends of i and j broadcast with each other.
+    """
     size = max(1, AT_ONCE // max(1, len(j.first) * b.numel() * h.numel()))
     for first, last in zip(i.first.split(size), i.last.split(size), strict=True):
         some, every = pattern.bounds(b, h, Span(first[:, None], last[:, None]), j)
@@ -171,7 +221,13 @@ def row_bounds(pattern: Pattern, b: Tensor, h: Tensor, i: Span, j: Span) -> Iter
 
 
 def spans(length: int, size: int, start: int = 0) -> Span:
-    """`length` positions from `start` on, cut into blocks of `size`, the last one perhaps shorter."""
+    """`length` positions from `start` on, cut into blocks of `size`, the last one perhaps shorter.
+
+    Args:
+        length: number of positions.
+        size: positions per block.
+        start: first position.
+    """
     first = torch.arange(0, length, size)
     return Span(first + start, (first + size).clamp(max=length) - 1 + start)
 
@@ -223,7 +279,12 @@ class _Pair(Pattern):
 
 
 class Both(_Pair):
-    """Allowed by both."""
+    """Allowed by both.
+
+    Args:
+        left: one rule.
+        right: the other rule.
+    """
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.left.allows(b, h, i, j) & self.right.allows(b, h, i, j)
@@ -242,7 +303,12 @@ class Both(_Pair):
 
 
 class Either(_Pair):
-    """Allowed by one or the other."""
+    """Allowed by one or the other.
+
+    Args:
+        left: one rule.
+        right: the other rule.
+    """
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.left.allows(b, h, i, j) | self.right.allows(b, h, i, j)
@@ -279,7 +345,11 @@ class Derived(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class Not(Derived):
-    """Allowed where the other rule is not."""
+    """Allowed where the other rule is not.
+
+    Args:
+        rule: the rule to negate.
+    """
 
     rule: Pattern
 
@@ -318,7 +388,11 @@ full = Full()
 
 @dataclass(frozen=True, repr=False, init=False)
 class per_head(Pattern):
-    """Head h follows the h-th rule."""
+    """Head h follows the h-th rule.
+
+    Args:
+        rules: one pattern per head; heads in order.
+    """
 
     rules: tuple[Pattern, ...]
 

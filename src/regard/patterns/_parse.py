@@ -32,6 +32,9 @@ def parse(text: str) -> Pattern:
 
     >>> parse("causal & (window(3) | tokens(0, -1))")
     causal & (window(3) | tokens(-1, 0))
+
+    Args:
+        text: pattern as it prints, of at most 2,000 characters.
     """
     if len(text) > LONGEST:
         raise BadPattern(f"the pattern has {len(text)} characters; expected at most {LONGEST}")

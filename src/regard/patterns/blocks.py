@@ -18,7 +18,12 @@ MOST_DRAWN = 2**28  # numbers drawn for random blocks: 1 GB
 
 @dataclass(frozen=True, repr=False)
 class block_window(Pattern):
-    """Blocks of `size` attend to the blocks at most `radius` away: |⌊i/size⌋ − ⌊j/size⌋| ≤ radius."""
+    """Blocks of `size` attend to the blocks at most `radius` away: |⌊i/size⌋ − ⌊j/size⌋| ≤ radius.
+
+    Args:
+        size: positions per block.
+        radius: blocks on either side.
+    """
 
     size: int
     radius: int
@@ -40,14 +45,24 @@ class block_window(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class block(block_window):
-    """Blocks of `size` attend to themselves: ⌊i/size⌋ = ⌊j/size⌋."""
+    """Blocks of `size` attend to themselves: ⌊i/size⌋ = ⌊j/size⌋.
+
+    Args:
+        size: positions per block.
+    """
 
     radius: int = field(default=0, init=False, repr=False)
 
 
 @dataclass(frozen=True, repr=False)
 class block_memory(Pattern):
-    """Blocks of `size` attend to themselves, the `before` positions before them and the `after` positions after them."""
+    """Blocks of `size` attend to themselves, the `before` positions before them and the `after` positions after them.
+
+    Args:
+        size: positions per block.
+        before: positions before the block that it attends to.
+        after: positions after the block that it attends to.
+    """
 
     size: int
     before: int
@@ -74,7 +89,12 @@ class block_memory(Pattern):
 
 @dataclass(frozen=True, repr=False, init=False)
 class token_blocks(Pattern):
-    """Global blocks of `size`: all queries may attend to them, and they to all keys. Negative numbers count from the last block."""
+    """Global blocks of `size`: all queries may attend to them, and they to all keys. Negative numbers count from the last block.
+
+    Args:
+        size: positions per block.
+        at: indices of the global blocks.
+    """
 
     size: int
     at: tuple[int, ...]
@@ -96,7 +116,11 @@ class token_blocks(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class same_row(Pattern):
-    """On a grid with `width` columns, read row by row: the pairs in one row."""
+    """Pairs in one row of a grid with `width` columns, read row by row.
+
+    Args:
+        width: columns of the grid.
+    """
 
     width: int
 
@@ -115,7 +139,11 @@ class same_row(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class same_column(Pattern):
-    """On a grid with `width` columns, read row by row: the pairs in one column."""
+    """Pairs in one column of a grid with `width` columns, read row by row.
+
+    Args:
+        width: columns of the grid.
+    """
 
     width: int
 
@@ -137,7 +165,12 @@ def columns_of(x: Span, width: int) -> Span:
 
 @dataclass(frozen=True, repr=False)
 class grid_window(Pattern):
-    """On a grid with `width` columns: at most `radius` rows and `radius` columns away."""
+    """Keys at most `radius` rows and `radius` columns away, on a grid with `width` columns.
+
+    Args:
+        radius: rows and columns on either side.
+        width: columns of the grid.
+    """
 
     radius: int
     width: int
@@ -161,7 +194,15 @@ class grid_window(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class grid_memory(Pattern):
-    """On a grid with `width` columns, cut into blocks of `rows` × `columns`: each attends to itself, `up` rows above and `side` columns beside it."""
+    """Blocks of `rows` × `columns` on a grid with `width` columns: each attends to itself, `up` rows above and `side` columns beside it.
+
+    Args:
+        rows: rows per block.
+        columns: columns per block.
+        up: rows above the block that it attends to.
+        side: columns on either side of the block that it attends to.
+        width: columns of the grid.
+    """
 
     rows: int
     columns: int
@@ -200,6 +241,13 @@ class random_blocks(Pattern):
 
     The draw depends on the number of key blocks, so it is made once the lengths are known; `length` fixes it for all shorter sequences
     too, which streaming needs.
+
+    Args:
+        count: random blocks of keys per block of queries.
+        size: positions per block.
+        seed: seed of the draw.
+        per_head: number of heads with a draw of their own; 1: the same for all.
+        length: number of keys that the draw is made for; None: the number of keys of each call.
     """
 
     count: int
@@ -233,6 +281,11 @@ class listed_blocks(Pattern):
     """Blocks of `size` queries attend to the key blocks that are True in `table`: (1 or H, query blocks, key blocks).
 
     The first `before` query blocks of the table end before the first key. Queries before those attend to nothing.
+
+    Args:
+        table: booleans, (1 or H, query blocks, key blocks).
+        size: positions per block.
+        before: query blocks of the table that end before the first key.
     """
 
     table: Tensor
@@ -309,7 +362,7 @@ class chunk_ring(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class _AroundTheEnds(Pattern):
-    """What `before` and `after` reach beyond the first and the last of `count` chunks."""
+    """Pairs that `before` and `after` reach beyond the first and the last of `count` chunks."""
 
     size: int
     before: int

@@ -43,7 +43,11 @@ class Causal(Distance):
 
 @dataclass(frozen=True, repr=False)
 class window(Distance):
-    """Keys at most `radius` away, on either side: |i − j| ≤ radius."""
+    """Keys at most `radius` away, on either side: |i − j| ≤ radius.
+
+    Args:
+        radius: keys on either side.
+    """
 
     radius: int
 
@@ -62,7 +66,11 @@ class window(Distance):
 
 @dataclass(frozen=True, repr=False)
 class local_causal(Distance):
-    """Keys at most `back` before the query, none after it: 0 ≤ i − j ≤ back."""
+    """Keys at most `back` before the query, none after it: 0 ≤ i − j ≤ back.
+
+    Args:
+        back: keys before the query.
+    """
 
     back: int
 
@@ -81,7 +89,11 @@ class local_causal(Distance):
 
 @dataclass(frozen=True, repr=False)
 class stride(Distance):
-    """Every `step`-th key, counted from the query: (i − j) mod step = 0."""
+    """Every `step`-th key, counted from the query: (i − j) mod step = 0.
+
+    Args:
+        step: distance between neighbouring keys.
+    """
 
     step: int
 
@@ -98,7 +110,12 @@ class stride(Distance):
 
 @dataclass(frozen=True, repr=False)
 class dilated(Distance):
-    """A window with gaps: every `step`-th key, `radius` of them on either side."""
+    """A window with gaps: every `step`-th key, `radius` of them on either side.
+
+    Args:
+        radius: keys on either side, gaps not counted.
+        step: distance between neighbouring keys.
+    """
 
     radius: int
     step: int

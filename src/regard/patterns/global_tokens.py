@@ -26,7 +26,12 @@ class _Chosen(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class summary(_Chosen):
-    """The last `last` keys of every block of `size`, for all queries: j mod size ≥ size − last."""
+    """The last `last` keys of every block of `size`, for all queries: j mod size ≥ size − last.
+
+    Args:
+        size: positions per block.
+        last: summaries at the end of each block.
+    """
 
     size: int
     last: int
@@ -78,7 +83,11 @@ def _runs(at: tuple[int, ...]) -> Iterator[str]:
 
 
 class to_tokens(_Tokens):
-    """All queries may attend to these keys. Negative positions count from the end."""
+    """All queries may attend to these keys. Negative positions count from the end.
+
+    Args:
+        at: positions of the keys.
+    """
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.chosen(j) & (i == i)
@@ -88,7 +97,11 @@ class to_tokens(_Tokens):
 
 
 class from_tokens(_Tokens):
-    """These queries may attend to all keys. Negative positions count from the end."""
+    """These queries may attend to all keys. Negative positions count from the end.
+
+    Args:
+        at: positions of the queries.
+    """
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.chosen(i) & (j == j)
@@ -98,7 +111,11 @@ class from_tokens(_Tokens):
 
 
 class tokens(_Tokens):
-    """Global tokens: all queries may attend to them, and they to all keys. Under `causal &` only the first half remains."""
+    """Global tokens: all queries may attend to them, and they to all keys. Under `causal &` only the first half remains.
+
+    Args:
+        at: positions of the global tokens; negative ones count from the end.
+    """
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.chosen(i) | self.chosen(j)
@@ -110,7 +127,12 @@ class tokens(_Tokens):
 
 @dataclass(frozen=True, repr=False)
 class behind(Derived):
-    """The rule for a sequence that comes after `front` other positions; to and from those nothing is allowed."""
+    """The rule for a sequence that comes after `front` other positions; to and from those nothing is allowed.
+
+    Args:
+        rule: rule of the sequence.
+        front: number of positions before it.
+    """
 
     rule: Pattern
     front: int

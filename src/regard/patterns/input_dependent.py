@@ -22,7 +22,13 @@ class _Data(Pattern):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class lengths(_Data):
-    """Padding: batch row b has `keys[b]` real keys; the rest is excluded."""
+    """Padding: batch row b has `keys[b]` real keys; the rest is excluded.
+
+    Args:
+        keys: number of real keys of each batch row.
+
+    Shape: keys (B,).
+    """
 
     keys: Tensor
 
@@ -43,7 +49,13 @@ class lengths(_Data):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class since(_Data):
-    """Batch row b attends to nothing before position `first[b]`: a stream that restarted there, or padding on the left."""
+    """Batch row b attends to nothing before position `first[b]`: a stream that restarted there, or padding on the left.
+
+    Args:
+        first: first position that each batch row attends to.
+
+    Shape: first (B,).
+    """
 
     first: Tensor
 
@@ -64,7 +76,14 @@ class since(_Data):
 
 @dataclass(frozen=True, repr=False)
 class from_row_start(Derived):
-    """Batch row b starts at position `first[b]`: keys before it are excluded, and the rule counts from there."""
+    """Batch row b starts at position `first[b]`: keys before it are excluded, and the rule counts from there.
+
+    Args:
+        rule: rule by position, counted from the first position of a row.
+        first: first position of each batch row.
+
+    Shape: first (B,).
+    """
 
     rule: Pattern
     first: tuple[int, ...]
@@ -104,6 +123,12 @@ class segments(_Data):
 
     Queries from another sequence than the keys have ids of their own, `query_ids`. Without them, a query before the first key is in no
     document.
+
+    Args:
+        ids: document of each key.
+        query_ids: document of each query, where queries are another sequence; None: they are the last of the keys.
+
+    Shape: ids (M,) or (B, M); query_ids (L,) or (B, L).
     """
 
     ids: Tensor
@@ -145,7 +170,13 @@ class segments(_Data):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class keep(_Data):
-    """Any boolean mask, True = may attend: (L, M), or (B, H, L, M) with 1 where it is the same for all."""
+    """Any boolean mask, True = may attend: (L, M), or (B, H, L, M) with 1 where it is the same for all.
+
+    Args:
+        allowed: boolean mask, True where a query may attend.
+
+    Shape: allowed (L, M), or (B, H, L, M) with 1 where it is the same for all.
+    """
 
     allowed: Tensor
     keys: int | None = field(default=None, repr=False)  # their number, set by `fit`
@@ -197,7 +228,13 @@ class keep(_Data):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class edges(_Data):
-    """A graph: node i may attend to node j if (i, j) is among the `pairs`, a (2, E) tensor of query and key nodes."""
+    """A graph: node i may attend to node j if (i, j) is among the `pairs`, a (2, E) tensor of query and key nodes.
+
+    Args:
+        pairs: query and key node of each edge.
+
+    Shape: pairs (2, E).
+    """
 
     pairs: Tensor
 
@@ -231,7 +268,15 @@ class edges(_Data):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class at_positions(_Data, Derived):
-    """A rule by position, for queries and keys at the positions `queries` and `keys` (both increasing), not 0, 1, 2 …"""
+    """A rule by position, for queries and keys at the positions `queries` and `keys` (both increasing), not 0, 1, 2 …
+
+    Args:
+        rule: rule by position.
+        queries: position of each query, increasing.
+        keys: position of each key, increasing.
+
+    Shape: queries (L,), keys (M,).
+    """
 
     rule: Pattern
     queries: Tensor
@@ -248,8 +293,8 @@ class at_positions(_Data, Derived):
         return self.rule.allows(b, h, self.queries.to(i.device)[i + self._shift], self.keys.to(j.device)[j])
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
-        i = Span(*(self.queries[x + self._shift] for x in i))
-        return self.rule.bounds(b, h, i, Span(*(self.keys[x] for x in j)))
+        queries, keys = self.queries.to(i.first.device), self.keys.to(j.first.device)
+        return self.rule.bounds(b, h, Span(*(queries[x + self._shift] for x in i)), Span(*(keys[x] for x in j)))
 
     def __repr__(self) -> str:
         return repr(self.rule)

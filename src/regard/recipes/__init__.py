@@ -34,8 +34,26 @@ from . import (
     xu2015,
     yang2016,
 )
-from ._engine import Claim, Outcome, Recipe, RecipeFacts, Reevaluation, Results, Spread, above, at_least, at_most, below, between, run
+from ._engine import Claim as Claim
+from ._engine import Outcome as Outcome
+from ._engine import Recipe as Recipe
+from ._engine import RecipeFacts as RecipeFacts
+from ._engine import Reevaluation as Reevaluation
+from ._engine import Results as Results
+from ._engine import Spread as Spread
+from ._engine import above as above
+from ._engine import at_least as at_least
+from ._engine import at_most as at_most
+from ._engine import below as below
+from ._engine import between as between
+from ._engine import run as run
 
 # The list everything else reads, derived from the imports above: a new recipe is one line there.
 _FOUND = [part.recipe for part in list(vars().values()) if isinstance(getattr(part, "recipe", None), Recipe)]
 RECIPES: tuple[Recipe, ...] = tuple(sorted(_FOUND, key=lambda recipe: recipe.facts.year))
+registered: dict[str, Recipe] = {}  # from outside the package: `regard.register`
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by name, oldest first, then registered ones."""
+    return {recipe.facts.name: recipe for recipe in RECIPES} | registered

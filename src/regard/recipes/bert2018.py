@@ -62,7 +62,7 @@ class Pretrained:
         unseen = {one["original"] for part in ("valid", "test") for one in parts[part]}
         options = replace(TEXT, data=str(write_documentation(out / "text.jsonl", unseen)))
         run, training = train_run(Masked, options, self.train.replace(seed=seed), out, settings=self.settings)
-        metrics, ids = evaluate(run).metrics, Masked(options).test_data(run, None).ids
+        metrics, ids = evaluate(run).metrics, Masked(options, run.processor).test_data(run, None).ids
         most_common = float(np.bincount(ids).max() / len(ids))
         return {"accuracy": metrics["accuracy"], "loss": metrics["loss"], "most common token": most_common, **training}
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import tasks
-from ..data.captions import Captions, read_captions
+from .._extras import extra
+from ..data.captions import Captioned, read_captions
 from ..data.scenes import class_names
+from ..data.splits import Splits
 from ..models import CLIP
 from ..tasks import Clip, ClipOptions
-from ..tasks._image_text import CaptionBatches
-from ..tasks.clip import ZeroShotOptions, class_vectors, image_vectors, retrieval, zero_shot
+from ..tasks.clip import ZeroShotOptions, class_vectors, image_vectors
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder
 from ._engine.variants import short_training, train_run
 
@@ -36,7 +37,7 @@ SIZE: dict[str, Any] = {
 class ShuffledClip(Clip):
     """Clip, with the captions of the training images dealt out at random."""
 
-    def read(self) -> Captions:
+    def read(self) -> Splits[list[Captioned]]:
         found = super().read()
         captions = [one.captions for one in found.train]
         random.Random(0).shuffle(captions)
@@ -57,13 +58,17 @@ class ClipVariant:
         six, thirty = (ZeroShotOptions(classes=tuple(class_names(which))) for which in ("unseen", "all"))
         test = Clip(options).read().test  # right captions, also in the ablation
         seen = [one for one in test if len(one.things) == 1]
-        batches = CaptionBatches(test, run.processor, 16, 128)
+        task = Clip(options, run.processor)
+
+        def accuracy(some: list[Captioned], which: ZeroShotOptions) -> float:
+            return task.report(*tasks.measure(task, run.model, some, which), some, which).metrics["zero_shot_accuracy"]
+
         return {
             **training,
-            **retrieval(run.model, batches),
-            "six unseen": zero_shot(run.model, run.processor, images, six)["zero_shot_accuracy"],
-            "unseen of thirty": zero_shot(run.model, run.processor, images, thirty)["zero_shot_accuracy"],
-            "seen of thirty": zero_shot(run.model, run.processor, seen, thirty)["zero_shot_accuracy"],
+            **task.metrics(*tasks.measure(task, run.model, test), test),
+            "six unseen": accuracy(images, six),
+            "unseen of thirty": accuracy(images, thirty),
+            "seen of thirty": accuracy(seen, thirty),
         }
 
 
@@ -74,7 +79,8 @@ class Similarities:
     variant: str
 
     def __call__(self, results: Results, out: Path) -> Path:
-        from matplotlib.figure import Figure
+        with extra("look"):
+            from matplotlib.figure import Figure
 
         run, names = tasks.load_run(variant_folder(out, self.variant, results.seeds[0]), CLIP), class_names("unseen")
         images = read_captions(UNSEEN, size=24, shares=(0.0, 0.0)).train

@@ -75,8 +75,8 @@ class Pages:
     def vocab_size(self) -> int:
         return len(tokenizer())
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        rng = random.Random(int(torch.randint(2**62, ())))
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        rng = random.Random(int(torch.randint(2**62, (), generator=generator)))
         ids_BL = torch.full((rows, self.length), PAD)
         target_BL = torch.full_like(ids_BL, IGNORE_INDEX)
         for row in range(rows):
@@ -129,7 +129,7 @@ VARIANTS = {GPT: variant("local(radius=3)", "softmax"), NEAR: variant("local(rad
 
 @torch.no_grad()
 def draw_attention(results: Results, out: Path) -> Path:
-    """What the last layer attends to while it writes the table."""
+    """Draw the attention of the last layer while it writes the table."""
     model = VARIANTS[GPT].model.load(variant_folder(out, GPT, results.seeds[0]))
     prompt, table = tokenizer().encode_all(page(random.Random(2), unseen=True))
     ids = [BOS, *prompt, *table]

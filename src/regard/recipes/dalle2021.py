@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from .. import tasks
-from ..data.captions import Captioned, Captions
+from .._extras import extra
+from ..data.captions import Captioned
 from ..data.images import Pixels
 from ..data.scenes import COLOURS, SHAPES, recognise
+from ..data.splits import Splits
 from ..models import CLIP, DALLE
 from ..runs import Run
 from ..tasks import Clip, ClipOptions, Dalle, DalleOptions
-from ..tasks._image_text import CaptionBatches
-from ..tasks.dalle import bound, draw, ranks
+from ..tasks.dalle import draw, ranks
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder
 from ._engine.variants import short_training, train_run
@@ -44,7 +45,7 @@ REPEATS = 6  # prompts per class
 class ShuffledDalle(Dalle):
     """Dalle, with the texts of the training images dealt out at random."""
 
-    def read(self) -> Captions:
+    def read(self) -> Splits[list[Captioned]]:
         found = super().read()
         captions = [one.captions for one in found.train]
         random.Random(0).shuffle(captions)
@@ -65,7 +66,8 @@ class DalleVariant:
         names = CLASSES * REPEATS
         prompts = [f"a {'large' if n % 2 else 'small'} {name}" for n, name in enumerate(names)]
         test = Dalle(options).read().test  # right texts, also in the ablation
-        bounds = bound(run.model, CaptionBatches(test, run.processor, 10, 64), 1000)
+        task = Dalle(options, run.processor)
+        bounds = task.metrics(*tasks.measure(task, run.model, test), test)
         found = {**bounds, **training, "reads back": reads_back(run, test)}
         found["agreement"] = agreement(draw(run.model, run.processor, prompts, seed=seed), names)
         if self.ranked:
@@ -81,7 +83,7 @@ def agreement(images: Sequence[Pixels], names: Sequence[str]) -> float:
 
 
 def reads_back(run: Run[DALLE], images: Sequence[Captioned]) -> float:
-    """How often a real scene is still recognised after encoding and decoding: what a perfect transformer would reach."""
+    """Share of real scenes that are still recognised after encoding and decoding: what a perfect transformer would reach."""
     x_BCHW = run.processor.encode_images([one.pixels for one in images])
     drawn = run.model.vae.draw(run.model.vae.encode(x_BCHW))
     return agreement([run.processor.image.decode(x_CHW) for x_CHW in drawn], [str(one.things[0]) for one in images])
@@ -102,7 +104,8 @@ class Drawings:
     prompts: tuple[str, ...]
 
     def __call__(self, results: Results, out: Path) -> Path:
-        from matplotlib.figure import Figure
+        with extra("look"):
+            from matplotlib.figure import Figure
 
         folder = variant_folder(out, self.variant, results.seeds[0])
         run, judge = tasks.load_run(folder, DALLE), tasks.load_run(folder / "clip", CLIP)

@@ -10,34 +10,26 @@ layers as wide.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..look.canvases import strip
 from ..models import Draw
 from ..tasks import DrawOptions, DrawTask, load_run
 from ..tasks.draw import films_of
+from ..tasks.draw_pictures import strip
 from ..train import TrainOptions
 from ._engine import Recipe, RecipeFacts, Results, below, validation_curves, variant_folder
-from ._engine.variants import train_run
+from ._engine.variants import TaskVariant
 
 OPTIONS = DrawOptions(shares=(0.1, 0.1))
 TRAIN = TrainOptions(steps=3000, lr=4e-3, schedule="cosine", average=0, clip=5.0, log_every=100, evaluate_every=300, save_every=3000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrawVariant:
-    """A model that draws; the bound on −log p of test images, in nats per image."""
-
-    settings: Mapping[str, Any]
-
-    def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        run, training = train_run(DrawTask, OPTIONS, TRAIN.replace(seed=seed), out, settings=self.settings)
-        return {**DrawTask(OPTIONS).evaluate(run, None, None).metrics, **training}  # type: ignore[arg-type]
+def variant(**settings: Any) -> TaskVariant:
+    return TaskVariant(task=DrawTask, options=OPTIONS, train=TRAIN, settings=settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +51,10 @@ recipe = Recipe(
     facts=RecipeFacts("draw2015", 2015, "DRAW: a recurrent neural network for image generation", "arXiv:1502.04623", "about 20 minutes"),
     question="Does drawing through a movable window describe images in fewer nats than drawing on the whole canvas?",
     variants={
-        "attention": DrawVariant(settings={}),
-        "no attention": DrawVariant(settings={"attention": "none", "width": 42}),
-        "no attention, as wide": DrawVariant(settings={"attention": "none"}),
-        "one step": DrawVariant(settings={"glimpses": 1}),
+        "attention": variant(),
+        "no attention": variant(attention="none", width=42),
+        "no attention, as wide": variant(attention="none"),
+        "one step": variant(glimpses=1),
     },
     claims=(
         below("with attention the bound is lower than without, at as many parameters", ("attention", "loss"), ("no attention", "loss")),

@@ -28,7 +28,7 @@ GPT, LSTM, SHORT = "attention", "LSTM", "attention, two tokens"
 
 
 def gain(r: Results, name: str) -> Spread:
-    """How much lower the loss is with 65 to 128 tokens of context than with 9 to 16."""
+    """Difference by which the loss is lower with 65 to 128 tokens of context than with 9 to 16."""
     return r[name, "loss by context, 9 to 16"] - r[name, "loss by context, 65 to 128"]
 
 

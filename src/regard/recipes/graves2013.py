@@ -17,14 +17,15 @@ from typing import Any
 
 import torch
 
+from .._extras import extra
 from ..data.hershey import HersheyLine, hershey
 from ..data.strokes import Writing
 from ..decode import write
 from ..look import capture
-from ..look.pen import Points, curves, pen_path
 from ..models import Handwriting
 from ..runs import Run
 from ..tasks import HandwritingOptions, HandwritingTask, load_run
+from ..tasks.handwriting_pictures import Points, curves, pen_path
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, Results, at_least, below, validation_curves, variant_folder
 from ._engine.recogniser import RecogniserVariant, reading_accuracy
@@ -44,7 +45,7 @@ def test_lines() -> list[HersheyLine]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """What a trained run writes with some bias: how much of it is legible, and how much four writings of one text differ."""
+    """Texts that a trained run writes with some bias: the legible share, and the difference of four writings of one text."""
 
     bias: float
 
@@ -77,7 +78,7 @@ def write_all(run: Run[Handwriting], texts: Sequence[str], bias: float, seed: in
 
 
 def _length(points: Points) -> float:
-    """Of the pen's way."""
+    """Length of the pen's way."""
     return float(((points[1:, :2] ** 2).sum(1) ** 0.5).sum())
 
 
@@ -116,7 +117,8 @@ class Sheet:
     variants: Mapping[str, tuple[str, float]]  # title: whose run, bias
 
     def __call__(self, results: Results, out: Path) -> Path:
-        from matplotlib.figure import Figure
+        with extra("look"):
+            from matplotlib.figure import Figure
 
         rows: dict[str, list[Points]] = {"data": [one.points for one in test_lines()[: len(SHOWN)]]}
         for title, (variant, bias) in self.variants.items():

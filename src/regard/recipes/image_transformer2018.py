@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from ..data.labelled_images import read_digits
-from ..look.images import png_of
+from ..look.images import enlarge, png_of, sheet
 from ..models import ImageTransformer
 from ..tasks import PixelsOptions, PixelsTask, evaluate, load_run
-from ..tasks._pixel_processor import PixelProcessor, side_by_side
+from ..tasks.pixel_processor import PixelProcessor
 from ..tasks.pixels import UNKNOWN
 from ._engine import Claim, Recipe, RecipeFacts, Results, below, validation_curves
 from ._engine.base import variant_folder
@@ -129,7 +129,7 @@ def draw_completions(results: Results, out: Path) -> Path:
         rows.append(np.stack([run.processor.decode(images), shown, *map(run.processor.decode, drawn)], 1))
     path = out / "completions.png"
     pairs = [image for one, two in zip(*rows, strict=True) for image in (*one, *two)]
-    path.write_bytes(png_of(side_by_side(pairs, columns=10)))
+    path.write_bytes(png_of(sheet([enlarge(one, 128) for one in pairs], columns=10)))
     return path
 
 

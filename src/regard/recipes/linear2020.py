@@ -78,7 +78,7 @@ def tensors(state: State) -> Iterator[Tensor]:
 
 
 def state_bytes(r: Results, name: str) -> tuple[float, float]:
-    """After the shortest and after the longest context."""
+    """Size of the state after the shortest and after the longest context."""
     sizes = series(r, "bytes")[name]
     return sizes[min(sizes)].mean, sizes[max(sizes)].mean
 

@@ -12,20 +12,23 @@ one whose sentence has most of the question's words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import tasks
+from .._extras import extra
+from ..data.questions import Question
+from ..data.splits import Splits
 from ..look import Map
+from ..metrics.squad import score_answers, sliding_window
 from ..models import Reader
 from ..runs import Run
 from ..tasks import QuestionAnswering, QuestionAnsweringOptions
-from ..tasks._squad import score_answers, sliding_window
-from ..tasks._windows import collate, mask_first
-from ..tasks.question_answering import MixedExamples, PassageOptions, ThresholdOptions
+from ..tasks.question_answering import PassageOptions, ThresholdOptions, golds
+from ..tasks.span_encoding import collate, mask_first
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder
 from ._engine.variants import short_training, train_run
 
@@ -36,12 +39,12 @@ SAN, ONE, PLAIN, BLIND, WORDS = "SAN, 5 steps", "1 step", "without alignment and
 
 
 class BlindQuestionAnswering(QuestionAnswering):
-    """The same question about every passage."""
+    """Question answering with one question for every passage."""
 
-    def read(self) -> MixedExamples:
+    def read(self) -> Splits[list[Question]]:
         found = super().read()
-        train, valid, test = ([one._replace(text="?") for one in part] for part in (found.train, found.valid, found.test))
-        return MixedExamples(train, valid, test, found.skipped)
+        train, valid, test = ([one._replace(text="?") for one in part] for part in found.parts)
+        return replace(found, train=train, valid=valid, test=test)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class ReaderVariant:
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         run, training = train_run(self.task, OPTIONS, TRAIN.replace(seed=seed), out, settings=SIZE | self.settings)
-        task = self.task(OPTIONS)
+        task = self.task(OPTIONS, run.processor)
         joint = task.evaluate(run, None, ThresholdOptions())
         empty = sum(line.endswith("\t") for line in joint.outputs) / len(joint.outputs)
         apart, without = independent(task, run)
@@ -64,7 +67,7 @@ class ReaderVariant:
 def independent(task: QuestionAnswering, run: Run[Reader]) -> tuple[float, float]:
     """Exact match if start and end are chosen one by one, and the share of questions for which they are not a span."""
     questions = task.test_data(run, None)
-    windows = task.windows(run.model, run.processor, questions)
+    windows = task.encode(questions, run.model)
     texts = []
     for at in range(0, len(windows), 32):
         rows = torch.arange(at, min(at + 32, len(windows))).numpy()
@@ -75,7 +78,7 @@ def independent(task: QuestionAnswering, run: Run[Reader]) -> tuple[float, float
             number, shift = int(windows.question_W[row]), int(windows.first_W[row] - windows.asked_W[row])
             offsets = windows.offsets[number]
             texts.append(questions[number].context[offsets[first + shift, 0] : offsets[last + shift, 1]] if first <= last else "")
-    return score_answers(texts, questions)["exact_match"], sum(not text for text in texts) / len(texts)
+    return score_answers(texts, golds(questions))["exact_match"], sum(not text for text in texts) / len(texts)
 
 
 @dataclass(frozen=True)
@@ -85,18 +88,18 @@ class WordsVariant:
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         data = QuestionAnswering(OPTIONS).read()
         known = {span.text.lower() for one in data.train for span in one.answers}
-        return score_answers([sliding_window(one.text, one.context, known) for one in data.test], data.test)
+        return score_answers([sliding_window(one.text, one.context, known) for one in data.test], golds(data.test))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Where each step says that the answer starts and ends, and the attention of the passage to the question: one test question."""
+    """Start and end of the answer by each step, and the attention of the passage to the question: one test question."""
 
     variant: str
 
     def __call__(self, results: Results, out: Path) -> Path:
         run = tasks.load_run(variant_folder(out, self.variant, results.seeds[0]), Reader)
-        task = QuestionAnswering(OPTIONS)
+        task = QuestionAnswering(OPTIONS, run.processor)
         one = task.test_data(run, None)[0]
         said, maps = task.attention_maps(run, f"{one.text}\t{one.context}", None, None, PassageOptions())
         figure = draw(maps["alignment"][0], maps["answer"][0], f"{one.text}  →  {said.splitlines()[0]}")
@@ -105,8 +108,9 @@ class Steps:
 
 
 def draw(attention: Map, answer: Map, title: str) -> Any:
-    """Under every token of the passage the question words it attends to, and the probability of start and end at each step."""
-    from matplotlib.figure import Figure
+    """Draw under every token of the passage the question words it attends to, and the probability of start and end at each step."""
+    with extra("look"):
+        from matplotlib.figure import Figure
 
     (asked,), (passage,), (rows,) = attention.key_labels, answer.key_labels, answer.query_labels
     figure = Figure(figsize=(0.17 * len(passage) + 1.5, 5.5), layout="constrained")

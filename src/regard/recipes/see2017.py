@@ -13,51 +13,46 @@ steps. The ablation has the loss, but its scores do not see the coverage.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .. import tasks
+from ..runs import Run
 from ..tasks import SummarizationOptions
 from ..tasks.summarization import SummaryOptions
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Results, at_least, at_most, variant_folder
-from ._engine.variants import train_run
+from ._engine.variants import TaskVariant
 
 TRAIN = TrainOptions(lr=5e-3, schedule="constant", warmup_steps=30, average=0, log_every=50)
 STEPS = {"names": 200, "events": 500}
 SIZE: dict[str, Any] = {"embedding": 24, "width": 24, "dropout": 0.0}
 NAMES = SummarizationOptions(data="names:20,count=4000", vocab_size=200, batch_tokens=1344, max_target_length=8, valid_summaries=20)
 EVENTS = SummarizationOptions(data="events:8,count=4000", vocab_size=18, batch_tokens=1472, max_target_length=60, valid_summaries=20)
-GREEDY = SummaryOptions(beam=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SummaryVariant:
-    """A summariser trained from scratch, then evaluated on its test part."""
-
-    options: SummarizationOptions
-    steps: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        train = TRAIN.replace(seed=seed, steps=self.steps, evaluate_every=self.steps // 2)
-        run, training = train_run(tasks.Summarization, self.options, train, out, settings={**SIZE, **self.settings})
-        return {**tasks.evaluate(run, options=GREEDY).metrics, **training}
+def variant(options: SummarizationOptions, steps: int, settings: dict[str, Any]) -> TaskVariant:
+    train = TRAIN.replace(steps=steps, evaluate_every=steps // 2)
+    return TaskVariant(task=tasks.Summarization, options=options, train=train, settings=SIZE | settings, evaluate=greedy_metrics)
 
 
-def names(**settings: Any) -> SummaryVariant:
-    return SummaryVariant(options=NAMES, steps=STEPS["names"], settings=settings)
+def greedy_metrics(run: Run[Any]) -> Mapping[str, float]:
+    return tasks.evaluate(run, options=SummaryOptions(beam=1)).metrics
 
 
-def events(loss: float, seen: bool) -> SummaryVariant:
-    """With this weight of the coverage loss; `seen`: the scores see the coverage."""
-    return SummaryVariant(options=replace(EVENTS, coverage=loss), steps=STEPS["events"], settings={"coverage": seen})
+def names(**settings: Any) -> TaskVariant:
+    return variant(NAMES, STEPS["names"], settings)
+
+
+def events(loss: float, seen: bool) -> TaskVariant:
+    """Variant with this weight of the coverage loss; `seen`: the scores see the coverage."""
+    return variant(replace(EVENTS, coverage=loss), STEPS["events"], {"coverage": seen})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Copied:
-    """Where each word of a summary was copied from, with p_gen and coverage, by the first seed."""
+    """Source of each word of a summary, with p_gen and coverage, by the first seed."""
 
     variant: str
     text: str

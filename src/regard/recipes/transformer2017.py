@@ -1,4 +1,4 @@
-"""What the parts of a transformer contribute: positional encoding, heads, label smoothing, averaged parameters, beam search.
+"""Contributions of the parts of a transformer: positional encoding, heads, label smoothing, averaged parameters, beam search.
 
 Paper: Vaswani et al. 2017, "Attention is all you need", arXiv:1706.03762, sections 5.4 and 6.1 and table 3 (there English → German
        news, here number words → digits).

@@ -10,7 +10,6 @@ no positions to leave out: its weights differ from patch to patch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from typing import Any
 from .. import tasks
 from ..look.overlays import Panel, draw_panels, over_patches
 from ..models import ImageEncoder
+from ..runs import Run
 from ..tasks.images import image_maps
 from ..train import TrainOptions
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, validation_curves, variant_folder
-from ._engine.variants import train_run
+from ._engine.variants import TaskVariant
 
 OPTIONS = tasks.ImagesOptions(data="digits", shares=(0.1, 0.2), crop=0, label_smoothing=0.0)
 TRAIN = TrainOptions(epochs=25, lr=2e-3, schedule="cosine", weight_decay=0.05, average=0, ema=0.99, evaluate_every=105, log_every=50)
@@ -29,23 +29,18 @@ SIZE: dict[str, Any] = {"width": 64, "depth": 4, "hidden": 256}
 VIT, MEAN, BAG, MIXER = "ViT", "ViT, mean of patches", "ViT without positions", "MLP-Mixer"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagesVariant:
-    """A classifier of digits, evaluated on the test part."""
+def variant(model: str = "vit", **settings: Any) -> TaskVariant:
+    return TaskVariant(task=tasks.Images, options=OPTIONS, train=TRAIN, model=model, settings=SIZE | settings, evaluate=accuracy_and_loss)
 
-    model: str = "vit"
-    settings: Mapping[str, Any]
-    train: TrainOptions = TRAIN
 
-    def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        run, training = train_run(tasks.Images, OPTIONS, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
-        metrics = tasks.evaluate(run).metrics
-        return {"accuracy": metrics["accuracy"], "loss": metrics["loss"], **training}
+def accuracy_and_loss(run: Run[Any]) -> dict[str, float]:
+    metrics = tasks.evaluate(run).metrics
+    return {name: metrics[name] for name in ("accuracy", "loss")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """What the class token reads: rollout over an image of each digit, for the first seed of each variant."""
+    """Attention of the class token: rollout over an image of each digit, for the first seed of each variant."""
 
     variants: tuple[str, ...]
 
@@ -54,7 +49,7 @@ class Rollouts:
         images: list[Any] = []
         for name in self.variants:
             run = tasks.load_run(variant_folder(out, name, results.seeds[0]), ImageEncoder)
-            test = tasks.Images(OPTIONS).test_data(run, None)
+            test = tasks.Images(OPTIONS, run.processor).test_data(run, None)
             for digit in range(10):
                 pixels = test.pixels[list(test.label_E).index(digit)]
                 p_N, maps = image_maps(run, pixels, "rollout")
@@ -70,10 +65,10 @@ recipe = Recipe(
     facts=RecipeFacts("vit2020", 2020, "An image is worth 16x16 words", "arXiv:2010.11929", "about four minutes"),
     question="Can a transformer classify images as sequences of patches, and does it need to know where they are?",
     variants={
-        VIT: ImagesVariant(settings=SIZE | {"heads": 4}),
-        MEAN: ImagesVariant(settings=SIZE | {"heads": 4, "pool": "mean"}),
-        BAG: ImagesVariant(settings=SIZE | {"heads": 4, "positions": False}),
-        MIXER: ImagesVariant(model="mlp_mixer", settings=SIZE | {"token_hidden": 32}),
+        VIT: variant(heads=4),
+        MEAN: variant(heads=4, pool="mean"),
+        BAG: variant(heads=4, positions=False),
+        MIXER: variant("mlp_mixer", token_hidden=32),
     },
     claims=(
         at_least("the digits: at least 95 % right", 0.95, VIT),

@@ -1,4 +1,4 @@
-"""What happens in a clip is seen only by a model that compares frames; factorised attention sees it, too, at a fraction of the cost.
+"""Actions in a clip are seen only by a model that compares frames; factorised attention sees it, too, at a fraction of the cost.
 
 Paper: Arnab et al. 2021, "ViViT: a video vision transformer", arXiv:2103.15691 (on Kinetics-400 its four models have 80.0, 78.8, 77.4 and
        76.3 % accuracy; there single frames give most classes away).
@@ -13,9 +13,8 @@ The cost is that of one layer's forward pass over 16 frames of 32 × 32 pixels: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +23,32 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..attention import Observation
-from ..data.clips import moving_digits
+from ..data.clips import GeneratedClip, moving_digits
 from ..look.overlays import draw_panels
 from ..look.pictures import png
 from ..models import build
 from ..models.vivit import Factorisation
+from ..runs import Run
 from ..tasks import Video, VideoOptions, attention_maps, evaluate, load_run
 from ..train import read_metrics
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, below, validation_curves
 from ._engine.base import variant_folder
-from ._engine.variants import milliseconds, short_training, train_run
+from ._engine.variants import TaskVariant, milliseconds, short_training
 
 FACTORISATIONS: tuple[Factorisation, ...] = ("joint", "encoder", "self_attention", "dot_product")
-SETTINGS = {"width": 48, "heads": 4, "depth": 2, "hidden": 96, "temporal_depth": 2, "patch_size": (4, 4)}
-STEPS = 200
+SETTINGS: dict[str, Any] = {"width": 48, "heads": 4, "depth": 2, "hidden": 96, "temporal_depth": 2, "patch_size": (4, 4)}
+APART = VideoOptions(factorisation="encoder", tubelet=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clips:
-    """A model trained on moving digits: accuracy on clips of other digits."""
+def variant(options: VideoOptions, lr: float = 3e-3, steps: int = 200, **settings: Any) -> TaskVariant:
+    train = short_training(steps, lr, evaluations=6)
+    return TaskVariant(task=Video, options=options, train=train, settings=SETTINGS | settings, evaluate=accuracies)
 
-    options: VideoOptions
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    lr: float = 3e-3
-    more_steps: int = 0
 
-    def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        train = short_training(STEPS + self.more_steps, self.lr, evaluations=6).replace(seed=seed)
-        run, training = train_run(Video, self.options, train, out, settings={**SETTINGS, **self.settings})
-        curve = {f"validation accuracy, step {event['step']}": event["accuracy"] for event in read_metrics(out, "evaluation")}
-        return {"accuracy": evaluate(run).metrics["accuracy"], **training, **curve}
+def accuracies(run: Run[Any]) -> dict[str, float]:
+    """Accuracy on clips of other digits, and on the validation part in the course of the training."""
+    curve = {f"validation accuracy, step {event['step']}": event["accuracy"] for event in read_metrics(run.folder, "evaluation")}
+    return {"accuracy": evaluate(run).metrics["accuracy"], **curve}
 
 
 @dataclass(frozen=True)
@@ -77,13 +72,11 @@ class Cost:
 
 
 VARIANTS: dict[str, Any] = {
-    **{name: Clips(options=VideoOptions(factorisation=name)) for name in FACTORISATIONS},
-    "first frame": Clips(options=VideoOptions(factorisation="encoder", frames=1, tubelet=1)),
-    "frames in random order": Clips(options=VideoOptions(factorisation="encoder", shuffle_frames=True)),
-    "frames apart": Clips(options=VideoOptions(factorisation="encoder", tubelet=1), lr=3e-2, more_steps=600),
-    "frames apart, mean": Clips(
-        options=VideoOptions(factorisation="encoder", tubelet=1), settings={"temporal_depth": 0}, lr=3e-2, more_steps=600
-    ),
+    **{name: variant(VideoOptions(factorisation=name)) for name in FACTORISATIONS},
+    "first frame": variant(VideoOptions(factorisation="encoder", frames=1, tubelet=1)),
+    "frames in random order": variant(VideoOptions(factorisation="encoder", shuffle_frames=True)),
+    "frames apart": variant(APART, lr=3e-2, steps=800),
+    "frames apart, mean": variant(APART, lr=3e-2, steps=800, temporal_depth=0),
     **{f"cost, {name}": Cost(name) for name in FACTORISATIONS},
 }
 
@@ -92,7 +85,9 @@ def draw_attention(results: Results, out: Path) -> Path:
     """Attention per frame of a clip, in space and in time, in each layer of factorised self-attention."""
     run = load_run(variant_folder(out, "self_attention", results.seeds[0]))
     clip = out / "clip.npy"
-    np.save(clip, moving_digits().test[3].pixels)
+    moving = moving_digits().test[3]
+    assert isinstance(moving, GeneratedClip)
+    np.save(clip, moving.pixels)
     text, maps = attention_maps(run, str(clip), "*")
     m = maps.view()
     names, _ = m.labels()

@@ -17,33 +17,32 @@ from typing import Any
 
 from .. import tasks
 from ..look.overlays import draw_panels, on_grid
+from ..runs import Run
 from ..tasks import CaptionsOptions
 from ..tasks.translation import BeamOptions
 from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, below, variant_folder
-from ._engine.variants import short_training, train_run
+from ._engine.variants import TaskVariant, short_training
 
 DATA = "scenes:count=8000,size=24,objects=3,colours=4,shapes=3"
+OPTIONS = CaptionsOptions(data=DATA, shares=(0.02, 0.025), image_size=24, valid_images=50)
 TRAIN = short_training(1500, 0.02, evaluations=2)
 SIZE: dict[str, Any] = {"features": 64, "embedding": 64, "width": 96, "alignment": 48}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaptionVariant:
-    """A caption model trained from scratch, then evaluated on the test scenes."""
+def variant(attention: str) -> TaskVariant:
+    settings = SIZE | {"attention": attention}
+    return TaskVariant(task=tasks.Captioning, options=OPTIONS, train=TRAIN, settings=settings, evaluate=caption_metrics)
 
-    attention: str
 
-    def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        options = CaptionsOptions(data=DATA, shares=(0.02, 0.025), image_size=24, valid_images=50)
-        run, training = train_run(tasks.Captioning, options, TRAIN.replace(seed=seed), out, settings={**SIZE, "attention": self.attention})
-        found = tasks.evaluate(run, options=BeamOptions(beam=3)).metrics
-        ratio = found["grounding"] / found["grounding_by_chance"] if "grounding" in found else 0.0  # captions that name no object
-        return {**found, **training, "grounding / chance": ratio}
+def caption_metrics(run: Run[Any]) -> dict[str, float]:
+    found = tasks.evaluate(run, options=BeamOptions(beam=3)).metrics
+    ratio = found["grounding"] / found["grounding_by_chance"] if "grounding" in found else 0.0  # captions that name no object
+    return {**found, "grounding / chance": ratio}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What each trained model attends to at each word of its own caption of a scene, for the first seed."""
+    """Attention of each trained model at each word of its own caption of a scene, for the first seed."""
 
     variant: str
     scene: str
@@ -68,9 +67,9 @@ recipe = Recipe(
     ),
     question="Does attention find the object of each word, and does that make better captions?",
     variants={
-        "soft attention": CaptionVariant(attention="additive"),
-        "hard attention": CaptionVariant(attention="hard"),
-        "no attention": CaptionVariant(attention="mean"),
+        "soft attention": variant("additive"),
+        "hard attention": variant("hard"),
+        "no attention": variant("mean"),
     },
     claims=(
         at_least(

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..look.document_pictures import draw_document
 from ..look.pictures import png
+from ..look.trees import draw_document
 from ..tasks import Classify, ClassifyOptions, attention_maps, evaluate, load_run
 from ._engine import Recipe, RecipeFacts, Results, at_least, below, validation_curves
 from ._engine.base import variant_folder

@@ -21,16 +21,17 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._extras import extra
 from ..decode import EngineOptions, PromptEncoder, build_engine, quantize
-from ..decode.quantization import ParameterDtype
+from ..decode.options import ParameterDtype
 from ..errors import NotSupported
 from ..models import LanguageModel
 from ..runs import Run
-from ..tasks.embedding import Embedder
+from ..tasks.embedding import embedder_of
 
 
 def serve(
-    load: Callable[[], Embedder],
+    load: Callable[[], Run[Any]],
     name: str,
     *,
     host: str = "127.0.0.1",
@@ -42,15 +43,24 @@ def serve(
     access_log: bool = False,
     request_seconds: float = 600.0,
 ) -> None:
-    """Serve the model of the embedder that `load` returns until SIGTERM or Ctrl-C; running completions are finished first.
+    """Serve the model of a run until SIGTERM or Ctrl-C; running completions are finished first.
 
-    `key` is the API key that clients must send; without one the server accepts requests from this machine only. Web pages may use it if
-    their origin is one of `cors`. `access_log` prints a line per request to standard error.
+    Args:
+        load: function that loads the run; it is called after the other arguments have been checked.
+        name: name of the model in responses.
+        host: address to listen on.
+        port: port to listen on.
+        key: API key that clients must send; None: accept requests from this machine only.
+        dtype: number format of the parameters.
+        engine_options: limits of the batch, the context and the queue.
+        cors: origins of web pages that may use the server.
+        access_log: print a line per request to standard error.
+        request_seconds: maximum duration of a request.
     """
     _check_installed()
     from .access import check_origins
     from .app import Service
-    from .connections import Timeouts
+    from .guards import Timeouts
     from .server import bind, build_server, check_address
     from .service import ModelService
 
@@ -58,7 +68,7 @@ def serve(
     check_origins(cors, key)
     if not request_seconds > 0:
         raise NotSupported(f"a time limit of {request_seconds} seconds per request; expected more than 0")
-    embedder = load()
+    embedder = embedder_of(load())
     model, tokenizer = embedder.model, embedder.tokenizer
     timeouts = Timeouts(request=request_seconds)
     service: ModelService
@@ -82,7 +92,14 @@ def serve(
 
 
 def explore(run: Run[Any], name: str, *, port: int = 0, browser: bool = True) -> None:
-    """Serve the explorer of a run of any task on this machine, and open it in the browser, until Ctrl-C."""
+    """Serve the explorer of a run of any task on this machine, and open it in the browser, until Ctrl-C.
+
+    Args:
+        run: run of any task.
+        name: name of the run on the page.
+        port: port to listen on; 0: any free one.
+        browser: open the page in the browser.
+    """
     _check_installed()
     from .local import run_explorer
     from .playground import Playground
@@ -91,10 +108,8 @@ def explore(run: Run[Any], name: str, *, port: int = 0, browser: bool = True) ->
 
 
 def _check_installed() -> None:
-    try:
+    with extra("serve"):
         import jinja2
         import prometheus_client
         import starlette
         import uvicorn
-    except ImportError as missing:
-        raise NotSupported(f"serving needs {missing.name}, which is not installed: pip install 'regard[serve]'") from missing

@@ -1,4 +1,4 @@
-"""Who may ask what, before any route: the size of headers, Host, Origin, the API key; and what every response carries.
+"""Access before any route: Host, Origin, the API key; and the headers of every response.
 
 Without an API key the server answers this machine only, so a web page opened here must not be able to use it: neither by a name of its own
 that points to this machine (DNS rebinding: the Host header is checked), nor across origins (the Origin header is checked). Pages of an origin
@@ -23,11 +23,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import NotSupported
+from .guards import check_headers
 from .responses import ApiError
 from .worker import Metrics
 
-MAX_HEADERS = 64
-MAX_HEADERS_BYTES = 16_384
 PUBLIC = ("/", "/lineage", "/health")  # need no API key
 CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 ALLOWED_METHODS, ALLOWED_HEADERS = "GET, POST, OPTIONS", "Authorization, Content-Type"
@@ -35,7 +34,7 @@ log = logging.getLogger("regard.serve")
 
 
 class Access(NamedTuple):
-    """Who may use the server: clients with this key, or this machine's if there is none; and pages of these origins."""
+    """Users of the server: clients with this key, or this machine's if there is none; and pages of these origins."""
 
     key: str | None = None
     cors: Sequence[str] = ()
@@ -78,7 +77,7 @@ class AccessMiddleware:
             await send(message)
 
         async def respond() -> None:
-            self._check_headers(scope)
+            check_headers(scope)
             self._check_origin(origin, headers)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers and self._may_cross(origin):
                 return await _preflight()(scope, receive, send_and_note)
@@ -99,24 +98,6 @@ class AccessMiddleware:
             self.metrics.requests.labels(path if path in self.routes else "other", str(status or 499)).inc()
             if self.access.log:
                 self._log(scope, status or 499, time.perf_counter() - start)
-
-    def _check_headers(self, scope: Scope) -> None:
-        """h11 limits headers that arrive in pieces; those that arrive at once are limited here."""
-        headers = scope["headers"]
-        size = sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) + len(scope["query_string"])
-        if len(headers) > MAX_HEADERS or size > MAX_HEADERS_BYTES:
-            raise ApiError(
-                f"{len(headers)} headers of {size} bytes; expected at most {MAX_HEADERS} headers of {MAX_HEADERS_BYTES} bytes",
-                status=431,
-                code="headers_too_large",
-                headers={"Connection": "close"},
-            )
-        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
-            raise ApiError(
-                "both Content-Length and Transfer-Encoding, so where the request ends is ambiguous; send one of them",
-                code="ambiguous_length",
-                headers={"Connection": "close"},
-            )
 
     def _may_cross(self, origin: str) -> bool:
         return bool(origin) and (origin in self.access.cors or "*" in self.access.cors)
@@ -160,7 +141,7 @@ class AccessMiddleware:
 
 
 def is_public(path: str) -> bool:
-    """Whether it needs no API key: the page holds nothing secret."""
+    """Return whether it needs no API key: the page holds nothing secret."""
     return path in PUBLIC or path.startswith("/static/")
 
 

@@ -23,8 +23,8 @@ from ..look import capture
 from ..tasks.embedding import Embedder, SentencePooling
 from . import schemas
 from .chat import ChatTemplate
-from .connections import Timeouts
 from .explorer import Explorer
+from .guards import Timeouts
 from .playground import Playground
 from .responses import ApiError, ChatResponse, CompletionResponse, token_text, usage
 from .schemas import AttentionRequest, ChatRequest, CompletionRequest

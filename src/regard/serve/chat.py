@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ..compare.process import Child
-from ..data import HFTokenizer
 from ..decode import PromptEncoder
 from ..errors import BadFile, ChildFailed
 from .responses import ApiError
@@ -31,9 +30,9 @@ class ChatTemplate:
     def __init__(self, encoder: PromptEncoder):
         self.encoder = encoder
         tokenizer = encoder.tokenizer
-        self._template = tokenizer.chat_template if isinstance(tokenizer, HFTokenizer) else None
+        self._template = tokenizer.chat_template
         self.stop = PLAIN_STOPS if self._template is None else ()
-        if self._template is None or not isinstance(tokenizer, HFTokenizer):
+        if self._template is None:
             return
         if len(self._template) > MAX_TEMPLATE:
             raise BadFile(f"the chat template has {len(self._template)} characters; expected at most {MAX_TEMPLATE}")

@@ -34,7 +34,7 @@ from ..look.explorer import FORMAT, VERSION, Recording
 from ..look.html import static_file, static_names
 from ..look.interventions import Ablation
 from ..look.lineage import document, served_page
-from .bodies import BYTES, Bodies
+from .guards import BYTES, Bodies
 from .playground import Playground
 from .responses import ApiError
 from .uploads import MAX_FILE, Uploads

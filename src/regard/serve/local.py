@@ -15,9 +15,8 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from .access import Access
-from .bodies import Bodies
-from .connections import Timeouts
 from .explorer import Explorer
+from .guards import Bodies, Timeouts
 from .playground import Playground
 from .server import bind, build_server
 from .service import build_app

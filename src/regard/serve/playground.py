@@ -1,4 +1,4 @@
-"""What the explorer page can do with a model: capture a text or a file, ablate heads, switch the mechanism, take an earlier checkpoint, write on."""
+"""Actions of the explorer page on a model: capture a text or a file, ablate heads, switch the mechanism, take an earlier checkpoint, write on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from torch import Tensor
 
 from ..attention import MECHANISMS, Attention
 from ..data import Tokenizer
-from ..decode import PromptEncoder
+from ..decode import GenerationOptions, PromptEncoder
 from ..decode.quantization import QuantizedLanguageModel
+from ..decode.sampling import choose_tokens
 from ..errors import NotSupported, RegardError, UnknownName
 from ..look import Maps, capture, keep_inputs
 from ..look.explorer import Recording, record_answers
 from ..look.gradients import next_token_gradients
 from ..look.interventions import Ablation, ablate
-from ..models import LanguageModel, Model, body_of, eval_mode
+from ..models import LanguageModel, Model, body_of, device_of, eval_mode
+from ..patterns import causal
 from ..runs import Run, checkpoints, load_checkpoint
 from ..tasks import BeamPrefix, attention_maps, find_task, predict, watch
 from .responses import token_text
@@ -64,7 +66,7 @@ class Playground:
             lambda model, given: predict(run.with_model(model), [given])[0].text,
             steps=steps,
             inputs=task.inputs,
-            watch=(lambda model, text: watch(run.with_model(model), text)) if task.searches else None,
+            watch=(lambda model, text: watch(run.with_model(model), text)) if task.searches() else None,
         )
 
     @classmethod
@@ -75,7 +77,7 @@ class Playground:
     # -- what the page asks for ------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """What can be chosen."""
+        """List what can be chosen."""
         return {
             "model": getattr(getattr(self.model, "facts", None), "name", type(self.model).__name__),
             "mechanisms": self.mechanisms,
@@ -132,8 +134,8 @@ class Playground:
     ) -> Iterator[dict[str, Any]]:
         """The tokens of the prompt, then each new token with the attention weights of the query that chose it.
 
-        Every token is a forward pass over the whole text, as weights of any mechanism are then defined, and ablations apply. A model
-        that searches yields the prefixes of its beam after each step.
+        Every token is a forward pass over the whole text and not a step of `decode.Engine`: a recurrent state does not keep its keys, so its
+        steps have no weights to show. A model that searches yields the prefixes of its beam after each step.
         """
         model, tokenizer = self._model(mechanism, step), self.tokenizer
         if self._watch is not None:
@@ -143,15 +145,16 @@ class Playground:
             raise NotSupported("this model does not generate text token by token")
         encoder = PromptEncoder(tokenizer, model.config.vocab_size)
         ids = self._encode(model, text)
-        generator = torch.Generator().manual_seed(seed)
+        options, generator = GenerationOptions(temperature=temperature), torch.Generator().manual_seed(seed)
         yield {"tokens": [token_text(tokenizer, token) for token in ids]}
         for _ in range(min(max_tokens, model.max_length - len(ids))):
             with ExitStack() as stack:
                 stack.enter_context(eval_mode(model))
                 stack.enter_context(_ablate(model, ablations))
                 maps = stack.enter_context(capture(model, rows=-1, layers=layer))
-                logits_N = model.logits(model.features(torch.tensor([ids]))[:, -1])[0].float()
-            token = _sample(logits_N, encoder.banned_ids, temperature, generator)
+                logits_N = model.logits(model.features(torch.tensor([ids], device=device_of(model)))[:, -1])[0].float().cpu()
+            allowed_1N = logits_N.index_fill(0, torch.tensor(encoder.banned_ids, dtype=torch.long), -torch.inf)[None]
+            token = int(choose_tokens(allowed_1N, options, lambda: torch.rand(1, dtype=torch.float64, generator=generator)))
             if token in encoder.eos_ids:
                 break
             ids.append(token)
@@ -203,7 +206,7 @@ class Playground:
             if self.tokenizer is not None and isinstance(model, LanguageModel):
                 ids = self._encode(model, text)
                 with capture(model, tokens=self._strings(ids)) as maps:
-                    x_1LD = model.features(ids_1L := torch.tensor([ids]))
+                    x_1LD = model.features(ids_1L := torch.tensor([ids], device=device_of(model)))
                 if isinstance(model, QuantizedLanguageModel):
                     maps.no_gradients = "The linear layers of a quantized model have no backward pass, so there are no gradients."
                 else:
@@ -227,7 +230,7 @@ class Playground:
     def _scores(self, model: Model, text: str, x_1LD: Tensor | None = None) -> dict[str, Any]:
         """The loss of a text in nats per token, and the most likely next tokens."""
         assert self.tokenizer is not None and isinstance(model, LanguageModel)
-        ids = torch.tensor(self._encode(model, text))
+        ids = torch.tensor(self._encode(model, text), device=device_of(model))
         x_LD = (model.features(ids[None]) if x_1LD is None else x_1LD)[0]
         total = float(model.cross_entropy(x_LD[:-1], ids[1:])[0]) if len(ids) > 1 else 0.0
         best = model.logits(x_LD[-1:])[0].float().softmax(-1).topk(min(NEXT_TOKENS, len(self.tokenizer)))
@@ -262,7 +265,8 @@ class Playground:
                 )  # some are as large as length²
             except RegardError:
                 continue
-            if not made.gates and not any(True for _ in made.parameters()) and (not self.tokenizer or made.facts.causal != "none"):
+            trained = made.reads_gates or any(True for _ in made.parameters())
+            if not trained and (not self.tokenizer or made.supports(causal)):
                 found.append(made.facts.name)
         return sorted(found)
 
@@ -270,11 +274,3 @@ class Playground:
 def _ablate(model: Model, ablations: list[Ablation]) -> AbstractContextManager[None]:
     """Layers are named as maps name them: those of a classifier are its body's."""
     return ablate(body_of(model), ablations)
-
-
-def _sample(logits_N: Tensor, banned: tuple[int, ...], temperature: float, generator: torch.Generator) -> int:
-    logits_N = logits_N.clone()
-    logits_N[list(banned)] = -torch.inf
-    if temperature == 0:
-        return int(logits_N.argmax())
-    return int(torch.multinomial((logits_N / temperature).softmax(-1), 1, generator=generator))

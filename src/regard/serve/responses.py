@@ -75,7 +75,7 @@ class CompletionResponse:
 
 
 class ChatResponse(CompletionResponse):
-    """The same for a chat: messages instead of texts, and log-probabilities as objects per token."""
+    """Response to a chat: messages instead of texts, and log-probabilities as objects per token."""
 
     def __init__(self, model: str, tokenizer: Tokenizer, texts: dict[int, str], logprobs: bool, stream: bool):
         super().__init__(model, tokenizer, texts, logprobs)

@@ -103,7 +103,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True, forbid_unk
 
 
 class AttentionRequest(GenerationRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which attention weights to return: layers by number or name, heads and query positions by number; by default all."""
+    """Selection of the attention weights to return: layers by number or name, heads and query positions by number; by default all."""
 
     layers: Annotated[list[Index | Text], Meta(min_length=1, max_length=64)] | None = None
     heads: Indices | None = None
@@ -121,7 +121,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
 
     def plain(self) -> dict[str, str]:
-        """As templates expect it."""
+        """Convert to what templates expect."""
         content = self.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         return {"role": self.role, "content": text, **({} if self.name is None else {"name": self.name})}
@@ -165,7 +165,7 @@ def _as_list(given: str | list[Any], name: str) -> list[str | list[int]]:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the model and the engine can take."""
+    """Limits of the model and the engine."""
 
     model: str
     vocab_size: int

@@ -1,8 +1,9 @@
-"""What every model is served with: its name, health, metrics, embeddings, and the page at /. Routes validate and call; nothing here touches the model."""
+"""Routes of every model: its name, health, metrics, embeddings, and the page at /. Routes validate and call; nothing here touches the model."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,15 +17,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from torch import Tensor
 
 from ..decode import Engine, EngineOptions
 from ..errors import RegardError
 from ..tasks.embedding import Embedder, EncodedText
 from . import schemas
 from .access import Access, AccessMiddleware
-from .bodies import Bodies
-from .connections import Timeouts
-from .embeddings import to_base64
+from .guards import Bodies, Timeouts
 from .page import describe, page
 from .responses import MODEL_FAILED, ApiError
 from .worker import Metrics, NoEngine, Worker
@@ -121,7 +121,7 @@ class ModelService:
         self.metrics.prompt_tokens.inc(tokens)
 
         def body() -> dict[str, Any]:
-            show = to_base64 if params.encoding_format == "base64" else lambda vector_D: vector_D.tolist()
+            show = _to_base64 if params.encoding_format == "base64" else lambda vector_D: vector_D.tolist()
             data = [{"object": "embedding", "index": at, "embedding": show(found[at])} for at in range(len(texts))]
             return {"object": "list", "model": self.name, "data": data, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
 
@@ -135,6 +135,11 @@ class ModelService:
         for text in encoded:
             schemas.check_length("input", len(text.ids), self.limits)
         return encoded
+
+
+def _to_base64(vector_D: Tensor) -> str:
+    """Encode as OpenAI's clients ask for: float32, little-endian."""
+    return base64.b64encode(vector_D.numpy().astype("<f4").tobytes()).decode()
 
 
 def build_app(routes: list[Route], lifespan: Any, access: Access, metrics: Metrics) -> ASGIApp:

@@ -43,7 +43,7 @@ class Uploads:
 
     @contextmanager
     def path(self, number: str) -> Iterator[str]:
-        """Inside, the file exists, and errors do not name it."""
+        """Provide the file inside the `with`; errors do not name it."""
         if number not in self._kept:
             raise UnknownName("file", number, ())
         suffix, data = self._kept[number]

@@ -113,7 +113,7 @@ class Job:
 
 
 class NoEngine:
-    """In place of an engine, for models that generate no text: nothing is ever running."""
+    """Stand-in for an engine, for models that generate no text: nothing is ever running."""
 
     busy, running, queued = False, 0, 0
 
@@ -163,7 +163,7 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is open, running or queued."""
+        """True if nothing is open, running or queued."""
         return not (self.open or self.engine.busy or self._jobs)
 
     @contextmanager

@@ -21,189 +21,154 @@ own captions, how often the attention of a colour's or a shape's name peaks insi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.captions import Captioned
-from ..data.hf_tokenizer import SpecialTokens
-from ..data.images import Pixels
 from ..data.scenes import COLOURS, SHAPES, Thing
-from ..decode import Beam, DecoderTokens, Hypothesis
+from ..decode import DecoderTokens, Hypothesis
 from ..decode.beam import search
 from ..look import Grid, Indices, Layers, Map, Maps, capture
 from ..look.gradients import InputGradients
-from ..models import Model, ShowAttendTell, eval_mode
+from ..metrics.bleu import corpus_bleu
+from ..models import ShowAttendTell, device_of, eval_mode
 from ..runs import Run
-from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, Prediction, Report, check_range
-from ._image_text import CaptionBatches, ImageTextOptions, ImageTextProcessor, ImageTextTask, example_images
-from ._options import Files
-from .translation import BeamOptions, GreedyOptions
+from ..train import Loss
+from .image_text import CaptionBatch, ImageTextProcessor, ImageTextTask
+from .measuring import answer
+from .options import BeamOptions
+from .options.captions import CaptioningDeclaration, CaptionsOptions
+from .seq2seq import beam_of
+from .task import Prediction, Report, cut
 
 DECAY = 0.9  # of the baseline
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaptionsOptions(ImageTextOptions):
-    """Which images and captions, which tokens, and the terms of the loss."""
-
-    coverage: float = 0.0
-    """Weight λ of the doubly stochastic penalty, for soft attention."""
-    reinforce: float = 0.1
-    """Weight λ_r of REINFORCE, for hard attention."""
-    entropy: float = 0.01
-    """Weight λ_e of the entropy of the attention weights, for hard attention."""
-    soft_share: float = 0.5
-    """Share of the images that read the average of all cells, for hard attention."""
-    soft_epochs: int = 2
-    """Epochs in which all images read the average, before cells are sampled, for hard attention."""
-    valid_images: int = 200
-    """Validation images that are described at each evaluation."""
-
-    def __post_init__(self) -> None:
-        check_range(
-            self,
-            coverage=(self.coverage >= 0, "0 or more"),
-            entropy=(self.entropy >= 0, "0 or more"),
-            soft_share=(0 <= self.soft_share <= 1, "0 to 1"),
-            soft_epochs=(self.soft_epochs >= 0, "0 or more"),
-            max_length=(self.max_length >= 3, "at least 3: a begin, a word and an end"),
-            batch_size=(self.batch_size >= 1, "at least 1"),
-        )
-
-
-class Captioning(ImageTextTask[CaptionsOptions]):
-    """Train a model to describe images, and see where it looks for each word.
-
-    As in:  regard train captions --out runs/scenes --minutes 3
-            regard train captions --data captions.csv --images photos --image-size 64 --out runs/mine --minutes 30
-            regard look runs/mine photo.jpg --png words.png
-    """
-
-    name = "captions"
-    Options = CaptionsOptions
-    EvaluateOptions = BeamOptions
-    PredictOptions = BeamOptions
-    LookOptions = GreedyOptions
-    model_kind = ShowAttendTell
-    default_model = "show_attend_tell"
+class Captioning(CaptioningDeclaration, ImageTextTask[CaptionsOptions]):
+    loss_unit = "tokens"
     inputs = "file"
-    default_train = TrainOptions(lr=2e-3, warmup_steps=50, epochs=15)
+    valid_options = BeamOptions(beam=1)
+    model_kind = ShowAttendTell
     next_commands = "regard evaluate {out}        regard predict {out} image.png        regard look {out} image.png --png words.png"
 
-    # -- training ------------------------------------------------------------------------------------------------------
+    def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Loss:
+        """Cross-entropy of every word, and in training what the kind of attention adds."""
+        o, ids_BL = self.options, batch.ids_BL
+        real_BL = torch.arange(ids_BL.shape[1] - 1, device=ids_BL.device) < batch.n_B[:, None] - 1
+        count = int(real_BL.sum())
+        if not model.training:
+            x_BLD = model.features(batch.image_BCHW, ids_BL[:, :-1])
+            return Loss((_cross_entropy(model, x_BLD, ids_BL[:, 1:]) * real_BL).sum(), count)
+        soft_share = 1.0 if self.progress.epoch < o.soft_epochs else o.soft_share
+        reading = model.read(batch.image_BCHW, ids_BL[:, :-1], soft_share)
+        log_p_BL = -_cross_entropy(model, reading.x_BLD, ids_BL[:, 1:]) * real_BL
+        total = -log_p_BL.sum()
+        if reading.log_prob_BL is not None and reading.entropy_BL is not None:
+            baseline_L = model.baselines()[: log_p_BL.shape[1]]
+            reward_BL = rewards(log_p_BL.detach(), real_BL)
+            total = total - o.reinforce * ((reward_BL - baseline_L) * real_BL * reading.log_prob_BL).sum()
+            total = total - o.entropy * (reading.entropy_BL * real_BL).sum()
+            count_L = real_BL.sum(0)
+            mean_L = reward_BL.sum(0) / count_L.clamp(min=1)
+            baseline_L.copy_(torch.where(count_L > 0, DECAY * baseline_L + (1 - DECAY) * mean_L, baseline_L))
+        elif o.coverage:
+            penalty_B = doubly_stochastic(reading.weights_BLM, real_BL)
+            return Loss(total + o.coverage * penalty_B.sum(), count, {"coverage": penalty_B.detach().sum()})
+        return Loss(total, count)
 
-    def model_settings(self, model: str, processor: ImageTextProcessor) -> dict[str, Any]:
-        height, channels = processor.image.size[0], processor.image.channels
-        return {**super().model_settings(model, processor), "image_size": height, "channels": channels}
+    def validation(self, examples: Sequence[Captioned]) -> Sequence[Captioned]:
+        return examples[: max(self.options.valid_images, 500)]
 
-    def objective(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, model: Model, seed: int) -> CaptionsObjective:
-        return CaptionsObjective(dataset, processor, self.options_for(model), seed)
+    @property
+    def answered(self) -> int:
+        return self.options.valid_images
 
-    # -- use -----------------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, run: Run[ShowAttendTell], data: Files | None, options: BeamOptions) -> Report:
-        images, o = self.test_data(run, data), self.options
-        batches = CaptionBatches(images, run.processor, self.options_for(run.model).max_length, o.batch_size)
-        found = score(run.model, batches, len(batches.pairs), len(images), options.search())
-        by = f"beam {options.beam}" if options.beam > 1 else "greedy"
+    def generate(self, model: ShowAttendTell, examples: Sequence[Captioned], options: BeamOptions) -> list[Hypothesis]:
+        """The best caption of each image, with where it looked."""
+        found, begin, end = list[Hypothesis](), self.processor.tokenizer.begin_id, self.processor.tokenizer.end_id
+        tokens = DecoderTokens(first=begin, end=end, banned=tuple(sorted(self.processor.tokenizer.special_ids - {end})))
+        beam = beam_of(options, max_tokens=model.config.max_length - 1)
+        for some in cut(np.arange(len(examples)), 64):
+            x_BCHW = self.processor.encode_images([examples[n].pixels for n in some]).to(device_of(model))
+            n_B = torch.full((len(x_BCHW),), model.grid**2, device=x_BCHW.device)
+            each = search(model, model.start(x_BCHW), beam, source_n_B=n_B, tokens=tokens, want_weights=True)
+            found += [replace(best, weights_LM=None if best.weights_LM is None else best.weights_LM.cpu()) for best, *_ in each]
+        return found
+
+    def text(self, answer: Hypothesis) -> str:
+        return self.processor.tokenizer.decode(answer.ids)
+
+    def metrics(self, sums: Mapping[str, float], answers: Sequence[Hypothesis], examples: Sequence[Captioned]) -> dict[str, float]:
+        return self._scored(sums, answers, examples)[0]
+
+    def _scored(
+        self, sums: Mapping[str, float], answers: Sequence[Hypothesis], examples: Sequence[Captioned]
+    ) -> tuple[dict[str, float], str]:
+        """Metrics, and the signature of BLEU."""
+        texts, most = [self.text(one) for one in answers], max(len(one.captions) for one in examples)
+        references = [[one.captions[n] if n < len(one.captions) else None for one in examples] for n in range(most)]
+        bleu, signature = corpus_bleu(texts, references)
+        exact = sum(text in one.captions for text, one in zip(texts, examples, strict=True)) / len(examples)
+        hits = [
+            hit
+            for found, one in zip(answers, examples, strict=True)
+            if one.things and found.weights_LM is not None
+            for hit in grounding(found.weights_LM, found.ids, self.processor, one.things, round(found.weights_LM.shape[1] ** 0.5))
+        ]
+        right, chance = (sum(each) / len(hits) for each in zip(*hits, strict=True)) if hits else (0.0, 0.0)
+        grounded = {"grounding": right, "grounding_by_chance": chance} if hits else {}
+        return {"loss": sums["loss"] / max(sums["count"], 1), "bleu": bleu, "exact_match": exact, **grounded}, signature
+
+    def report(
+        self, sums: Mapping[str, float], answers: Sequence[Hypothesis], examples: Sequence[Captioned], options: BeamOptions
+    ) -> Report:
+        metrics, signature = self._scored(sums, answers, examples)
         return Report(
-            metrics=found.metrics,
-            notes=(f"{self.test_name(data)}: {len(images):,} images, {by}; signature: {found.signature}",),
-            details={"data": self.test_name(data), "images": len(images), "beam": options.beam, "signature": found.signature},
-            outputs=found.captions,
+            metrics=metrics,
+            notes=(f"{options.words}; signature: {signature}",),
+            details={"beam": options.beam, "signature": signature},
+            outputs=[self.text(one) for one in answers],
         )
 
-    def predict(self, run: Run[ShowAttendTell], inputs: Sequence[str], options: BeamOptions) -> list[Prediction]:
-        found = describe(run.model, run.processor, [run.processor.read(name) for name in inputs], options.search())
-        texts = [run.processor.tokenizer.decode(one.ids) for one in found]
-        return [Prediction(text, {"caption": text, "score": one.score}) for text, one in zip(texts, found, strict=True)]
+    def prediction(self, example: Captioned, answer: Hypothesis, options: Any) -> Prediction:
+        return Prediction(self.text(answer), {"caption": self.text(answer), "score": answer.score})
 
     @torch.no_grad()
     def attention_maps(self, run: Run[ShowAttendTell], text: str, layers: Layers, heads: Indices, options: BeamOptions) -> tuple[str, Maps]:
-        """The caption of an image, and a map per word over its cells."""
-        processor, model = run.processor, run.model
-        pixels = processor.read(text)
-        (best,) = describe(model, processor, [pixels], options.search())
-        special = SpecialTokens.of(processor.tokenizer)
-        image_1CHW, target_1L = processor.encode_images([pixels]), torch.tensor([[special.begin, *best.ids]])
+        """Caption of an image, and a map per word over its cells."""
+        processor, model, example = self.processor, run.model, self.parse(text)
+        (best,) = answer(self, model, [example], options)
+        tokenizer, device = processor.tokenizer, device_of(model)
+        image_1CHW = processor.encode_images([example.pixels]).to(device)
+        target_1L = torch.tensor([[tokenizer.begin_id, *best.ids]], device=device)
 
         def features(model: ShowAttendTell) -> Tensor:
             return model.features(image_1CHW, target_1L)[0]
 
         with eval_mode(model), capture(model, layers, heads) as maps:
             features(model)
-        wanted = [*best.ids, special.end]
-        words, cells = processor.tokenizer.strings(wanted), [f"{row},{column}" for row in range(model.grid) for column in range(model.grid)]
+        wanted = [*best.ids, tokenizer.end_id]
+        words, cells = tokenizer.strings(wanted), [f"{row},{column}" for row in range(model.grid) for column in range(model.grid)]
         grid = Grid(model.grid, model.grid)
         drawn = [_over_steps(maps[layer]).label(words, cells, layout=grid) for layer in maps.layers]
-        gradients = InputGradients(model, (image_1CHW,), features, torch.tensor(wanted), words, dict.fromkeys(maps.layers, 0))
-        return processor.tokenizer.decode(best.ids), Maps(drawn, maps.idle, image=pixels, gradients=gradients)
-
-    @classmethod
-    def example(cls, folder: Path) -> Example:
-        path = example_images(folder)
-        options = CaptionsOptions(data=str(path), image_size=16, batch_size=8, valid_images=2, shares=(0.1, 0.1))
-        settings = {"features": 8, "embedding": 8, "width": 8, "alignment": 8}
-        return Example(options=options, settings=settings, input=str(folder / "0.png"), broken="nowhere.png,a red circle\n")
+        targets = torch.tensor(wanted, device=device)
+        gradients = InputGradients(model, (image_1CHW,), features, targets, words, dict.fromkeys(maps.layers, 0))
+        return self.text(best), Maps(drawn, maps.idle, image=example.pixels, gradients=gradients)
 
 
 def _over_steps(calls: Sequence[Map]) -> Map:
-    """The calls of one layer, a query each, as one map with a row per step."""
+    """Calls of one layer, a query each, as one map with a row per step."""
     weights_BHLM = torch.cat([m.weights_BHLM for m in calls], 2)
     steps = tuple(range(weights_BHLM.shape[2]))
     return replace(calls[0], rows=steps, queries=len(steps), weights_BHLM=weights_BHLM, inputs=None)
-
-
-class CaptionsObjective:
-    """What the training loop asks."""
-
-    metric = Metric("loss", higher=False)
-
-    def __init__(self, dataset: Dataset[list[Captioned]], processor: ImageTextProcessor, options: CaptionsOptions, seed: int = 0):
-        self.options, self.processor, self.soft_share = options, processor, options.soft_share
-        self.train = CaptionBatches(dataset.train, processor, options.max_length, options.batch_size, seed)
-        self.valid = CaptionBatches(dataset.valid, processor, options.max_length, options.batch_size)
-
-    def batches(self, epoch: int) -> Sequence[list[int]]:
-        self.soft_share = 1.0 if epoch < self.options.soft_epochs else self.options.soft_share
-        return self.train.shuffled(epoch)
-
-    def batch(self, item: list[int]) -> Any:
-        return self.train.collate(item)
-
-    def loss(self, model: nn.Module, batch: Any) -> Loss:
-        assert isinstance(model, ShowAttendTell)
-        o, ids_BL = self.options, batch.ids_BL
-        reading = model.read(batch.image_BCHW, ids_BL[:, :-1], self.soft_share)
-        real_BL = torch.arange(ids_BL.shape[1] - 1, device=ids_BL.device) < batch.n_B[:, None] - 1
-        log_p_BL = -_cross_entropy(model, reading.x_BLD, ids_BL[:, 1:]) * real_BL
-        total, extra = -log_p_BL.sum(), {}
-        if reading.log_prob_BL is not None and reading.entropy_BL is not None:
-            baseline_L = model.baselines()[: log_p_BL.shape[1]]
-            reward_BL = rewards(log_p_BL.detach(), real_BL)
-            total = total - o.reinforce * ((reward_BL - baseline_L) * real_BL * reading.log_prob_BL).sum()
-            total = total - o.entropy * (reading.entropy_BL * real_BL).sum()
-            if model.training:
-                count_L = real_BL.sum(0)
-                mean_L = reward_BL.sum(0) / count_L.clamp(min=1)
-                baseline_L.copy_(torch.where(count_L > 0, DECAY * baseline_L + (1 - DECAY) * mean_L, baseline_L))
-        elif o.coverage:
-            penalty_B = doubly_stochastic(reading.weights_BLM, real_BL)
-            total = total + o.coverage * penalty_B.sum()
-            extra = {"coverage": float(penalty_B.detach().sum())}
-        return Loss(total, int(real_BL.sum()), extra)
-
-    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        assert isinstance(model, ShowAttendTell)
-        return score(model, self.valid, 1000, self.options.valid_images, Beam(size=1)).metrics
 
 
 def rewards(log_p_BL: Tensor, real_BL: Tensor) -> Tensor:
@@ -218,77 +183,6 @@ def doubly_stochastic(weights_BLM: Tensor, real_BL: Tensor) -> Tensor:
 
 def _cross_entropy(model: ShowAttendTell, x_BLD: Tensor, wanted_BL: Tensor) -> Tensor:
     return F.cross_entropy(model.logits(x_BLD).float().transpose(1, 2), wanted_BL, reduction="none")
-
-
-# -- captions and how good they are --------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def describe(
-    model: ShowAttendTell,
-    processor: ImageTextProcessor,
-    images: Sequence[Pixels],
-    options: Beam,
-    *,
-    want_weights: bool = False,
-    batch_size: int = 64,
-) -> list[Hypothesis]:
-    """The best caption of each image."""
-    found: list[Hypothesis] = []
-    options, special = replace(options, max_tokens=model.config.max_length - 1), SpecialTokens.of(processor.tokenizer)
-    tokens = DecoderTokens(first=special.begin, end=special.end, banned=tuple(sorted(special.special - {special.end})))
-    with eval_mode(model):
-        for at in range(0, len(images), batch_size):
-            x_BCHW = processor.encode_images(images[at : at + batch_size])
-            n_B = torch.full((len(x_BCHW),), model.grid**2)
-            each = search(model, model.start(x_BCHW), options, source_n_B=n_B, tokens=tokens, want_weights=want_weights)
-            found += [hypotheses[0] for hypotheses in each]
-    return found
-
-
-class CaptionScore(NamedTuple):
-    metrics: dict[str, float]
-    signature: str
-    captions: list[str]
-
-
-def score(model: ShowAttendTell, batches: CaptionBatches, captions: int, images: int, options: Beam) -> CaptionScore:
-    """The loss over this many captions; BLEU, exact match and grounding of the captions that the model gives this many images."""
-    import sacrebleu
-
-    some, processor = batches.images[:images], batches.processor
-    found = describe(model, processor, [one.pixels for one in some], options, want_weights=True)
-    texts = [processor.tokenizer.decode(one.ids) for one in found]
-    most = max(len(one.captions) for one in some)
-    references = [[one.captions[n] if n < len(one.captions) else None for one in some] for n in range(most)]
-    bleu = sacrebleu.BLEU(effective_order=False)
-    whole = bleu.corpus_score(texts, references)  # type: ignore[arg-type]  # None: this image has fewer
-    exact = sum(text in one.captions for text, one in zip(texts, some, strict=True)) / len(some)
-    metrics = {"loss": loss_per_token(model, batches, captions), "bleu": whole.score, "exact_match": exact}
-    hits = [
-        hit
-        for hypothesis, one in zip(found, some, strict=True)
-        if one.things and hypothesis.weights_LM is not None
-        for hit in grounding(hypothesis.weights_LM, hypothesis.ids, processor, one.things, model.grid)
-    ]
-    if hits:
-        right, chance = (sum(each) / len(hits) for each in zip(*hits, strict=True))
-        metrics |= {"grounding": right, "grounding_by_chance": chance}
-    return CaptionScore(metrics, str(bleu.get_signature()), texts)
-
-
-@torch.no_grad()
-def loss_per_token(model: ShowAttendTell, batches: CaptionBatches, captions: int) -> float:
-    """In nats, under teacher forcing."""
-    total, count = 0.0, 0
-    with eval_mode(model):
-        for rows in batches.in_order()[: -(-captions // batches.size)]:
-            batch = batches.collate(rows)
-            x_BLD = model.features(batch.image_BCHW, batch.ids_BL[:, :-1])
-            real_BL = torch.arange(batch.ids_BL.shape[1] - 1) < batch.n_B[:, None] - 1
-            total += float((_cross_entropy(model, x_BLD, batch.ids_BL[:, 1:]) * real_BL).sum())
-            count += int(real_BL.sum())
-    return total / max(count, 1)
 
 
 def grounding(

@@ -1,4 +1,4 @@
-"""Fine-tuning a language model or an encoder from few labelled examples; `classify` and `label` differ in what an example is.
+"""Classification of texts and of words: fine-tuning a language model or an encoder from few labelled examples.
 
 The learning rate falls from the top layer to the bottom (`train.layerwise`), each of several seeds stops when validation stops improving,
 and the best seed is kept: one run on a few hundred examples says little (Dodge et al. 2020, arXiv:2002.06305). Of a large model lower layers
@@ -9,139 +9,117 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..data import Skipped
-from ..data.examples import Examples, Labelled, Tagged, read_labelled, read_tagged
+from ..data import Skipped, Splits
+from ..data.batches import Numbers
+from ..data.examples import Labelled, Tagged, read_labelled, read_tagged
 from ..data.lines import Fault
-from ..errors import BadConfig, BadFile, NotSupported
-from ..layers import add_lora
+from ..errors import BadFile, NotSupported
+from ..layers import add_lora, merge_lora
 from ..look import Indices, Layers, Maps
-from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of, build, find_model
+from ..metrics.classification import COLUMNS, OUTSIDE, confusion_matrix, confusion_rows
+from ..metrics.spans import has_spans
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of, find_model
 from ..runs import Run
-from ..train import TrainOptions
-from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, digest, require_parts
-from ._erasure import erasure_text
-from ._framing import frame
-from ._labelled import (
-    OUTSIDE,
+from ..train import Loss, Metric, TrainOptions, layerwise
+from .erasure import erasure_text
+from .label_encoding import (
     EncodedExamples,
+    LabelAnswer,
+    LabelBatch,
     Target,
-    all_logits,
-    by_sentence,
     collate,
-    confusion_rows,
-    counted,
+    confusion_of,
     encode_examples,
-    label_logits,
+    label_metrics,
+    label_names,
     names_of,
+    split_answers,
+    summed_loss,
 )
-from ._options import Files, VectorOptions, show_files
-from ._processor import TextProcessor, text_maps
-from ._tuning import ClassificationObjective, TuningOptions, freeze_layers, metrics_of, require_lora, with_pooler, with_texts
+from .options import ClassesOptions, Files, NoOptions, TuningOptions, show_files
+from .options.classification import ClassifyDeclaration, ClassifyOptions, LabelDeclaration, LabelOptions
+from .special_tokens import frame
+from .task import Prediction, Report, Start
+from .text import TokensTask
+from .text_processor import TextProcessor, text_maps
+from .tuning import freeze_layers, require_lora, with_pooler, with_texts
+from .vocabulary import set_embeddings, tokenizers_from, tokenizers_of, vector_settings
 
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifyOptions(TuningOptions, VectorOptions):
-    """Data, vocabulary and fine-tuning."""
-
-    multi_label: bool = False
-    """A text has any number of labels: a list in JSON, else separated by commas or |."""
-    regression: bool = False
-    """Labels are numbers to predict."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.multi_label and self.regression:
-            raise BadConfig("--multi-label and --regression cannot be combined; labels are classes or numbers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelOptions(TuningOptions):
-    """Data, vocabulary and fine-tuning."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassesOptions:
-    """What to print."""
-
-    nbest: int = 1
-    """Labels per text, most likely first, with their probabilities."""
-
-
-SMALL = 20_000  # examples: below, a model of width 128 and two layers makes four times the steps in the same time, and learns more
 TuningT = TypeVar("TuningT", bound=TuningOptions)
 
 
-class ClassificationTask(Task[TuningT]):
+class ClassificationTask(TokensTask[TuningT]):
     """Labels of texts or of words, by a classification head over a language model or an encoder."""
 
     per_token: ClassVar[bool]
-    read_examples: ClassVar[Callable[..., Examples[Any]]]
+    read_examples: ClassVar[Callable[..., Splits[Any]]]
+    target: Target = "class"
     model_kind = Classifier
     body_kinds: ClassVar[tuple[type[Model], ...]] = (LanguageModel, TextEncoder)  # that have features per token
     length_option = "max_length"
-    default_model = "bert"
-    target: Target = "class"
-    small = False  # little data, as `settle` finds
-    texts_per_example = 1
-    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
+    small = 20_000  # a model of width 128 and two layers makes four times the steps in the same time
+    small_sizes = {"bert": {"width": 128, "hidden": 512, "depth": 2}}  # noqa: RUF012
 
-    def settle(self, dataset: Dataset[list[Any]]) -> Self:
-        decided = type(self)(self.options)
-        decided.small = len(dataset.train) < SMALL
-        decided.texts_per_example = max((len(self.texts_of(one)) for one in dataset.train), default=1)
-        return decided
+    @property
+    def metric(self) -> Metric:  # type: ignore[override]
+        by_words = "f1_spans" if has_spans(self.processor.labels) else "f1_tokens"
+        usual = by_words if self.per_token else {"class": "accuracy", "labels": "f1_micro", "value": "pearson"}[self.target]
+        name = self.options.metric or usual
+        return Metric(name, higher=name != "mse")
 
     @classmethod
     def train_defaults(cls, model: str) -> TrainOptions:
         kind = find_model(model)
         return cls.default_train.replace(**kind.train_defaults) if issubclass(kind, TextModel) else cls.default_train
 
-    def size_settings(self, model: str) -> dict[str, Any]:
-        return {"width": 128, "hidden": 512, "depth": 2} if self.small and model == self.default_model else {}
-
     @abstractmethod
     def texts_of(self, example: Any) -> Sequence[str]:
-        """The texts of an example, to train a tokenizer on."""
+        """Texts of an example, to train a tokenizer on."""
 
     @abstractmethod
     def labels_of(self, example: Any) -> Sequence[str]:
-        """The labels of an example."""
+        """Labels of an example."""
 
-    # -- training ------------------------------------------------------------------------------------------------------
+    # -- data ----------------------------------------------------------------------------------------------------------
 
-    def read(self) -> Examples[Any]:
-        return type(self).read_examples(one_file(self.options.data), fields=self.options.fields, **self.options.parts())
+    def read(self) -> Splits[list[Any]]:
+        o = self.options
+        files = {name: o.one_file(name) for name in ("valid", "test")}
+        return type(self).read_examples(o.one_file("data"), fields=o.fields, **o.parts() | files, **self.read_options())
 
-    def make_processor(self, raw: Examples[Any], base: TextProcessor | None) -> TextProcessor:
-        labels = tuple(sorted({label for one in raw.train for label in self.labels_of(one)}))
+    def read_options(self) -> dict[str, Any]:
+        """Further options of the reader."""
+        return {}
+
+    def make_processor(self, data: Splits[list[Any]], base: TextProcessor | None) -> TextProcessor:
+        labels = tuple(sorted({label for one in data.train for label in self.labels_of(one)}))
         if len(labels) < 2 and self.target == "class":
             raise NotSupported(
                 f"{show_files(self.options.data)}: all examples have the label {labels[0]!r}; give examples of at least two labels"
             )
         if base is not None:
             return TextProcessor(base.tokenizers, labels)
-        return TextProcessor(self.options.tokenizers_of([text for one in raw.train for text in self.texts_of(one)]), labels)
+        return TextProcessor(tokenizers_of(self.options, [text for one in data.train for text in self.texts_of(one)]), labels)
 
-    def encode(self, raw: Examples[Any], processor: TextProcessor, cache: Path) -> Dataset[list[Any]]:
-        fingerprint = digest(repr(tuple(one)) for part in (raw.train, raw.valid, raw.test) for one in part)
-        o, known = self.options, frozenset(processor.labels)
+    def prepare(self, data: Splits[list[Any]], cache: Path) -> Splits[list[Any]]:
+        """Without examples whose labels do not occur in the training part; as other malformed ones they are an error, or skipped."""
+        o, known, skipped = self.options, frozenset(self.processor.labels), data.skipped
+        assert isinstance(skipped, Skipped)
         train, valid, test = (
-            [one for one in part if self._has_known_labels(one, known, where or o.data, raw.skipped)]
-            for part, where in ((raw.train, o.data), (raw.valid, o.valid), (raw.test, o.test))
+            [one for one in part if self._has_known_labels(one, known, where or o.data, skipped)]
+            for part, where in zip(data.parts, (o.data, o.valid, o.test), strict=True)
         )
-        return Dataset(train, valid, test, fingerprint, str(raw.skipped) if len(raw.skipped) else "")
+        return replace(data, train=train, valid=valid, test=test)
 
     def _has_known_labels(self, example: Any, known: frozenset[str], where: Files, skipped: Skipped) -> bool:
-        """Whether its labels occur among the training examples; else it is an error or skipped, as other malformed examples are."""
         unknown = next((label for label in self.labels_of(example) if label not in known and self.target != "value"), None)
         if unknown is not None:
             has = ", ".join(map(repr, sorted(known)))[:200]
@@ -149,121 +127,134 @@ class ClassificationTask(Task[TuningT]):
             skipped.take(Fault(show_files(where), what, f"{unknown!r}; they have {has}", remedy))
         return unknown is None
 
-    def adapt(self, body: Model, processor: TextProcessor) -> Classifier:
-        """With a pooler, also over an encoder that was trained without: transformers has no classifier of texts without one."""
-        body = body_of(body)
-        return self._classifier(body if self.per_token else with_texts(with_pooler(body), self.texts_per_example), processor)
-
-    def build(self, model: str, settings: Mapping[str, Any], processor: TextProcessor) -> Classifier:
-        return self._classifier(build(model, settings), processor)
-
-    def _classifier(self, body: Model, processor: TextProcessor) -> Classifier:
-        return Classifier(body, len(processor.labels), each=self.per_token)
-
-    def freeze(self, model: Model) -> None:
-        assert isinstance(model, Classifier)
-        if self.options.lora_rank:
-            add_lora(model.body, self.options.lora_rank, self.options.lora_targets)
-        else:
-            freeze_layers(model, self.options.freeze)
-
-    def objective(self, dataset: Dataset[list[Any]], processor: TextProcessor, model: Model, seed: int) -> ClassificationObjective:
-        assert isinstance(model, Classifier)
-        require_parts(self.options.data, len(dataset.train), len(dataset.valid), "examples")
-        require_lora(model, self.options.lora_rank)
-        train, valid = (self.tokenize_texts(model, processor, part) for part in (dataset.train, dataset.valid))
-        return ClassificationObjective(train, valid, processor.labels, self.options, seed, self.target, self.per_token)
-
-    def tokenize_texts(self, model: Classifier, processor: TextProcessor, examples: Sequence[Any]) -> EncodedExamples:
-        """Examples as token ids, in the form that this model reads."""
+    def encode(self, examples: Sequence[Any], model: Classifier) -> EncodedExamples:
         if isinstance(model.body, TextModel):
             check_texts(model.body, examples)
         length = min(self.longest(type(model.body)), model.max_length)
-        return encode_examples(examples, processor.tokenizer, processor.labels, length, model.body, self.target)
+        return encode_examples(examples, self.processor.tokenizer, self.processor.labels, length, model.body, self.target)
 
     def longest(self, kind: type[Model]) -> int:
         """Tokens per example: those of --max-length, or what suits this kind of model."""
         return self.options.max_length or (kind.usual_length if issubclass(kind, TextModel) else TextModel.usual_length)
 
-    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
+    def lengths(self, rows: EncodedExamples) -> Numbers:
+        return rows.ids.lengths
+
+    def batch(self, item: tuple[EncodedExamples, Numbers], generator: torch.Generator | None) -> LabelBatch:
+        return collate(*item)
+
+    # -- model ---------------------------------------------------------------------------------------------------------
+
+    def settings(self, model: str, data: Splits[list[Any]]) -> dict[str, Any]:
         kind = find_model(model)
-        found = {**super().model_settings(model, processor), kind.length_setting: self.longest(kind)}
-        return {**found, "texts": self.texts_per_example} if "texts" in kind.Config.__dataclass_fields__ else found
+        found = {**super().settings(model, data), kind.length_setting: self.longest(kind)}
+        return {**found, "texts": self._texts(data)} if "texts" in kind.Config.__dataclass_fields__ else found
+
+    def _texts(self, data: Splits[list[Any]]) -> int:
+        """Texts per example."""
+        return max((len(self.texts_of(one)) for one in data.train), default=1)
+
+    def adapt(self, body: Model, data: Splits[Any] | None = None, start: Start = "loaded") -> Classifier:
+        """Add a classification head; with a pooler, also over an encoder that was trained without: transformers has no classifier of texts
+        without one."""
+        body = body_of(body)
+        if data is not None and not self.per_token:
+            body = with_texts(with_pooler(body), self._texts(data))
+        model = Classifier(body, len(self.processor.labels), each=self.per_token)
+        if start == "pretrained" and self.options.lora_rank:
+            add_lora(model.body, self.options.lora_rank, self.options.lora_targets)
+        elif start == "pretrained":
+            freeze_layers(model, self.options.freeze)
+        return model
+
+    def check(self, data: Splits[Any], model: Model) -> None:
+        super().check(data, model)
+        require_lora(model, self.options.lora_rank)
+
+    def rates(self, model: nn.Module) -> Mapping[str, float]:
+        return layerwise(model, self.options.layer_lr_decay)
+
+    def merged(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return merge_lora(model, parameters)
+
+    def loss(self, model: Classifier, batch: LabelBatch) -> Loss:
+        """Cross-entropy at the positions of the labels, in training with what the model adds for each text."""
+        logits, penalty_B = model.classify(batch.ids_BL, batch.n_B, batch.segment_BL)
+        logits_TN = logits.flatten(0, -2)[batch.at_T]
+        total = summed_loss(logits_TN.float(), batch, self.target)
+        extra = {"accuracy": (logits_TN.argmax(1) == batch.label_T).sum()} if self.target == "class" else {}
+        penalised = total + penalty_B.sum() if model.training and penalty_B is not None else total
+        return Loss(penalised, len(batch.at_T), extra, logits_TN.float())
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, run: Run[Classifier], data: Files | None, options: NoOptions) -> Report:
-        labels, examples = run.processor.labels, self.test_data(run, data)
-        some = self.tokenize_texts(run.model, run.processor, examples)
-        logits_TN, loss = all_logits(run.model, some, self.options.batch_size, self.target)
-        metrics = {"loss": loss, **metrics_of(logits_TN, some, labels, self.target, self.per_token)}
-        details: dict[str, Any] = {"data": self.test_name(data), "examples": len(examples)}
-        note = f"{self.test_name(data)}: {len(examples):,} examples"
+    def answers(self, outputs: Tensor, batch: LabelBatch) -> list[LabelAnswer]:
+        return split_answers(outputs, batch)
+
+    def metrics(self, sums: Mapping[str, float], answers: Sequence[LabelAnswer], examples: Any) -> dict[str, float]:
+        found = label_metrics(answers, self.processor.labels, self.target, self.per_token)
+        return {"loss": sums["loss"] / max(sums["count"], 1), **found}
+
+    def report(self, sums: Mapping[str, float], answers: Sequence[LabelAnswer], examples: Sequence[Any], options: Any) -> Report:
+        labels, metrics = self.processor.labels, self.metrics(sums, answers, examples)
+        outputs = [line for one, found in zip(examples, answers, strict=True) for line in self.lines(one, found)]
         if self.target == "value":
-            return Report(metrics=metrics, notes=(note,), details=details, outputs=[f"{value:.6g}" for value in logits_TN[:, 0]])
-        columns = ("label", "support", "predicted", "precision", "recall")
+            return Report(metrics=metrics, outputs=outputs)
         if self.target == "labels":
-            predicted_EN, true_EN = logits_TN > 0, some.target_EN
-            assert true_EN is not None
-            pairs = zip(labels, true_EN.T > 0, predicted_EN.T, strict=True)
-            rows = [
-                (name, *confusion_rows(counted(true.astype(int), found.astype(int), 2), ("", name))[1][1:]) for name, true, found in pairs
-            ]
-            outputs = [",".join(labels[n] for n in np.flatnonzero(row)) for row in predicted_EN]
-            return Report(metrics=metrics, notes=(note,), columns=columns, rows=rows, details=details, outputs=outputs)
-        predicted_T = logits_TN.argmax(1)
-        counts = counted(some.labels.values, predicted_T, len(labels))
+            pairs = [(one.target.astype(int), (one.logits[0] > 0).astype(int)) for one in answers]
+            true_EN, found_EN = (np.stack(part) for part in zip(*pairs, strict=True))
+            counts = [confusion_matrix(true_E, found_E, 2) for true_E, found_E in zip(true_EN.T, found_EN.T, strict=True)]
+            rows = [(name, *confusion_rows(one, ("", name))[1][1:]) for name, one in zip(labels, counts, strict=True)]
+            return Report(metrics=metrics, columns=COLUMNS, rows=rows, outputs=outputs)
+        counts_NN = confusion_of(answers, labels)
         return Report(
             metrics=metrics,
-            notes=(f"{note}, {len(predicted_T):,} labels" if self.per_token else note,),
-            columns=columns,
-            rows=confusion_rows(counts, labels),
-            details={**details, "labels": list(labels), "confusion": counts.tolist()},
-            outputs=self.outputs(examples, predicted_T, some, labels),
+            notes=(f"{int(counts_NN.sum()):,} labels",) if self.per_token else (),
+            columns=COLUMNS,
+            rows=confusion_rows(counts_NN, labels),
+            details={"labels": list(labels), "confusion": counts_NN.tolist()},
+            outputs=outputs,
         )
 
-    def outputs(self, examples: Sequence[Any], predicted_T: npt.NDArray[Any], some: EncodedExamples, labels: Sequence[str]) -> list[str]:
-        """The predicted label of each example."""
-        return [labels[n] for n in predicted_T]
+    @abstractmethod
+    def lines(self, example: Any, answer: LabelAnswer) -> list[str]:
+        """Lines of `evaluate --out` for an example."""
 
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
         return issubclass(kind, Classifier) and per_token == cls.per_token
 
 
-class Classify(ClassificationTask[ClassifyOptions]):
-    """Train a classifier of texts, or of pairs of texts, from labelled examples.
-
-    As in:  regard train classify --data reviews.tsv --init-from runs/encoder --out runs/reviews
-            regard train classify --data nli.jsonl --fields premise hypothesis label --init-from runs/encoder --out runs/nli
-            regard train classify --data aclImdb --model han --out runs/imdb
-            regard train classify --data sts.csv --fields text1 text2 score --regression --init-from runs/bert --lora-rank 8 --out runs/sts
-    """
-
-    name = "classify"
+class Classify(ClassifyDeclaration, ClassificationTask[ClassifyOptions]):
     body_kinds = (LanguageModel, TextModel)
-    Options = ClassifyOptions
-    PredictOptions = ClassesOptions
     per_token = False
     read_examples = read_labelled
-
-    def texts_of(self, example: Labelled) -> Sequence[str]:
-        return example.texts
-
-    def model_settings(self, model: str, processor: TextProcessor) -> dict[str, Any]:
-        return {**super().model_settings(model, processor), **self.options.vector_settings(model)}
-
-    def make_processor(self, raw: Examples[Any], base: TextProcessor | None) -> TextProcessor:
-        if base is not None:
-            self.options.tokenizers_from(base.tokenizers)
-        return super().make_processor(raw, base)
-
-    def initialise(self, body: Model, processor: TextProcessor) -> None:
-        self.options.set_embeddings(body, processor.tokenizer)
 
     @property
     def target(self) -> Target:  # type: ignore[override]
         return "value" if self.options.regression else "labels" if self.options.multi_label else "class"
+
+    def read_options(self) -> dict[str, Any]:
+        return {"unlabelled": self.options.multi_label}
+
+    def texts_of(self, example: Labelled) -> Sequence[str]:
+        return example.texts
+
+    def labels_of(self, example: Labelled) -> Sequence[str]:
+        return names_of(example.label) if self.target == "labels" else ("value",) if self.target == "value" else (example.label,)
+
+    def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
+        return {**super().settings(model, data), **vector_settings(self.options, model)}
+
+    def make_processor(self, data: Splits[Any], base: TextProcessor | None) -> TextProcessor:
+        if base is not None:
+            tokenizers_from(self.options, base.tokenizers)
+        return super().make_processor(data, base)
+
+    def adapt(self, body: Model, data: Splits[Any] | None = None, start: Start = "loaded") -> Classifier:
+        if start == "new":
+            set_embeddings(self.options, body, self.processor.tokenizer)
+        return super().adapt(body, data, start)
 
     def load_processor(self, folder: Path) -> TextProcessor:
         processor: TextProcessor = super().load_processor(folder)
@@ -274,45 +265,32 @@ class Classify(ClassificationTask[ClassifyOptions]):
             )
         return processor
 
-    def read(self) -> Examples[Any]:
-        o = self.options
-        return read_labelled(one_file(o.data), fields=o.fields, unlabelled=o.multi_label, **o.parts())
+    # -- use -----------------------------------------------------------------------------------------------------------
 
-    def labels_of(self, example: Labelled) -> Sequence[str]:
-        return names_of(example.label) if self.target == "labels" else ("value",) if self.target == "value" else (example.label,)
-
-    def predict(self, run: Run[Classifier], inputs: Sequence[str], options: ClassesOptions) -> list[Prediction]:
+    def parse(self, text: str) -> Labelled:
         """A tab separates the two texts of a pair."""
-        labels, answers = run.processor.labels, []
-        for output in self.outputs_of(run, [tuple(line.split("\t")) for line in inputs]):
-            if self.target == "value":
-                answers.append(Prediction(f"{float(output):.4f}", {"value": float(output)}))
-                continue
-            best = output.topk(min(options.nbest, len(labels)) if self.target == "class" or options.nbest > 1 else len(labels))
-            found = [{"label": labels[n], "probability": p} for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
-            if self.target == "labels" and options.nbest == 1:
-                found = [one for one in found if float(one["probability"]) > 0.5]
-                text = ", ".join(f"{one['label']} {one['probability']:.4f}" for one in found)
-            else:
-                text = "\n".join(f"{one['label']}\t{one['probability']:.4f}" for one in found)
-            answers.append(Prediction(text, {"labels": found}))
-        return answers
+        return Labelled(tuple(text.split("\t")), "0" if self.target == "value" else self.processor.labels[0])
 
-    def probabilities(self, run: Run[Classifier], texts: Sequence[tuple[str, ...]]) -> Tensor:
-        """p_EN of every label for each text or pair."""
-        return self.outputs_of(run, texts)
+    def lines(self, example: Labelled, answer: LabelAnswer) -> list[str]:
+        labels, logits_N = self.processor.labels, answer.logits[0]
+        if self.target == "value":
+            return [f"{logits_N[0]:.6g}"]
+        return [",".join(labels[n] for n in np.flatnonzero(logits_N > 0)) if self.target == "labels" else labels[int(logits_N.argmax())]]
 
-    @torch.no_grad()
-    def outputs_of(self, run: Run[Classifier], texts: Sequence[tuple[str, ...]]) -> Tensor:
-        """Probabilities of labels, or predicted values, of each text or pair."""
-        labels, blank = run.processor.labels, "0" if self.target == "value" else run.processor.labels[0]
-        some = self.tokenize_texts(run.model, run.processor, [Labelled(tuple(one), blank) for one in texts])
-        logits_EN, _ = all_logits(run.model, some, self.options.batch_size, self.target)
-        y_EN = torch.from_numpy(logits_EN.reshape(-1, len(labels)))
-        return y_EN if self.target == "value" else y_EN.softmax(-1) if self.target == "class" else y_EN.sigmoid()
+    def prediction(self, example: Labelled, answer: LabelAnswer, options: ClassesOptions) -> Prediction:
+        labels, logits_N = self.processor.labels, torch.from_numpy(answer.logits[0])
+        if self.target == "value":
+            return Prediction(f"{float(logits_N[0]):.4f}", {"value": float(logits_N[0])})
+        p_N = logits_N.softmax(-1) if self.target == "class" else logits_N.sigmoid()
+        best = p_N.topk(min(options.nbest, len(labels)) if self.target == "class" or options.nbest > 1 else len(labels))
+        found = [{"label": labels[n], "probability": p} for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
+        if self.target == "labels" and options.nbest == 1:
+            found = [one for one in found if float(one["probability"]) > 0.5]
+            return Prediction(", ".join(f"{one['label']} {one['probability']:.4f}" for one in found), {"labels": found})
+        return Prediction("\n".join(f"{one['label']}\t{one['probability']:.4f}" for one in found), {"labels": found})
 
     def attention_maps(self, run: Run[Classifier], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        """Of a document also what is predicted with and without what has the largest weight."""
+        """Maps of a text; of a document also what is predicted with and without what has the largest weight."""
         body = run.model.body
         if not isinstance(body, DocumentModel) or self.target != "class":
             return super().attention_maps(run, text, layers, heads, options)
@@ -320,26 +298,11 @@ class Classify(ClassificationTask[ClassifyOptions]):
         document = frame(run.processor.tokenizer, [text], body.max_length, body)
         return erasure_text(run.model, run.processor.labels, run.processor.tokenizer, document, maps), maps.choose(layers)
 
-    @classmethod
-    def example(cls, folder: Path) -> Example:
-        path = folder / "examples.tsv"
-        path.write_text("".join(f"item {n} is {'fine' if n % 2 else 'broken'}\t{'good' if n % 2 else 'bad'}\n" for n in range(60)))
-        options = ClassifyOptions(data=str(path), tokenizer="word", vocab_size=100, max_length=16, batch_size=8)
-        settings = {"width": 16, "heads": 2, "depth": 1, "hidden": 16}
-        return Example(options=options, settings=settings, input="item 7 is fine", broken="no label\n")
 
-
-class Label(ClassificationTask[LabelOptions]):
-    """Train a model that labels each word of a sentence, from labelled examples.
-
-    As in:  regard train label --data names.tsv --init-from runs/encoder --out runs/names
-            regard train label --data names.jsonl --fields tokens tags --init-from runs/encoder --out runs/names
-    """
-
-    name = "label"
-    Options = LabelOptions
+class Label(LabelDeclaration, ClassificationTask[LabelOptions]):
     per_token = True
     read_examples = read_tagged
+    loss_unit = "words"
 
     def texts_of(self, example: Tagged) -> Sequence[str]:
         return (" ".join(example.words),)
@@ -347,47 +310,36 @@ class Label(ClassificationTask[LabelOptions]):
     def labels_of(self, example: Tagged) -> Sequence[str]:
         return example.labels
 
-    def predict(self, run: Run[Classifier], inputs: Sequence[str], options: NoOptions) -> list[Prediction]:
-        """Spaces separate the words; a line per word, as CoNLL has them, and a blank line after each sentence."""
-        sentences = [line.split() for line in inputs]
-        answers = []
-        for words, labels in zip(sentences, self.predict_tags(run, sentences), strict=True):
-            found = [{"word": word, "label": label, "probability": p} for word, (label, p) in zip(words, labels, strict=True)]
-            answers.append(Prediction("".join(f"{one['word']}\t{one['label']}\n" for one in found), {"words": found}))
-        return answers
+    def parse(self, text: str) -> Tagged:
+        """Spaces separate the words."""
+        words = tuple(text.split())
+        return Tagged(words, (self.processor.labels[0],) * len(words))
 
-    def outputs(self, examples: Sequence[Tagged], predicted_T: npt.NDArray[Any], some: EncodedExamples, labels: Sequence[str]) -> list[str]:
-        """CoNLL lines: word, label, predicted label."""
-        true, found = (by_sentence(numbers, some, labels) for numbers in (some.labels.values, predicted_T))
-        return [
-            line
-            for one, tags, guesses in zip(examples, true, found, strict=True)
-            for line in (*map("\t".join, zip(one.words, tags, guesses, strict=False)), "")
-        ]
+    def merge(self, answers: list[LabelAnswer], rows: EncodedExamples, examples: Sequence[Tagged]) -> list[LabelAnswer]:
+        """Answers of whole sentences: long ones have several rows."""
+        parts: list[list[LabelAnswer]] = [[] for _ in examples]
+        for number, one in zip(rows.example_E.tolist(), answers, strict=True):
+            parts[number].append(one)
+        empty = LabelAnswer(np.zeros((0, len(self.processor.labels)), np.float32), np.zeros(0, np.int64))
+        return [LabelAnswer(*(np.concatenate(part) for part in zip(empty, *some, strict=True))) for some in parts]
 
-    @torch.no_grad()
-    def predict_tags(self, run: Run[Classifier], sentences: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
-        """The label of each word and its probability. Words without tokens get label O, probability 0."""
-        labels, tokenizer = run.processor.labels, run.processor.tokenizer
+    def lines(self, example: Tagged, answer: LabelAnswer) -> list[str]:
+        """CoNLL lines: word, label, predicted label; a blank line after each sentence."""
+        predicted = label_names(answer.logits.argmax(1), self.processor.labels)
+        return [*map("\t".join, zip(example.words, label_names(answer.target, self.processor.labels), predicted, strict=False)), ""]
+
+    def prediction(self, example: Tagged, answer: LabelAnswer, options: NoOptions) -> Prediction:
+        """A line per word, as CoNLL has them, and a blank line after each sentence. Words without tokens get label O, probability 0."""
+        labels, (_, numbers) = self.processor.labels, self.processor.tokenizer.encode_words(example.words)
+        best_T, number_T = torch.from_numpy(answer.logits).softmax(-1).max(-1)
+        predicted = zip(label_names(number_T.numpy(), labels), best_T.tolist(), strict=True)
+        by_word = dict(zip(sorted({n for n in numbers if n >= 0}), predicted, strict=True))
         nothing = (OUTSIDE if OUTSIDE in labels else labels[0], 0.0)
-        answers = []
-        for words in sentences:
-            some = self.tokenize_texts(run.model, run.processor, [Tagged(tuple(words), (labels[0],) * len(words))])
-            parts = [label_logits(run.model, collate(some, np.array([n]))).softmax(-1) for n in range(len(some))]
-            best, number = torch.cat([torch.zeros(0, len(labels)), *parts]).max(-1)
-            with_tokens = sorted({n for n in tokenizer.encode_words(words)[1] if n >= 0})
-            predicted = [(labels[n], p) for n, p in zip(number.tolist(), best.tolist(), strict=True)]
-            found = dict(zip(with_tokens, predicted, strict=True))
-            answers.append([found.get(n, nothing) for n in range(len(words))])
-        return answers
-
-    @classmethod
-    def example(cls, folder: Path) -> Example:
-        path = folder / "words.tsv"
-        path.write_text("".join(f"item\tO\n{n}\tN\nis\tO\n{'fine' if n % 2 else 'broken'}\tJ\n\n" for n in range(60)))
-        options = LabelOptions(data=str(path), tokenizer="word", vocab_size=100, max_length=16, batch_size=8)
-        settings = {"width": 16, "heads": 2, "depth": 1, "hidden": 16}
-        return Example(options=options, settings=settings, input="item 7 is fine", broken="alone\n")
+        found = [
+            {"word": word, "label": label, "probability": p}
+            for word, (label, p) in ((word, by_word.get(n, nothing)) for n, word in enumerate(example.words))
+        ]
+        return Prediction("".join(f"{one['word']}\t{one['label']}\n" for one in found), {"words": found})
 
 
 def check_texts(model: TextModel, examples: Sequence[Any]) -> None:
@@ -396,10 +348,3 @@ def check_texts(model: TextModel, examples: Sequence[Any]) -> None:
     if other is not None:
         reads = " or ".join("one text" if n == 1 else f"{n} texts" for n in model.texts)
         raise NotSupported(f"{model.facts.name} reads {reads} per example, and the data has {other}; choose the columns with --fields")
-
-
-def one_file(data: Files) -> str:
-    """Labelled examples come from one file."""
-    if isinstance(data, str) or len(data) == 1:
-        return data if isinstance(data, str) else data[0]
-    raise NotSupported(f"{show_files(data)}: labelled examples come from one file; name others with --valid and --test")

@@ -24,9 +24,9 @@ from ..errors import NotSupported
 from ..layers import max_pool, mean_pool
 from ..models import LanguageModel, TextEncoder, TextModel, body_of, device_of, eval_mode
 from ..runs import Run
-from ._framing import frame
-from ._processor import TextProcessor
-from ._sentence_transformers import SentencePooling
+from .sentence_transformers import SentencePooling
+from .special_tokens import frame
+from .text_processor import TextProcessor
 
 BATCH_TOKENS = 2048  # padded tokens per pass: of a server, running completions wait for one pass at most
 CHUNK = 4096  # texts that are sorted by length together

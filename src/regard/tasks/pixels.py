@@ -4,114 +4,48 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.images import Channels, Pixels
-from ..data.labelled_images import LabelledImages, Part, load_pixels, read_labelled_images
+from ..data.labelled_images import Part, read_labelled_images
+from ..data.lines import Skipped
+from ..data.splits import Splits, digest
 from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Map, Maps, capture
 from ..look.gradients import GradientRow, InputGradients
-from ..look.images import png_of
+from ..look.images import enlarge, png_of, sheet
 from ..look.layouts import Grid
-from ..models import SIZES, ImageTransformer, Model
+from ..models import SIZES, ImageTransformer, device_of
 from ..runs import Run
-from ..train import Loss, Metric, TrainOptions
-from ._base import Dataset, Example, NoOptions, Prediction, Report, Task, check_range, digest, require_parts
-from ._options import DataOptions, Files
-from ._pixel_processor import PixelProcessor, count_levels, side_by_side
+from ..train import Loss, Metric
+from .image_task import ImageTask, Picture, Pictures
+from .options.pixels import CompletionOptions, PixelLookOptions, PixelsOptions, PixelsTaskDeclaration
+from .pixel_processor import PixelProcessor, count_levels
+from .task import Prediction, Report
 
 UNKNOWN = 128  # grey of the pixels that are not given, in pictures
 
 
-@dataclass(frozen=True, kw_only=True)
-class PixelsOptions(DataOptions):
-    """Which images, and what is to be learned about them."""
-
-    data: Files = "digits"
-    """Images: a folder, IDX files (MNIST), .npz or .npy; digits: 1,797 embedded images of 8 × 8 pixels."""
-    image_size: tuple[int, int] | None = None
-    """Height and width in pixels that all images are resized to; that of the first image if not given."""
-    grey: bool = False
-    """Read colours as grey."""
-    levels: int | None = None
-    """Values per channel, 2 to 256; if not given, those of the images where they are evenly spaced, else 256."""
-    super_resolution: int = 1
-    """Learn to draw images from ones that are this many times smaller, such as 4; 1: without."""
-    batch_size: int = 32
-    """Images per batch."""
-
-    def __post_init__(self) -> None:
-        check_range(
-            self,
-            batch_size=(self.batch_size >= 1, "1 or more"),
-            super_resolution=(self.super_resolution >= 1, "1 or more"),
-            levels=(self.levels is None or 2 <= self.levels <= 256, "2 to 256"),
-            image_size=(self.image_size is None or min(self.image_size) >= 1, "two numbers above 0"),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompletionOptions:
-    """What is given, and how the rest is drawn."""
-
-    keep: float | None = None
-    """Share of the rows, from above, that is given; half if not given, and none for super-resolution."""
-    samples: int = 4
-    """Images drawn per input."""
-    temperature: float = 1.0
-    """Below 1: more likely pixels; 0: the most likely."""
-    seed: int = 0
-    """Random seed of the samples."""
-
-    def __post_init__(self) -> None:
-        check_range(
-            self,
-            keep=(self.keep is None or 0 <= self.keep <= 1, "0 to 1"),
-            samples=(1 <= self.samples <= 64, "1 to 64"),
-            temperature=(self.temperature >= 0, "0 or more"),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PixelLookOptions:
-    """Whose attention to show."""
-
-    pixel: tuple[int, int] | None = None
-    """Row and column, from 0, of the pixel that attends; some of the image if not given."""
-
-
-class PixelsTask(Task[PixelsOptions]):
-    """Train a model that writes images pixel by pixel: for densities, completion and super-resolution.
-
-    As in:  regard train pixels --out runs/pixels
-            regard train pixels --data fashion-mnist --set output=logistics --set attention=image_2d --out runs/fashion
-            regard train pixels --super-resolution 4 --out runs/sharper
-    """
-
-    name = "pixels"
-    Options = PixelsOptions
-    PredictOptions = CompletionOptions
-    LookOptions = PixelLookOptions
+class PixelsTask(PixelsTaskDeclaration, ImageTask[PixelsOptions]):
+    Processor = PixelProcessor
     model_kind = ImageTransformer
-    default_model = "image_transformer"
-    inputs = "file"
-    default_train = TrainOptions(epochs=20, optimizer="muon", lr=2e-2, schedule="cosine", warmup_steps=None, average=0)
-    next_commands = "regard evaluate {out}        regard predict {out} image.png        regard look {out} image.png"
+    metric = Metric("bits_per_dim", higher=False)
+    loss_unit = "dimensions"
 
-    # -- training ------------------------------------------------------------------------------------------------------
+    # -- data ----------------------------------------------------------------------------------------------------------
 
-    def read(self) -> LabelledImages:
+    def read(self) -> Splits[Part]:
         return read_labelled_images(self.options.data, **self.options.parts(), labelled=False)
 
-    def make_processor(self, raw: LabelledImages, base: PixelProcessor | None) -> PixelProcessor:
-        o, first = self.options, raw.train.images.shape(int(raw.train.numbers[0]))
+    def make_processor(self, data: Splits[Part], base: PixelProcessor | None) -> PixelProcessor:
+        o, first = self.options, data.train.images.shape(int(data.train.numbers[0]))
         if base is not None:
             return base
         size, factor = o.image_size or (first.height, first.width), o.super_resolution
@@ -123,40 +57,42 @@ class PixelsTask(Task[PixelsOptions]):
         processor = PixelProcessor(size=(size[0], size[1]), channels=channels, levels=256, factor=factor)
         if o.levels is not None:
             return replace(processor, levels=o.levels)
-        some = replace(raw.train, numbers=raw.train.numbers[:: max(1, len(raw.train) // 2000)])
-        return replace(processor, levels=count_levels(_load(some, processor, o.on_error)[0]))
+        some = replace(data.train, numbers=data.train.numbers[:: max(1, len(data.train) // 2000)])
+        read = PixelsTask(o, processor).load(some, Skipped(on_error=o.on_error))
+        return replace(processor, levels=count_levels(read.pixels))
 
-    def load_processor(self, folder: Path) -> PixelProcessor:
-        return PixelProcessor.load(folder)
+    def prepare(self, data: Splits[Part], cache: Path) -> Splits[Pictures]:
+        found = super().prepare(data, cache)
+        hashes = (hashlib.blake2b(one.pixels.tobytes(), digest_size=8).hexdigest() for part in found.parts for one in part)
+        return replace(found, digest=digest(hashes))
 
-    def encode(self, raw: LabelledImages, processor: PixelProcessor, cache: Path) -> Dataset[Pixels]:
-        parts, skipped = [], list(raw.skipped)
-        for part in (raw.train, raw.valid, raw.test):
-            pixels, lost = _load(part, processor, self.options.on_error)
-            parts.append(pixels)
-            skipped += lost
-        fingerprint = digest(hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest() for pixels in parts for image in pixels)
-        said = f"skipped {len(skipped):,} files, the first: {skipped[0]}" if skipped else ""
-        return Dataset(parts[0], parts[1], parts[2], fingerprint, said, "images")
+    def batch_size(self, evaluating: bool) -> int:
+        return self.options.batch_size
 
-    def model_settings(self, model: str, processor: PixelProcessor) -> dict[str, Any]:
-        self.check_kind(model)
-        settings: dict[str, Any] = {"image_size": processor.size, "source_size": processor.source_size}
-        settings |= {"channels": processor.channels, "levels": processor.levels}
-        small = {"width": 64, "depth": 3, "hidden": 256} if max(processor.size) <= 16 and model not in SIZES else {}
+    def batch(self, item: Sequence[Picture], generator: torch.Generator | None) -> Tensor:
+        """pixels_BHWC of `levels` values."""
+        return self.processor.encode(np.stack([one.pixels for one in item]))
+
+    # -- model ---------------------------------------------------------------------------------------------------------
+
+    def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
+        p = self.processor
+        settings = {"image_size": p.size, "source_size": p.source_size, "channels": p.channels, "levels": p.levels}
+        small = {"width": 64, "depth": 3, "hidden": 256} if max(p.size) <= 16 and model not in SIZES else {}
         return {**small, **settings}
 
-    def objective(self, dataset: Dataset[Pixels], processor: PixelProcessor, model: Model, seed: int) -> PixelObjective:
-        require_parts(self.options.data, len(dataset.train), len(dataset.valid), "images")
-        return PixelObjective(dataset, processor, self.options.batch_size, seed)
+    def loss(self, model: ImageTransformer, pixels_BHWC: Tensor) -> Loss:
+        """Nats per dimension, that is per channel of a pixel."""
+        return Loss(model(pixels_BHWC, self.processor.source(pixels_BHWC)).sum(), pixels_BHWC.numel())
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, run: Run[ImageTransformer], data: Files | None, options: NoOptions) -> Report:
-        pixels = self.test_data(run, data)
-        metrics = density(run.model, run.processor, pixels, self.options.batch_size)
-        notes = (f"{self.test_name(data)}: {len(pixels):,} images, {run.processor.levels} levels",)
-        return Report(metrics=metrics, notes=notes, details={"data": self.test_name(data), "images": len(pixels)})
+    def metrics(self, sums: Mapping[str, float], answers: Sequence[Any], examples: Any) -> dict[str, float]:
+        nats = sums["loss"] / sums["count"]
+        return {"loss": nats, "bits_per_dim": nats / math.log(2)}
+
+    def report(self, sums: Mapping[str, float], answers: Sequence[Any], examples: Any, options: Any) -> Report:
+        return Report(metrics=self.metrics(sums, answers, examples), notes=(f"{self.processor.levels} levels",))
 
     def predict(self, run: Run[ImageTransformer], inputs: Sequence[str], options: CompletionOptions) -> list[Prediction]:
         """A PNG per image: the image, what is given of it, and samples of the rest."""
@@ -164,30 +100,32 @@ class PixelsTask(Task[PixelsOptions]):
 
     @torch.no_grad()
     def _complete(self, run: Run[ImageTransformer], path: str, options: CompletionOptions) -> Prediction:
-        processor, n = run.processor, options.samples
-        image_1HWC, source_1HWC = processor.read(path), processor.read_source(path)
+        p, n, device = run.processor, options.samples, device_of(run.model)
+        image_1HWC, source_1HWC = p.read_pixels(path), p.read_source(path)
         only_source = source_1HWC is not None  # there is no image of full size to compare with
-        source_1HWC = processor.source(image_1HWC) if source_1HWC is None else source_1HWC
+        source_1HWC = p.source(image_1HWC) if source_1HWC is None else source_1HWC
         share = options.keep if options.keep is not None else 0.0 if source_1HWC is not None else 0.5
-        keep = 0 if only_source else round(share * processor.size[0])
-        source_BHWC = None if source_1HWC is None else source_1HWC.expand(n, -1, -1, -1)
-        generator = torch.Generator().manual_seed(options.seed)
+        keep = 0 if only_source else round(share * p.size[0])
+        there_1HWC, source_there = image_1HWC.to(device), None if source_1HWC is None else source_1HWC.to(device)
         found_BHWC = run.model.complete(
-            image_1HWC.expand(n, -1, -1, -1), keep, source_BHWC, temperature=options.temperature, generator=generator
+            there_1HWC.expand(n, -1, -1, -1),
+            keep,
+            None if source_there is None else source_there.expand(n, -1, -1, -1),
+            temperature=options.temperature,
+            generator=torch.Generator().manual_seed(options.seed),
         )
-        samples = list(processor.decode(found_BHWC))
-        given = self._given(processor, image_1HWC, source_1HWC, keep)
-        shown = [given, *samples] if only_source else [*processor.decode(image_1HWC), given, *samples]
-        what = f"{n} samples, {keep} of {processor.size[0]} rows given"
+        given, samples = self._given(p, image_1HWC, source_1HWC, keep), list(p.decode(found_BHWC.cpu()))
+        shown = [given, *samples] if only_source else [*p.decode(image_1HWC), given, *samples]
+        what = f"{n} samples, {keep} of {p.size[0]} rows given"
         values: dict[str, Any] = {"samples": n, "rows_given": keep}
         if not only_source:
-            bits = bits_per_dim(run.model(image_1HWC, source_1HWC), image_1HWC)
+            bits = bits_per_dim(run.model(there_1HWC, source_there), image_1HWC)
             what, values = f"{bits:.3f} bits per dimension; {what}", {"bits_per_dim": bits, **values}
-        return Prediction(what, values, {".png": png_of(side_by_side(shown))})
+        return Prediction(what, values, {".png": png_of(sheet([enlarge(one, 128) for one in shown], len(shown)))})
 
     @staticmethod
     def _given(processor: PixelProcessor, image_1HWC: Tensor, source_1HWC: Tensor | None, keep: int) -> Pixels:
-        """What the model is told: rows of the image, or the image of low resolution, enlarged."""
+        """Image as far as the model is told: rows of it, or the image of low resolution, enlarged."""
         given = processor.decode(image_1HWC)[0].copy()
         given[keep:] = UNKNOWN
         if source_1HWC is not None:
@@ -199,9 +137,9 @@ class PixelsTask(Task[PixelsOptions]):
     def attention_maps(
         self, run: Run[ImageTransformer], text: str, layers: Layers, heads: Indices, options: PixelLookOptions
     ) -> tuple[str, Maps]:
-        """What some pixels attend to while they are predicted; of all layers of the decoder, the last if not chosen."""
+        """Attention of some pixels while they are predicted; of all layers of the decoder, the last if not chosen."""
         processor, model = run.processor, run.model
-        image_1HWC = processor.read(text)
+        image_1HWC = processor.read_pixels(text).to(device_of(model))
         values_BLE, memory_BMD = model.values.split(image_1HWC), model.encode(processor.source(image_1HWC))
         pixels = [options.pixel] if options.pixel else _some_pixels(processor.size)
         for row, column in pixels:
@@ -218,73 +156,12 @@ class PixelsTask(Task[PixelsOptions]):
         drawn = [_on_pixels(m, processor.size, per_pixel, names) for m in maps.all if ".cross" not in m.layer]
         gradients = PixelGradients(model, processor, image_1HWC, pixels, [m.layer for m in drawn])
         bits = bits_per_dim(model(image_1HWC, processor.source(image_1HWC)), image_1HWC)
-        return f"{bits:.3f} bits per dimension", Maps(drawn, image=processor.decode(image_1HWC)[0], gradients=gradients)
-
-    @classmethod
-    def example(cls, folder: Path) -> Example:
-        from PIL import Image
-
-        images = folder / "images"
-        images.mkdir()
-        generator = np.random.default_rng(0)
-        for n in range(40):
-            Image.fromarray(generator.integers(0, 4, (4, 4)).astype(np.uint8) * 85).save(images / f"{n}.png")
-        options = PixelsOptions(data=str(images), batch_size=8)
-        settings = {"width": 16, "heads": 2, "depth": 1, "hidden": 16}
-        return Example(options=options, settings=settings, input=str(images / "3.png"), broken=_add_broken)
-
-
-def _add_broken(folder: Path) -> None:
-    (folder / "broken.png").write_text("no image")
-
-
-def _load(part: Part, processor: PixelProcessor, on_error: str) -> tuple[Pixels, list[str]]:
-    pixels, _, skipped = load_pixels(part, processor.channels, processor.fit, processor.size, on_error)
-    return pixels, skipped
-
-
-class PixelObjective:
-    """What the training loop asks; the loss is in nats per dimension, that is per channel of a pixel."""
-
-    unit = "dimensions"
-    metric = Metric("bits_per_dim", higher=False)
-
-    def __init__(self, dataset: Dataset[Pixels], processor: PixelProcessor, batch_size: int, seed: int):
-        self.train, self.valid, self.processor, self.size, self.seed = dataset.train, dataset.valid, processor, batch_size, seed
-
-    def batches(self, epoch: int) -> Sequence[Any]:
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.train))
-        return [order[at : at + self.size] for at in range(0, len(order), self.size)]
-
-    def batch(self, item: Any) -> Tensor:
-        return self.processor.encode(self.train[item])
-
-    def loss(self, model: nn.Module, pixels_BHWC: Tensor) -> Loss:
-        return Loss(model(pixels_BHWC, self.processor.source(pixels_BHWC)).sum(), pixels_BHWC.numel())
-
-    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        return density(cast(ImageTransformer, model), self.processor, self.valid, self.size)
-
-
-@torch.no_grad()
-def density(model: ImageTransformer, processor: PixelProcessor, pixels: Pixels, batch_size: int) -> dict[str, float]:
-    """Loss in nats per dimension, and the same in bits."""
-    nats, count = 0.0, 0
-    for some in _batches(pixels, batch_size):
-        image_BHWC = processor.encode(some)
-        nats += float(model(image_BHWC, processor.source(image_BHWC)).sum())
-        count += image_BHWC.numel()
-    return {"loss": nats / count, "bits_per_dim": nats / count / math.log(2)}
+        return f"{bits:.3f} bits per dimension", Maps(drawn, image=processor.decode(image_1HWC.cpu())[0], gradients=gradients)
 
 
 def bits_per_dim(nats_BL: Tensor, pixels_BHWC: Tensor) -> float:
     """−log₂ p per channel of a pixel."""
     return float(nats_BL.sum()) / math.log(2) / pixels_BHWC.numel()
-
-
-def _batches(pixels: Pixels, size: int) -> Iterator[Pixels]:
-    for at in range(0, len(pixels), size):
-        yield pixels[at : at + size]
 
 
 # -- what a pixel attends to -------------------------------------------------------------------------------------------

@@ -1,37 +1,58 @@
 """The contract, runnable on any class: `check_mechanism(Mine)` here, `regard check module:Mine` on the command line.
 
-Each check is a function of a class in `CHECKS`. A failure names the fact to change, or what to correct.
+Each check is a function of a class in `CHECKS`. A failure names the fact to change, or what to correct. Models, tasks, patterns, recipes and checkpoint
+families are checked alike (`KINDS`): `run_checks` takes a thing of any kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from ..attention import Attention
-from ..errors import BadConfig, UnknownName
-from . import _facts, _outputs, _streaming, _transforms  # each adds its checks to CHECKS
-from ._subject import CHECKS, ContractError, NotApplicable, assert_law
+from ..errors import UnknownName
+from ._kinds import KINDS as KINDS
+from ._kinds import Kind as Kind
+from ._kinds import find as find
+from ._kinds import kind_of as kind_of
+from ._subject import CHECKS as CHECKS
+from ._subject import ContractError as ContractError
+from ._subject import NotApplicable as NotApplicable
+from ._subject import assert_law as assert_law
 
-__all__ = ["CHECKS", "ContractError", "NotApplicable", "Report", "Result", "assert_law", "check_mechanism", "run_checks"]
+__all__ = [
+    "CHECKS",
+    "KINDS",
+    "ContractError",
+    "Kind",
+    "NotApplicable",
+    "Report",
+    "Result",
+    "assert_law",
+    "check_mechanism",
+    "find",
+    "run_checks",
+]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one check; `reason` is one line, empty where it passed."""
+    """The outcome of one check; `reason` is one line, empty where it passed."""
 
     check: str
     outcome: Literal["passed", "failed", "not applicable"]
     reason: str = ""
 
     def __str__(self) -> str:
-        return f"{self.outcome:<14}  {self.check:<17}  {self.reason}".rstrip()
+        return f"{self.outcome:<14}  {self.check:<19}  {self.reason}".rstrip()
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of all checks; printed, one line each."""
+    """The outcome of all checks; printed, one line each."""
 
     mechanism: type[Attention]
     results: tuple[Result, ...]
@@ -48,24 +69,33 @@ class Report:
         return "\n".join(map(str, self.results))
 
 
-def check_mechanism(mechanism: type[Attention], checks: Iterable[str] | None = None) -> Report:
-    """Run every check, or those named, on a class."""
-    return Report(mechanism, tuple(run_checks(mechanism, checks)))
+def check_mechanism(mechanism: type[Attention], checks: Iterable[str] | None = None, settings: Mapping[str, Any] | None = None) -> Report:
+    """Run every check, or those named, on a class, built with `settings` beside the sizes that the checks choose."""
+    return Report(mechanism, tuple(run_checks(mechanism, checks, settings)))
 
 
-def run_checks(mechanism: type[Attention], checks: Iterable[str] | None = None) -> Iterator[Result]:
-    """The same one by one, each result as it comes."""
-    if not (isinstance(mechanism, type) and issubclass(mechanism, Attention) and hasattr(mechanism, "facts")):
-        raise BadConfig(f"expected a subclass of regard.Attention with `facts`, got {mechanism!r}")
-    for name in CHECKS if checks is None else checks:
-        if name not in CHECKS:
-            raise UnknownName("check", name, CHECKS)
+def run_checks(thing: Any, checks: Iterable[str] | None = None, settings: Mapping[str, Any] | None = None) -> Iterator[Result]:
+    """Run the checks one by one on a thing of any kind, and yield each result as it comes."""
+    kind, settings = kind_of(thing), settings or {}
+    kind.check_settings(thing, settings)
+    for name in kind.checks if checks is None else checks:
+        if name not in kind.checks:
+            raise UnknownName("check", name, kind.checks)
         try:
-            CHECKS[name](mechanism)
+            kind.checks[name](thing, **settings)
             result = Result(name, "passed")
         except NotApplicable as reason:
             result = Result(name, "not applicable", str(reason))
         except Exception as error:  # whatever the class raises is its failure, not ours
-            text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}{_raised_at(error)}: {error}"
             result = Result(name, "failed", " ".join(text.split()))
         yield result
+
+
+def _raised_at(error: Exception) -> str:
+    """The last line outside of PyTorch and of these checks that the error came through, to look at first."""
+    own, torch = Path(__file__).parent, f"{Path('torch')}/"
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent != own and torch not in frame.filename
+    ]
+    return f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

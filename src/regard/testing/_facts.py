@@ -1,4 +1,4 @@
-"""What a mechanism says of itself: facts, docstring, settings, memory; and the calls it refuses."""
+"""Statements of a mechanism about itself: facts, docstring, settings, memory; and the calls it refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from ..attention.helpers import force_row_chunks
 from ..errors import DtypeError, PatternNotSupported, RegardError, ShapeError
 from ..patterns import Pattern, causal, keep, lengths
-from ._subject import B, ContractError, GatesInKeys, H, K, M, NotApplicable, Subject, V, check, expect, expect_error, run
+from ._subject import B, ContractError, H, K, M, NotApplicable, Subject, V, check, expect, expect_error, gates_as_columns, run
 
 
 @check("facts")
@@ -34,7 +34,7 @@ def facts_and_docstring_are_complete(subject: Subject) -> None:
 
 @check("settings")
 def settings_build_one_like_it(subject: Subject) -> None:
-    attention, name = subject.mechanism.sized(heads=H, head_dim=K, length=M), subject.name
+    attention, name = subject.sized(), subject.name
     rule = "constructor arguments are keyword arguments with plain values, stored under their own names"
     arguments = [p.name for p in inspect.signature(subject.mechanism.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
     missing = [argument for argument in arguments if not hasattr(attention, argument)]
@@ -77,15 +77,16 @@ def memory_grows_as_declared(subject: Subject) -> None:
 
 @check("memory-long")
 def memory_of_long_sequences_grows_as_declared(subject: Subject) -> None:
-    """The same for one as `sized` builds it for each length, one head: sizes that follow the length count too."""
+    """Memory of one as `sized` builds it for each length, one head: sizes that follow the length count too."""
     short, long = 2048, 8192
     if _growth(subject.facts.time, short, long) > 2 * long / short:
         raise NotApplicable(f"facts.time is {subject.facts.time!r}, which takes too long at {long:,} tokens; see `memory`")
     peaks = {}
     for n in (short, long):
-        inputs = [x[:, :, :1].detach().requires_grad_() for x in subject.tensors(n, n, batch=1, dtype=torch.float32)]
-        attention = subject.mechanism.sized(heads=1, head_dim=K, length=n)
-        peaks[n] = _peak(GatesInKeys(attention) if attention.gates else attention, inputs, subject.widest)
+        attention = subject.sized(heads=1, length=n)
+        heads = attention.heads or 1  # settings may fix it
+        inputs = [x[:, :, :heads].detach().requires_grad_() for x in subject.tensors(n, n, batch=1, dtype=torch.float32)]
+        peaks[n] = _peak(gates_as_columns(attention), inputs, subject.widest)
     if subject.facts.rows == "joint" or peaks[long] > STACK:
         _expect_growth(subject, peaks)
 
@@ -105,7 +106,7 @@ def _expect_growth(subject: Subject, peaks: dict[int, int]) -> None:
 
 
 def _growth(formula: str, short: int, long: int) -> float:
-    """How many times larger it is at the longer length; infinite if it cannot be read."""
+    """Ratio by which it is larger at the longer length; infinite if it cannot be read."""
     try:
         return memory_numbers(formula, long) / memory_numbers(formula, short)
     except ContractError:
@@ -208,12 +209,16 @@ def wrong_calls_are_named(subject: Subject) -> None:
 @check("gates")
 def gates_are_asked_for_by_name(subject: Subject) -> None:
     attention, (q, k, v), pattern = subject.alone(), subject.tensors(), subject.widest
-    k, right = k[..., :K], torch.zeros(B, M, H, subject.gates, dtype=torch.float64)
-    words, reason = f"{subject.name}.*gates_BMHE", f"gates is {subject.gates}, but wrong gates are accepted"
-    wrongs: list[tuple[Tensor | None, type[RegardError]]] = [(k, ShapeError)]
-    if subject.gates:
-        wrongs = [(None, ShapeError), (right[:, :-1], ShapeError), (right[..., 1:], ShapeError), (right.float(), DtypeError)]
-    for wrong, error in wrongs:
-        for rows in (None, torch.tensor([0])):
-            expect_error(error, words, reason, attention.weights, q, k, pattern, gates_BMHE=wrong, rows=rows)
-        expect_error(error, words, reason, attention, q, k, v, pattern, gates_BMHE=wrong)
+    q, k = q[..., :K], k[..., :K]
+    right = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in attention.gate_shapes(q, k).items()}
+    for name, count, like in (("gates_BMHE", subject.gates, k), ("query_gates_BLHE", subject.query_gates, q)):
+        words, reason = f"{subject.name}.*{name}", f"{name[:-5]} is {count}, but wrong gates are accepted: do not override forward"
+        wrongs: list[tuple[Tensor | None, type[RegardError]]] = [(like, ShapeError)]
+        if count:
+            gates = right[name]
+            wrongs = [(None, ShapeError), (gates[:, :-1], ShapeError), (gates[..., 1:], ShapeError), (gates.float(), DtypeError)]
+        for wrong, error in wrongs:
+            given = right | {name: wrong}
+            for rows in (None, torch.tensor([0])):
+                expect_error(error, words, reason, attention.weights, q, k, pattern, rows=rows, **given)
+            expect_error(error, words, reason, attention, q, k, v, pattern, **given)

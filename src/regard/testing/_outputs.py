@@ -79,7 +79,15 @@ def law_with_a_learned_bias(subject: Subject) -> None:
         bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
         if not subject.facts.bias:
             return expect_error(
-                BiasNotSupported, subject.name, "facts.bias is False, but a bias is accepted", attention, q, k, v, widest, bias
+                BiasNotSupported,
+                subject.name,
+                "facts.bias is False, but a bias is accepted: do not override forward",
+                attention,
+                q,
+                k,
+                v,
+                widest,
+                bias,
             )
         for pattern in subject.patterns()[:3]:
             assert_law(subject.build(), [q, k, v], pattern, bias)
@@ -111,7 +119,10 @@ def forbidden_is_zero_and_rows_sum_to_one(subject: Subject) -> None:
     for pattern in subject.patterns():
         reseed(attention)
         weights = attention.weights(q, k, pattern)
-        expect(weights.shape == (B, H, queries, M), f"weights are {tuple(weights.shape)}, expected BHLM = {(B, H, queries, M)}")
+        expect(
+            weights.shape == (B, H, queries, M),
+            f"weights are {tuple(weights.shape)}, expected {(B, H, queries, M)}: return weights_BHLM from _weights",
+        )
         mask = attention._within(pattern, M).mask(queries, M).expand_as(weights)
         expect(not (mask & ~pattern.mask(queries, M)).any(), f"_within allows pairs that `{pattern}` forbids: return pattern & own")
         expect((weights[~mask] == 0).all(), f"weights are not zero where `{pattern}` forbids: apply call.mask(), or narrow facts.patterns")
@@ -171,7 +182,7 @@ def the_future_has_no_influence(subject: Subject) -> None:
     """Strict: change everything after t, and all up to t stays the same to the bit."""
     attention, (q, k, v) = subject.build(), subject.tensors(M, M, grad=False)
     if subject.facts.causal == "none":
-        wrong = "facts.patterns does not name 'causal', but it is accepted"
+        wrong = "facts.patterns does not name 'causal', but it is accepted: do not override supports"
         return expect_error(PatternNotSupported, subject.name, wrong, attention, q, k, v, causal)
     if subject.facts.causal == "mask-only":
         raise NotApplicable("facts.rows is 'joint': statistics of the future leak in")
@@ -190,7 +201,7 @@ def padding_has_no_influence(subject: Subject) -> None:
     """A padded batch gives what each row gives alone, whatever is in the padding."""
     attention, pattern, cross = subject.build(), subject.widest, subject.facts.cross
     if not subject.supports("lengths"):
-        wrong = "facts.patterns does not name 'lengths', but it is accepted"
+        wrong = "facts.patterns does not name 'lengths', but it is accepted: do not override supports"
         return expect_error(PatternNotSupported, subject.name, wrong, attention, *subject.tensors(), pattern & lengths([M] * B))
     paired = not cross or pattern is not full  # each query is at the position of its key, and ends with it
     (q, k, v), sizes = subject.tensors(M if paired else L, grad=False), [M, 9, 1]

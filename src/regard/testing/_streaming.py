@@ -12,7 +12,7 @@ from ..attention import Cache, RecurrentState, State, StepState
 from ..errors import CaptureNotSupported, ShapeError, StateNotSupported
 from ..look import capture
 from ..patterns import Pattern, causal, lengths, local_causal, since, tokens, window
-from ._subject import B, NotApplicable, Subject, check, expect, expect_close, expect_error
+from ._subject import B, GatesAsColumns, NotApplicable, Subject, check, expect, expect_close, expect_error
 
 ALL = slice(None)
 
@@ -23,7 +23,13 @@ class Stream:
     def __init__(self, subject: Subject, pattern: Pattern = causal):
         self.subject, self.pattern, self.attention = subject, pattern, subject.build()
         if subject.facts.state is None:
-            expect_error(StateNotSupported, subject.name, "facts.state is None, but start() gives a state", self.attention.start, B)
+            expect_error(
+                StateNotSupported,
+                subject.name,
+                "facts.state is None, but start() gives a state: set facts.state to its class",
+                self.attention.start,
+                B,
+            )
             raise NotApplicable("facts.state is None: it cannot stream, and says so")
         if subject.facts.state is StepState:
             raise NotApplicable("facts.state is StepState: its keys are fixed")
@@ -40,7 +46,8 @@ class Stream:
         return self.attention(*self.part(0, end, rows), self.pattern)
 
     def capture(self, **options: Any) -> Any:
-        return capture(self.attention, layers="inner" if self.subject.gates else self.subject.name, **options)
+        inner = isinstance(self.attention, GatesAsColumns)
+        return capture(self.attention, layers="inner" if inner else self.subject.name, **options)
 
     def expect_close(self, actual: Tensor, expected: Tensor, what: str) -> None:
         kind = self.subject.facts.state.__name__ if self.subject.facts.state else None
@@ -80,31 +87,69 @@ def a_step_may_bring_more_keys_than_queries(subject: Subject) -> None:
 
 @check("stream-capture")
 def steps_show_the_weights_of_the_whole(subject: Subject) -> None:
-    """What capture sees of a stream, with rows of beams exchanged and one reset on the way."""
+    """Captured weights of steps are those rows of one pass."""
     for stream in streams(subject):
-        state, (q, k, _) = stream.state, stream.qkv
-        state.keep_keys()
-        if not isinstance(state, Cache | RecurrentState):  # it holds something else than keys, and says so
+        q, k, _ = stream.qkv
+        stream.state.keep_keys()
+        if not isinstance(stream.state, Cache | RecurrentState):  # it holds something else than keys, and says so
             with stream.capture():
                 words = "does not keep its keys one by one"
-                return expect_error(CaptureNotSupported, words, "a state without keys was captured", stream.step, 0, 3)
-        order = torch.tensor([2, 0, 1])
+                return expect_error(
+                    CaptureNotSupported,
+                    words,
+                    "a state without keys was captured: only a Cache and a RecurrentState keep them",
+                    stream.step,
+                    0,
+                    3,
+                )
         with stream.capture(dtype=torch.float64) as maps:
             for t in range(0, 30, 3):
                 stream.step(t, t + 3)
-            expect(len(maps.all) == 10, f"10 steps were captured {len(maps.all)} times")
-            whole = stream.attention.weights(q[:, :30], k[:, :30], stream.pattern)
-            for t, seen in zip(range(0, 30, 3), maps.all, strict=True):
-                stream.expect_close(seen.weights_BHLM, whole[:, :, t : t + 3][..., list(seen.columns)], "captured weights of steps")
-            state.reorder(order).reset(torch.tensor([1]))
-            stream.step(30, 33, order)
-        after = maps.all[-1]
-        whole = stream.attention.weights(q[:, :33], k[:, :33], stream.pattern)[order][:, :, 30:33][..., list(after.columns)]
-        stream.expect_close(after.weights_BHLM[[0, 2]], whole[[0, 2]], "captured weights after reorder")
-        old = torch.tensor(after.columns) < 30
-        expect((after.weights_BHLM[1, ..., old] == 0).all(), "a row that was reset still attends to what it forgot")
-        if not subject.facts.positional:  # those count positions from the beginning of the stream here
-            expect((after.weights_BHLM[1, ..., ~old] != 0).any(), "a row that was reset attends to nothing")
+        expect(len(maps.all) == 10, f"10 steps were captured {len(maps.all)} times: call _forward once per call")
+        whole = stream.attention.weights(q[:, :30], k[:, :30], stream.pattern)
+        for t, seen in zip(range(0, 30, 3), maps.all, strict=True):
+            stream.expect_close(seen.weights_BHLM, whole[:, :, t : t + 3][..., list(seen.columns)], "captured weights of steps")
+
+
+@check("stream-capture-rows")
+def captured_rows_are_as_if_alone(subject: Subject) -> None:
+    """Captured weights of rows that were reset, joined or exchanged: those of each row alone, over what it has not forgotten."""
+    for stream in streams(subject):
+        stream.state.keep_keys()
+        if not isinstance(stream.state, Cache | RecurrentState):
+            raise NotApplicable("its state does not keep keys one by one")
+        stream.step(0, 18)
+        stream.state.reset(torch.tensor([1]))
+        rows = [(0, 0), (1, 18), (2, 0)]  # of q, k and v, and where each began
+        _expect_captured(stream, rows, [18, 18, 18], "after state.reset")
+        stream.state.reorder(torch.tensor([1, 2, 1]))
+        _expect_captured(stream, [rows[1], rows[2], rows[1]], [22, 22, 22], "after state.reset and state.reorder")
+        for some, read in ((([0, 1], [2]), (18, 6)), (([2], [0, 1]), (6, 18))):
+            states, ends = [], []
+            for batch, end in zip(some, read, strict=True):
+                stream.state = stream.attention.start(len(batch), stream.pattern)
+                stream.state.keep_keys()
+                stream.step(0, end, batch)
+                states.append(stream.state)
+                ends += [end] * len(batch)
+            stream.state = states[0].join(states[1])
+            _expect_captured(stream, [(row, 0) for row in some[0] + some[1]], ends, "after state.join")
+
+
+def _expect_captured(stream: Stream, rows: list[tuple[int, int]], read: list[int], when: str) -> None:
+    """Read 4 tokens in 2 steps. Row b of the state is a row of q, k and v from a first token on, and has come to token `read[b]`."""
+    q, k, _ = stream.qkv
+    with stream.capture(dtype=torch.float64) as maps:
+        for step in (0, 2):
+            now = [torch.stack([x[row, n + step : n + step + 2] for (row, _), n in zip(rows, read, strict=True)]) for x in stream.qkv]
+            stream.attention(*now, stream.pattern, state=stream.state)
+    for step, seen in zip((2, 4), maps.all, strict=True):
+        for b, ((row, first), n) in enumerate(zip(rows, read, strict=True)):
+            part = slice(row, row + 1), slice(first, n + step)
+            alone_HLM = stream.attention.weights(q[part], k[part], stream.pattern)[0, :, -2:]
+            at = torch.tensor(seen.columns) - seen.columns[-1] + alone_HLM.shape[-1] - 1  # columns end with the newest key of every row
+            expected_HLM = torch.where(at >= 0, alone_HLM[..., at.clamp(min=0)], 0)
+            stream.expect_close(seen.weights_BHLM[b], expected_HLM, f"captured weights {when}")
 
 
 def recurrent(subject: Subject) -> Stream:
@@ -120,8 +165,10 @@ def a_state_without_keys_is_not_captured(subject: Subject) -> None:
     stream.step(0, 3)
     with stream.capture():
         words = r"3 tokens.*create another.*keep_keys"
-        expect_error(CaptureNotSupported, words, "a state that has dropped its keys was captured", stream.step, 3, 5)
-    expect(stream.state.length == 3, "a refused step moved the state")
+        expect_error(
+            CaptureNotSupported, words, "a state that has dropped its keys was captured: do not override keep_keys", stream.step, 3, 5
+        )
+    expect(stream.state.length == 3, "a refused step moved the state: refuse it before state.move")
 
 
 @check("stream-fixed-size")
@@ -131,11 +178,14 @@ def a_recurrent_state_does_not_grow(subject: Subject) -> None:
         stream.step(t, t + 1)
         sizes.append({name: x.shape for name, x in stream.state.sums.items()})
     same = sizes == sizes[:1] * 5 and stream.state.kept is None
-    expect(same, "facts.state is RecurrentState, but its sums grow with each step")
+    expect(same, "facts.state is RecurrentState, but its sums grow with each step: keep sums of fixed size, or set state=Cache")
     low = subject.build(dtype=torch.bfloat16)
     state = low.start(B)
     low(*(x.bfloat16() for x in stream.part(0, 1)), causal, state=state)
-    expect(all(x.dtype == torch.float32 for x in state.sums.values()), "sums of a state must be float32 or wider in bfloat16 too")
+    expect(
+        all(x.dtype == torch.float32 for x in state.sums.values()),
+        "sums of a state are rounded in bfloat16: make them with state.sum(…), which is float32 or wider",
+    )
 
 
 @check("stream-reorder")
@@ -146,7 +196,10 @@ def beams_reorder(subject: Subject) -> None:
             stream.step(0, 30)
             stream.state.reorder(torch.tensor(order))
             after = stream.step(30, 31, order)
-            expect(all(x.equal(y) for x, y in zip(stream.qkv, before, strict=True)), "state.reorder changed tensors of the caller")
+            expect(
+                all(x.equal(y) for x, y in zip(stream.qkv, before, strict=True)),
+                "state.reorder changed tensors of the caller: copy k and v before writing into them",
+            )
             stream.expect_close(after, stream.whole(31)[order, 30:], "steps after state.reorder")
 
 
@@ -160,7 +213,10 @@ def a_reset_row_forgets(subject: Subject) -> None:
         after = torch.cat([stream.step(t, t + 1) for t in range(18, 30)], 1)
         stream.expect_close(after[[0, 2]], stream.whole(30)[[0, 2], 18:], "rows beside one that was reset")
         position = stream.state.position()
-        expect(position == (30, 12, 30), f"after a reset state.position() is {position}, expected (30, 12, 30)")
+        expect(
+            position == (30, 12, 30),
+            f"after a reset state.position() is {position}, expected (30, 12, 30): call State.reset of the base class",
+        )
         stream.expect_close(after[1], stream.attention(*stream.part(18, 30), pattern)[1], "steps after state.reset")
 
 
@@ -179,7 +235,7 @@ def joined_rows_continue_as_if_alone(subject: Subject) -> None:
                     states.append(stream.state)
                 state = stream.state = states[0].join(states[1])
                 right = state.batch == 3 and state.length == 18 and state.position() == tuple(behind)
-                expect(right, f"joined rows are at {state.position()}, expected {tuple(behind)}")
+                expect(right, f"joined rows are at {state.position()}, expected {tuple(behind)}: call State.join of the base class")
                 for t in range(0, 12, step):
                     now = [torch.stack([x[row, n + t : n + t + step] for row, n in zip(order, behind, strict=True)]) for x in stream.qkv]
                     out = stream.attention(*now, stream.pattern, state=state)
@@ -187,7 +243,10 @@ def joined_rows_continue_as_if_alone(subject: Subject) -> None:
                         stream.expect_close(out[b], stream.whole(n + t + step, [row])[0, n + t :], "rows joined by state.join")
                 state.reorder(torch.tensor([order.index(2)]))
                 stream.expect_close(stream.step(18, 22, [2]), stream.whole(22, [2])[:, 18:], "rows taken apart after state.join")
-                expect(state.position() == 22 == state.length, f"a row of 22 tokens is at {state.position()}")
+                expect(
+                    state.position() == 22 == state.length,
+                    f"a row of 22 tokens is at {state.position()}: call State.reorder of the base class",
+                )
 
 
 @check("stream-join-new")
@@ -196,16 +255,22 @@ def a_new_row_joins_others(subject: Subject) -> None:
     stream.state.reorder(torch.tensor([0, 1]))
     stream.step(0, 12, two)
     position = stream.state.join(stream.attention.start(1, causal)).position()
-    expect(position == (12, 12, 0), f"a fresh row joined at {position}, expected (12, 12, 0)")
+    expect(position == (12, 12, 0), f"a fresh row joined at {position}, expected (12, 12, 0): call State.join of the base class")
     now = (torch.cat([x[:2, 12:15], x[2:, :3]]) for x in stream.qkv)
     out = stream.attention(*now, causal, state=stream.state)
     stream.expect_close(out[2:], stream.whole(3, slice(2, 3)), "steps of a fresh row that joined others")
     stream.expect_close(out[:2], stream.whole(15, two)[:, 12:], "steps of rows that a fresh one joined")
-    expect_error(StateNotSupported, "same layer", "a state of another kind was joined", stream.state.join, _OtherState(1))
+    expect_error(
+        StateNotSupported,
+        "same layer",
+        "a state of another kind was joined: call State._check_join of the base class",
+        stream.state.join,
+        _OtherState(1),
+    )
 
 
 class _OtherState(State):
-    """Of no mechanism."""
+    """State of no mechanism."""
 
 
 @check("stream-detach")
@@ -217,14 +282,16 @@ def gradients_flow_until_detached(subject: Subject) -> None:
     expect(gradient[:, :9].abs().sum() > 0, "no gradient reaches the values of earlier steps: keep the state in the graph")
     stream.state.detach()
     gradient = torch.autograd.grad(stream.step(10, 11).sum(), v)[0]
-    expect((gradient[:, :10] == 0).all(), "gradients reach the values before state.detach()")
+    expect((gradient[:, :10] == 0).all(), "gradients reach the values before state.detach(): detach everything that the state holds")
 
 
 @check("stream-batch")
 def a_wrong_batch_is_named(subject: Subject) -> None:
     stream = Stream(subject)
     stream.step(0, 1)
-    expect_error(ShapeError, "reorder", "a batch that does not fit the state was accepted", stream.step, 1, 2, slice(1))
+    expect_error(
+        ShapeError, "reorder", "a batch that does not fit the state was accepted: do not override forward", stream.step, 1, 2, slice(1)
+    )
 
 
 @check("stream-fixed-keys")
@@ -234,7 +301,7 @@ def queries_one_by_one_over_fixed_keys(subject: Subject) -> None:
     if not facts.cross or not subject.supports("full"):
         raise NotApplicable("facts.cross is False, or `full` is not in facts.patterns")
     if facts.rows != "independent" and facts.state is not StepState:
-        wrong = f"facts.rows is {facts.rows!r}, but start_cross() gives no error"
+        wrong = f"facts.rows is {facts.rows!r}, but start_cross() gives no error: do not override it"
         return expect_error(StateNotSupported, subject.name, wrong, attention.start_cross, B)
     state = attention.start_cross(B)
     if state is None and facts.cross == "last":

@@ -1,9 +1,9 @@
-"""What the checks are made of: mechanisms of one size, their inputs and patterns, and failures that name the fact to change."""
+"""Parts of the checks: mechanisms of one size, their inputs and patterns, and failures that name the fact to change."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..attention.helpers import average, conjuncts, rule_name
-from ..errors import RegardError
+from ..errors import BadConfig, RegardError
 from ..kernels import force
+from ..layers.spec import check_known
 from ..patterns import Pattern, block, causal, full, keep, lengths, per_head, random_blocks, segments, since, tokens, window
 
 B, L, M, H, G, K, V = 3, 13, 17, 4, 2, 7, 11  # all different: a swapped axis cannot pass by luck
@@ -27,7 +28,7 @@ class NotApplicable(Exception):
     """The facts of a mechanism say that a check does not concern it."""
 
 
-Check = Callable[[type[Attention]], None]
+Check = Callable[..., None]  # of a class, and the settings it is built with as keywords
 CHECKS: dict[str, Check] = {}  # by name, in the order they are run
 
 
@@ -35,12 +36,12 @@ def check(name: str, *, paths: tuple[Any, ...] = (None,), sampling: bool = False
     """Add a check to `CHECKS`: run under each kernel path (None: as it comes), and with sampling on too where `sampling` is True."""
 
     def register(function: Callable[[Subject], None]) -> Check:
-        def run_check(mechanism: type[Attention]) -> None:
-            subject = Subject(mechanism)
+        def run_check(mechanism: type[Attention], **settings: Any) -> None:
+            subject = Subject(mechanism, settings=settings)
             for sample in (False, True) if sampling and subject.samples else (False,):
                 for path in paths:
                     with _conditions(path, sample):
-                        function(Subject(mechanism, sample))
+                        function(Subject(mechanism, sample, settings))
 
         CHECKS[name] = run_check
         return run_check
@@ -50,7 +51,7 @@ def check(name: str, *, paths: tuple[Any, ...] = (None,), sampling: bool = False
 
 @contextmanager
 def _conditions(path: Any, sample: bool) -> Iterator[None]:
-    """The same random numbers for every check, and fresh memory that is NaN, so that reading it unwritten shows.
+    """Equal random numbers for every check, and fresh memory that is NaN, so that reading it unwritten shows.
 
     Failures say under which kernel path and with which `sample` they happen.
     """
@@ -68,20 +69,27 @@ def _conditions(path: Any, sample: bool) -> Iterator[None]:
 
 
 class Subject:
-    """A mechanism under test. Where it has a boolean attribute `sample`, that is set to `sample`."""
+    """A mechanism under test, with `settings` beside the sizes. Where it has a boolean attribute `sample`, that is set to `sample`."""
 
-    def __init__(self, mechanism: type[Attention], sample: bool = False):
+    def __init__(self, mechanism: type[Attention], sample: bool = False, settings: Mapping[str, Any] | None = None):
         self.mechanism, self.facts, self.name, self.sample = mechanism, mechanism.facts, mechanism.__name__, sample
-        example = mechanism.sized(heads=H, head_dim=K, length=M)
-        self.gates, self.samples = example.gates, isinstance(getattr(example, "sample", None), bool)
+        self.settings = settings or {}
+        example = self.sized()
+        self.gates, self.query_gates = example.gates, example.query_gates
+        self.samples = isinstance(getattr(example, "sample", None), bool)
         self.widest: Pattern = full if self.supports("full") else causal  # under which it attends to most keys
 
     def supports(self, name: str) -> bool:
         return self.facts.patterns == "any" or name in self.facts.patterns
 
+    def sized(self, heads: int = H, head_dim: int = K, length: int = M) -> Attention:
+        """One of these sizes, with the settings."""
+        attention = self.mechanism.sized(heads=heads, head_dim=head_dim, length=length)
+        return self.mechanism(**{**attention.settings, **self.settings}) if self.settings else attention
+
     def alone(self, length: int = 80, dtype: torch.dtype = torch.float64) -> Attention:
         """A mechanism of the right size, its parameters no longer at symmetric starting points."""
-        attention = self.mechanism.sized(heads=H, head_dim=K, length=length).to(dtype)
+        attention = self.sized(length=length).to(dtype)
         if self.samples:
             attention.sample = self.sample  # type: ignore[assignment]  # nn.Module declares attributes to be modules
         generator = torch.Generator().manual_seed(1)
@@ -91,17 +99,16 @@ class Subject:
         return attention
 
     def build(self, length: int = 80, dtype: torch.dtype = torch.float64) -> Any:
-        """The same; one that reads gates takes them as further columns of k."""
-        attention = self.alone(length, dtype)
-        return GatesInKeys(attention) if attention.gates else attention
+        """Build one as `alone` does; one that reads gates takes them as further columns of q and k."""
+        return gates_as_columns(self.alone(length, dtype))
 
     def tensors(
         self, queries: int = L, keys: int = M, *, kv_heads: int = H, batch: int = B, dtype: torch.dtype = torch.float64, grad: bool = True
     ) -> list[Tensor]:
-        """q, k (with gates) and v; as many queries as keys where it attends within one sequence only."""
+        """q and k (with gates) and v; as many queries as keys where it attends within one sequence only."""
         queries = queries if self.facts.cross else keys
-        shapes = (batch, queries, H, K), (batch, keys, kv_heads, K + self.gates), (batch, keys, kv_heads, V)
-        return [torch.randn(shape, dtype=dtype, requires_grad=grad) for shape in shapes]
+        sizes = (queries, H, K + self.query_gates), (keys, kv_heads, K + self.gates), (keys, kv_heads, V)
+        return [torch.randn(batch, *size, dtype=dtype, requires_grad=grad) for size in sizes]
 
     def patterns(self, queries: int = L, keys: int = M) -> list[Pattern]:
         """Those it says it supports."""
@@ -127,8 +134,21 @@ class Subject:
         return own + ([every["both"]] if {"causal", "lengths"} <= set(supported) else [])
 
 
-class GatesInKeys(nn.Module):
-    """A mechanism that reads gates, given them as further columns of k: whatever a check does to keys it does to them."""
+def check_settings(mechanism: type[Attention], settings: Mapping[str, Any]) -> None:
+    """Refuse settings that the constructor does not take, and sizes, which the checks choose."""
+    sizes = [name for name in ("heads", "head_dim", "max_length") if name in settings]
+    if not sizes:
+        check_known(mechanism, settings)
+        example = Subject(mechanism, settings=settings).sized()
+    if sizes or example.heads not in (None, H) or example.head_dim not in (None, K):
+        raise BadConfig(
+            f"{mechanism.facts.name} with {dict(settings)}: expected settings that leave the sizes open; the checks build it for {H} heads of "
+            f"size {K}, at several lengths"
+        )
+
+
+class GatesAsColumns(nn.Module):
+    """A mechanism that reads gates, given them as further columns of q and k: whatever a check does to those it does to gates too."""
 
     def __init__(self, inner: Attention):
         super().__init__()
@@ -137,10 +157,21 @@ class GatesInKeys(nn.Module):
         self.start, self.start_cross, self._within = inner.start, inner.start_cross, inner._within
 
     def weights(self, q_BLHK: Tensor, k_BMHK: Tensor, *further: Any, **named: Any) -> Tensor:
-        return self.inner.weights(q_BLHK, k_BMHK[..., :K], *further, gates_BMHE=k_BMHK[..., K:], **named)
+        return self.inner.weights(q_BLHK[..., :K], k_BMHK[..., :K], *further, **self._gates(q_BLHK, k_BMHK), **named)
 
     def forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, *further: Any, **named: Any) -> Tensor:
-        return self.inner(q_BLHK, k_BMHK[..., :K], v_BMHV, *further, gates_BMHE=k_BMHK[..., K:], **named)
+        return self.inner(q_BLHK[..., :K], k_BMHK[..., :K], v_BMHV, *further, **self._gates(q_BLHK, k_BMHK), **named)
+
+    def _gates(self, q_BLHK: Tensor, k_BMHK: Tensor) -> dict[str, Tensor | None]:
+        return {
+            "gates_BMHE": k_BMHK[..., K:] if self.inner.gates else None,
+            "query_gates_BLHE": q_BLHK[..., K:] if self.inner.query_gates else None,
+        }
+
+
+def gates_as_columns(attention: Attention) -> Any:
+    """The mechanism, to be called with q, k and v alone."""
+    return GatesAsColumns(attention) if attention.reads_gates else attention
 
 
 def reseed(attention: nn.Module) -> None:
@@ -181,7 +212,7 @@ def assert_law(attention: Any, inputs: list[Tensor], pattern: Pattern, bias: Ten
 
 
 def gradients(out: Tensor, inputs: list[Tensor], cotangent: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Of out · cotangent, or of its sum; zeros for what has no influence."""
+    """Gradients of out · cotangent, or of its sum; zeros for what has no influence."""
     if not out.requires_grad:
         return tuple(map(torch.zeros_like, inputs))
     cotangent = torch.ones_like(out) if cotangent is None else cotangent

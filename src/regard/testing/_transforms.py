@@ -1,4 +1,4 @@
-"""What else may be done with a mechanism: part of the inputs frozen, differentiated twice, compiled, transformed by torch.func; and what must
+"""Further uses of a mechanism: part of the inputs frozen, differentiated twice, compiled, transformed by torch.func; and what must
 stay where it is, such as a NaN."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def law_of_nothing(subject: Subject) -> None:
             assert_law(subject.build(), inputs, pattern)
             if not keys:
                 out = run(subject.build(), *inputs, pattern)
-                expect((out == 0).all(), "without any key the output must be zeros")
+                expect((out == 0).all(), "without any key the output must be zeros: softmax_where gives them")
     if subject.facts.state in (None, StepState):
         return
     for batch, length in ((0, 3), (B, 0)):
@@ -47,13 +47,13 @@ def law_of_nothing(subject: Subject) -> None:
         state = attention.start(batch)
         q, k, v = (x.detach() for x in subject.tensors(length, length, batch=batch))
         parts = [attention(q, k, v, causal, state=state) for _ in range(2)]
-        wrong = f"a stream of {batch} rows and {length} tokens per step gives shapes {[tuple(x.shape) for x in parts]}, and is {state.length} long"
+        wrong = f"a stream of {batch} rows and {length} tokens per step gives shapes {[tuple(x.shape) for x in parts]}, and is {state.length} long: return (batch, queries, heads, V), and call state.move"
         expect(all(x.shape == (batch, length, H, V) for x in parts) and state.length == 2 * length, wrong)
 
 
 @check("frozen", paths=PATHS)
 def gradients_of_some_inputs(subject: Subject) -> None:
-    """As with frozen projections or adapters: the gradients of the others are the same, in one pass and in a stream."""
+    """Freeze some inputs, as with adapters: the gradients of the others are the same, in one pass and in a stream."""
 
     def in_one_pass(attention: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return run(attention, q, k, v, subject.widest)
@@ -72,7 +72,8 @@ def gradients_of_some_inputs(subject: Subject) -> None:
         for some in SOME:
             found = _gradients(attention, ways, inputs, some)
             for n in some:
-                wrong = f"the gradient of {'qkv'[n]} is another {ways.__name__.replace('_', ' ')} where only {', '.join('qkv'[i] for i in some)} need one"
+                wrong = f"the gradient of {'qkv'[n]} is another {ways.__name__.replace('_', ' ')} where only {', '.join('qkv'[i] for i in some)} need one: "
+                wrong += "each gradient of a backward pass must not depend on which others are wanted"
                 expect_close(found[n], expected[n], wrong, atol=1e-9, rtol=1e-9)
 
 
@@ -132,7 +133,10 @@ def second_derivatives(subject: Subject) -> None:
         except NotSupported:
             continue
         except RuntimeError as error:  # of PyTorch's own fused kernel
-            expect("not implemented" in str(error), f"differentiated twice it fails: {error}")
+            expect(
+                "not implemented" in str(error),
+                f"differentiated twice it fails: {error}; decorate the backward pass with kernels.first_derivatives_only",
+            )
             continue
         for name, one, two in zip("qkv", found, expected, strict=True):
             wrong = f"the second derivative with respect to {name} is not that of weights @ v: decorate the backward pass with "
@@ -162,7 +166,10 @@ def transforms_of_torch_func(subject: Subject) -> None:
         try:
             found = compute()
         except NotSupported as error:
-            expect(subject.name in str(error), f"torch.func.{name} is refused without the name of the mechanism: {error}")
+            expect(
+                subject.name in str(error),
+                f"torch.func.{name} is refused without the name of the mechanism: {error}; raise NotSupported with it",
+            )
             continue
         for one, two in zip(found, expected, strict=True):
             expect_close(one, two, f"torch.func.{name} gives other numbers: use plain operators in _weights", atol=1e-9, rtol=1e-9)
@@ -186,4 +193,4 @@ def compiled(subject: Subject) -> None:
         warnings.filterwarnings("ignore", "The .grad attribute")  # PyTorch's, of what it resumes with after a graph break
         found = _gradients_of(torch.compile(layer, backend="eager"), inputs)
     for one, two in zip(found, _gradients_of(layer, inputs), strict=True):
-        expect_close(one, two, "torch.compile gives other numbers", atol=1e-9, rtol=1e-9)
+        expect_close(one, two, "torch.compile gives other numbers: keep Python state out of _forward", atol=1e-9, rtol=1e-9)

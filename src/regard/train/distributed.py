@@ -18,9 +18,9 @@ alike. Evaluations and checkpoints use whole tensors, gathered one after the oth
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -32,8 +32,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import BadConfig
 from ..layers import Block
+from ..processes import world_size
 from .launcher import stop_with_launcher
-from .task import Loss, Objective
+from .objective import Loss, Objective
 
 if TYPE_CHECKING:  # half a second to import, for nothing where one process trains
     from torch.distributed.tensor import DTensor
@@ -50,6 +51,15 @@ def world() -> int:
 def rank() -> int:
     """Rank of this process; rank 0 writes files and reports."""
     return dist.get_rank() if world() > 1 else 0
+
+
+def gather(items: Sequence[Item]) -> list[Item]:
+    """Items of all processes, those of rank 0 first; between the processes of one training, never from a file."""
+    if world() == 1:
+        return list(items)
+    parts: list[list[Item] | None] = [None] * world()
+    dist.all_gather_object(parts, list(items))
+    return [item for part in parts if part is not None for item in part]
 
 
 def barrier() -> None:
@@ -70,12 +80,13 @@ def sums(numbers: Sequence[float], device: torch.device | None = None) -> list[f
 @contextmanager
 def joined() -> Iterator[None]:
     """Join the process group that `launch` or torchrun has set up in the environment; leave it at the end."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    if world_size() == 1 or dist.is_initialized():
         yield
         return
     stop_with_launcher()
     # rank 0 evaluates while the others wait, which may take longer than the default timeout of half an hour
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(hours=12))
+    # numbers of the CPU are added up, too, and a machine with a GPU may train on the CPU
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(hours=12))
     try:
         yield
     finally:
@@ -93,49 +104,49 @@ def share(group: Sequence[Item], mine: int, of: int) -> list[tuple[int, Item, bo
 
 
 class LossModule(nn.Module):
-    """A task's loss as a module, which DistributedDataParallel can wrap whichever methods of the model the task calls."""
+    """Loss of an objective as a module, which DistributedDataParallel can wrap whichever methods of the model are called."""
 
-    def __init__(self, task: Objective, model: nn.Module):
+    def __init__(self, objective: Objective, model: nn.Module):
         super().__init__()
         self.model = model
-        self._task = task
+        self._objective = objective
 
     def forward(self, batch: Any) -> tuple[Tensor, Loss]:
-        loss = self._task.loss(self.model, batch)
+        loss = replace(self._objective.loss(self.model, batch), outputs=None)  # which would keep activations until the next step
         return loss.total, loss  # the tensor separately too: the wrappers look for tensors, not inside other values
 
 
-def parallel(objective: nn.Module, accumulate: int) -> nn.Module:
-    """The objective itself for one process or when sharded; otherwise wrapped, so that backward sums gradients over all processes."""
+def parallel(module: nn.Module, accumulate: int) -> nn.Module:
+    """The module itself for one process or when sharded; otherwise wrapped, so that backward sums gradients over all processes."""
     if world() == 1:
-        return objective
+        return module
     if accumulate < world():
         raise BadConfig(f"accumulate={accumulate} with {world()} processes; set accumulate to {world()} or a multiple")
-    if hasattr(objective, "set_requires_gradient_sync"):  # sharded: FSDP reduces the gradients
-        return objective
-    wrapped = DistributedDataParallel(objective)
+    if hasattr(module, "set_requires_gradient_sync"):  # sharded: FSDP reduces the gradients
+        return module
+    wrapped = DistributedDataParallel(module)
     wrapped.register_comm_hook(None, lambda state, bucket: _add(bucket.buffer()))
     return wrapped
 
 
-def release(objective: nn.Module) -> None:
+def release(module: nn.Module) -> None:
     """Give up what holds the process group, before the group itself is left.
 
     Where the reducer of DistributedDataParallel is the last to hold it, PyTorch waits for the group's thread without giving up the
     interpreter lock, which that thread may be waiting for: the process then never ends (seen in 1 of about 40 runs on a busy machine).
     """
-    if isinstance(objective, DistributedDataParallel):
+    if isinstance(module, DistributedDataParallel):
         for name in ("reducer", "logger"):
-            objective.__dict__.pop(name, None)
+            module.__dict__.pop(name, None)
 
 
 @contextmanager
-def adding(objective: nn.Module, now: bool) -> Iterator[None]:
+def adding(module: nn.Module, now: bool) -> Iterator[None]:
     """Whether backward passes inside sum gradients over the processes now, or leave that to a later one."""
-    if hasattr(objective, "set_requires_gradient_sync"):
-        objective.set_requires_gradient_sync(now)  # type: ignore[operator]  # of FSDPModule, whose import takes half a second
-    if isinstance(objective, DistributedDataParallel) and not now:
-        with objective.no_sync():
+    if hasattr(module, "set_requires_gradient_sync"):
+        module.set_requires_gradient_sync(now)  # type: ignore[operator]  # of FSDPModule, whose import takes half a second
+    if isinstance(module, DistributedDataParallel) and not now:
+        with module.no_sync():
             yield
     else:
         yield
@@ -152,24 +163,24 @@ def _add(gradients: Tensor) -> torch.futures.Future[Tensor]:
 # -- sharding ----------------------------------------------------------------------------------------------------------
 
 
-def sharded(task: Objective, model: nn.Module) -> LossModule:
-    """The task's loss with a copy of the model: rank 0's parameters, sharded over all processes."""
+def sharded(objective: Objective, model: nn.Module) -> LossModule:
+    """The loss with a copy of the model: rank 0's parameters, sharded over all processes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     if scalars:
         raise BadConfig(f"{scalars[0]} is a scalar, which cannot be sharded; give it one dimension, or use sharding='none'")
-    objective = LossModule(task, copy.deepcopy(model))
-    for tensor in chain(objective.parameters(), objective.buffers()):
+    module = LossModule(objective, copy.deepcopy(model))
+    for tensor in chain(module.parameters(), module.buffers()):
         dist.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
-    for part in [*(layer for layer in objective.modules() if isinstance(layer, LAYERS) and _alone(layer, objective)), objective]:
+    for part in [*(layer for layer in module.modules() if isinstance(layer, LAYERS) and _alone(layer, module)), module]:
         fully_shard(part, mesh=mesh)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)  # sums, not means: the loss is per token, not per process
         part.set_force_sum_reduction_for_comms(True)
-    return objective
+    return module
 
 
 def _alone(layer: nn.Module, whole: nn.Module) -> bool:
@@ -225,30 +236,10 @@ def empty(model: nn.Module) -> None:
 
 
 @contextmanager
-def filled(model: nn.Module, tensors: Mapping[str, Tensor], keep: bool) -> Iterator[None]:
-    """Inside, the model has these parameters in the processes that `keep` them."""
-    whole = gathered(tensors, keep)
-    if keep:
-        fill(model, whole)
+def filled(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Inside, the model has these parameters, whole, in all processes."""
+    fill(model, gathered(tensors))
     try:
         yield
     finally:
         empty(model)
-
-
-# -- starting processes ------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def on_cpu(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is on the CPU; its parameters stay the same objects, so an optimizer keeps them."""
-    first = next(model.parameters(), None)
-    if first is None or first.device.type == "cpu":
-        yield
-        return
-    device = first.device
-    model.cpu()
-    try:
-        yield
-    finally:
-        model.to(device)

@@ -12,9 +12,9 @@ from torch import nn
 from ..errors import BadConfig
 from . import checkpoint as checkpoints
 from . import distributed
+from .objective import Objective
 from .parameters import Parameters, copy_parameters, load_parameters, parameters_of, temporary_parameters
 from .state import State, seed_all
-from .task import Merging, Objective
 
 
 class Candidate(NamedTuple):
@@ -25,19 +25,18 @@ class Candidate(NamedTuple):
 
 
 class Evaluator:
-    """Measures parameters in the caller's model, and writes the best of them. All processes call each method; rank 0 does the work.
+    """Evaluate parameters in the caller's model, where it is; rank 0 writes the best of them. All processes call each method together.
 
-    If training is sharded, the model has parameters only inside an evaluation, on rank 0, and after `load`.
+    If training is sharded, the model has parameters only inside an evaluation and after `load`.
     """
 
-    def __init__(self, model: nn.Module, task: Objective, state: State, path: Path, sharded: bool):
-        self.model, self.task, self.state, self.path, self.sharded = model, task, state, path, sharded
+    def __init__(self, model: nn.Module, objective: Objective, state: State, path: Path, sharded: bool):
+        self.model, self.objective, self.state, self.path, self.sharded = model, objective, state, path, sharded
         self.first = distributed.rank() == 0
-        self.device = next(model.parameters()).device
 
     def evaluate(self) -> None:
         """Evaluate the current parameters, or their moving average; remember them if they are the best so far."""
-        state, position, metric = self.state, self.state.position, self.task.metric
+        state, position, metric = self.state, self.state.position, self.objective.metric
         shadow = state.ema.mean if state.ema else None
         position.metrics, position.evaluated = self.metrics(shadow), position.step
         state.ring.push(state.model)
@@ -49,27 +48,21 @@ class Evaluator:
             self.write(state.best)
 
     def metrics(self, parameters: Parameters | None) -> dict[str, float]:
-        """The metrics of these parameters, or of the current ones; the deciding metric is known to all processes."""
-        metric, value = self.task.metric, 0.0
-        metrics: dict[str, float] = {}
-        with self._with_parameters(parameters):
-            if self.first:
-                seed_all(self.state.config.seed, "evaluation")
-                with torch.no_grad():
-                    self.model.eval()
-                    with distributed.on_cpu(self.model):  # tasks make the batches of their evaluations there
-                        metrics = {name: float(number) for name, number in self.task.evaluate(self.model).items()}
-                    self.model.train()
-        if self.first:
-            if metric.name not in metrics:
-                raise BadConfig(f"{metric.name!r} is the deciding metric, but evaluate returned only {', '.join(metrics) or 'nothing'}")
-            value = metrics[metric.name]
-        return {**metrics, metric.name: distributed.sums([value], self.device)[0]}
+        """Metrics of these parameters, or of the current ones; the same in all processes."""
+        metric = self.objective.metric
+        with self._with_parameters(parameters), torch.no_grad():
+            seed_all(self.state.options.seed, "evaluation")
+            self.model.eval()
+            metrics = {name: float(number) for name, number in self.objective.evaluate(self.model).items()}
+            self.model.train()
+        if metric.name not in metrics:
+            raise BadConfig(f"{metric.name!r} is the deciding metric, but evaluate returned only {', '.join(metrics) or 'nothing'}")
+        return metrics
 
     def _with_parameters(self, parameters: Parameters | None) -> AbstractContextManager[None]:
         if self.sharded:
-            return distributed.filled(self.model, parameters or parameters_of(self.state.model), keep=self.first)
-        return temporary_parameters(self.model, parameters if self.first else None)
+            return distributed.filled(self.model, parameters or parameters_of(self.state.model))
+        return temporary_parameters(self.model, parameters)
 
     def candidates(self) -> dict[str, Candidate]:
         """The last, the best and the averaged parameters, as far as they differ."""
@@ -85,7 +78,7 @@ class Evaluator:
 
     def choose(self, candidates: dict[str, Candidate]) -> str:
         """The name of the best candidate by the deciding metric; of equals the first."""
-        metric, chosen = self.task.metric, "last"
+        metric, chosen = self.objective.metric, "last"
         for name, candidate in candidates.items():
             if metric.better(candidate.metrics[metric.name], candidates[chosen].metrics[metric.name]):
                 chosen = name
@@ -102,5 +95,4 @@ class Evaluator:
         """model.safetensors: what can be used now, finished or not."""
         whole = distributed.gathered(parameters, keep=self.first)
         if self.first:
-            finished = dict(self.task.merged(self.model, whole)) if isinstance(self.task, Merging) else whole
-            checkpoints.save_parameters(self.path, finished)
+            checkpoints.save_parameters(self.path, dict(self.objective.merged(self.model, whole)))

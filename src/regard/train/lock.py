@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import BadFile, RunInUse
 from ..files import cannot, make_folder, parse_json, read, remove_drafts
+from ..processes import first_process
 
 fcntl: Any
 try:
@@ -35,7 +36,7 @@ _held: dict[Path, tuple[int, int]] = {}  # folder → thread, depth: `tasks.trai
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run; RunInUse names the process that has it. Nothing in processes other than the first."""
-    if fcntl is None or os.environ.get("RANK", "0") != "0":
+    if fcntl is None or not first_process():
         yield
         return
     folder, me = folder.resolve(), threading.get_ident()

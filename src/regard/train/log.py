@@ -14,11 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from .._extras import extra
 from ..errors import BadFile, NotSupported
 from ..files import cannot, check_regular, make_folder, parse_json, sync
 
 SECONDS_BETWEEN_LINES = 10.0
 LONGEST = 1 << 20  # bytes of a line
+HINT = "or leave it out: metrics.jsonl has the same numbers"
 TAIL = 1 << 16  # bytes that are read at the end of the file
 
 
@@ -132,12 +134,9 @@ def _plain(value: Any) -> Any:
 
 def writer() -> Any:
     """The class that writes event files; an error says how to install it."""
-    try:
+    with extra("tensorboard", HINT):
+        import tensorboard  # noqa: F401  PyTorch's module needs it, and names it in no error
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise NotSupported(
-            "TensorBoard is not installed; pip install 'regard[tensorboard]', or leave it out: metrics.jsonl has the same numbers"
-        ) from error
     return SummaryWriter
 
 
@@ -166,7 +165,7 @@ class WandB:
     """A run of Weights & Biases, named after the folder; a resumed run continues the same one."""
 
     def __init__(self, folder: Path, step: int = 0):
-        module = _tracker("wandb", "Weights & Biases")
+        module = _tracker("wandb")
         with _one_line("Weights & Biases"):
             self._run = module.init(name=folder.resolve().name, id=_digest(folder), resume="allow", dir=str(folder))
 
@@ -185,7 +184,7 @@ class MLflow:
     """A run of MLflow, named after the folder; a resumed run continues the one whose id was kept beside the checkpoints."""
 
     def __init__(self, folder: Path, step: int = 0):
-        self._module, kept = _tracker("mlflow", "MLflow"), folder / "mlflow-run.txt"
+        self._module, kept = _tracker("mlflow"), folder / "mlflow-run.txt"
         old = kept.read_text(encoding="utf-8").strip() if step and kept.exists() else None
         with _one_line("MLflow"):
             run = self._module.start_run(run_id=old) if old else self._module.start_run(run_name=folder.resolve().name)
@@ -203,13 +202,10 @@ class MLflow:
         self._module.end_run()
 
 
-def _tracker(name: str, title: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise NotSupported(
-            f"{title} is not installed; pip install 'regard[{name}]', or leave it out: metrics.jsonl has the same numbers"
-        ) from error
+def _tracker(name: str) -> Any:
+    with extra(name, HINT):
+        module = import_module(name)
+    return module
 
 
 @contextmanager
@@ -261,15 +257,15 @@ def check_installed(wanted: Sequence[str]) -> None:
     """Raise an error for what is wanted and not installed, before anything is written."""
     if "tensorboard" in wanted:
         writer()
-    for name, title in (("wandb", "Weights & Biases"), ("mlflow", "MLflow")):
+    for name in ("wandb", "mlflow"):
         if name in wanted:
-            _tracker(name, title)
+            _tracker(name)
 
 
 # -- progress: a bar, or plain lines where there is no terminal --------------------------------------------------------
 
 
-class Progress:
+class ProgressBar:
     """Plain lines on standard error; nothing where `silent` (all ranks but 0)."""
 
     def __init__(self, silent: bool = False):
@@ -293,7 +289,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
 
-class Bar(Progress):
+class Bar(ProgressBar):
     """The same with a progress bar by rich; a `transient` one vanishes at the end."""
 
     def __init__(self, transient: bool = False):
@@ -320,9 +316,9 @@ class Bar(Progress):
         self._rich.console.print(text, markup=False, highlight=False)
 
 
-def progress_for(bar: bool, silent: bool, transient: bool = False) -> Progress:
+def progress_for(bar: bool, silent: bool, transient: bool = False) -> ProgressBar:
     """A bar if it is wanted and standard error is a terminal; plain lines otherwise."""
-    return Bar(transient) if bar and not silent and sys.stderr.isatty() else Progress(silent)
+    return Bar(transient) if bar and not silent and sys.stderr.isatty() else ProgressBar(silent)
 
 
 def describe(values: Mapping[str, Any], unit: str, left: float | None) -> str:

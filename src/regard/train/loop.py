@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, SIGTERM
@@ -29,17 +29,19 @@ from ..errors import BadConfig, BadFile, Diverged, Interrupted, RunExists
 from ..machine import autocast, choose_precision, deterministic
 from . import checkpoint as checkpoints
 from . import distributed
-from .config import TrainConfig
 from .evaluation import Evaluator
 from .launcher import Signals
 from .lock import locked
-from .log import Curves, Log, Progress, check_installed, describe, last_event, progress_for
+from .log import Curves, Log, ProgressBar, check_installed, describe, last_event, progress_for
 from .memory import memory_errors, needed, tokens_of, warning
+from .objective import Objective, Progress, ahead, to_device
+from .options import TrainOptions
 from .parameters import load_parameters, parameters_of
-from .state import State, Window, seed_all
-from .task import AfterStep, BatchRated, BeforeStep, Counted, Objective, Rated, to_device
+from .schedule import schedule_of
+from .state import State, Window, seed_all, seeded
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
+CHECKPOINT_MINUTES = 10.0  # between two checkpoints, at most
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,15 @@ class Result:
 
 def fit(
     model: nn.Module,
-    task: Objective,
-    config: TrainConfig,
+    objective: Objective,
+    options: TrainOptions,
     out: Path,
     *,
     resume: bool = False,
     progress: bool = True,
     ready: Callable[[], dict[str, Any]] | None = None,
 ) -> Result:
-    """Train the model on the task; write model.safetensors, metrics.jsonl and state/ into the folder `out`, which is locked meanwhile.
+    """Train the model; write model.safetensors, metrics.jsonl and state/ into the folder `out`, which is locked meanwhile.
 
     With `resume` it continues from the last checkpoint in `out`, or starts if there is none. `ready` is called by the process that writes,
     when all checks are done and before anything is written; what it returns is added to the first line of the log. On SIGINT and SIGTERM
@@ -78,11 +80,11 @@ def fit(
         locked(out),
         distributed.joined(),
         Signals() as signals,
-        progress_for(progress, silent=distributed.rank() != 0) as shown,
-        deterministic(config.deterministic),
+        progress_for(progress, silent=distributed.rank() != 0) as bar,
+        deterministic(options.deterministic),
         memory_errors("training"),
     ):
-        loop = _Loop(model, task, config, out, signals, shown)
+        loop = _Loop(model, objective, options.for_processes(), out, signals, bar)
         try:
             loop.restore(resume)
             if finished := loop.finished():
@@ -90,32 +92,34 @@ def fit(
             loop.begin(ready or dict)
             return loop.run()
         finally:
-            distributed.release(loop.objective)
+            distributed.release(loop.module)
             if loop.log:
                 loop.log.close()
 
 
 class _Loop:
-    def __init__(self, model: nn.Module, task: Objective, config: TrainConfig, out: Path, signals: Signals, shown: Progress):
-        self.model, self.task, self.config, self.out = model, task, config, out
-        self.signals, self.shown = signals, shown
+    def __init__(self, model: nn.Module, objective: Objective, options: TrainOptions, out: Path, signals: Signals, bar: ProgressBar):
+        self.model, self.objective, self.options, self.out = model, objective, options, out
+        self.signals, self.bar = signals, bar
         self.first = distributed.rank() == 0
-        self.trackers = [name for name in ("tensorboard", "wandb", "mlflow") if getattr(config, name)]
+        self.trackers = [name for name in ("tensorboard", "wandb", "mlflow") if getattr(options, name)]
         check_installed(self.trackers)  # in all processes: one that fails alone would leave the others waiting
         self.device = next(model.parameters()).device
-        self.cut = config.sharding == "full" and distributed.world() > 1
+        self.sharded = options.sharding == "full" and distributed.world() > 1
         # the loss of the model, or of a sharded copy: then the model has parameters only during evaluations and at the end
-        objective = distributed.sharded(task, model) if self.cut else distributed.LossModule(task, model)
-        self.objective: nn.Module = objective
-        self.trained: nn.Module = objective.model
-        self.state = State(self.trained, config, task.rates(self.trained) if isinstance(task, Rated) else None)
-        self.evaluator = Evaluator(model, task, self.state, out / "model.safetensors", self.cut)
+        module = distributed.sharded(objective, model) if self.sharded else distributed.LossModule(objective, model)
+        self.module: nn.Module = module
+        self.trained: nn.Module = module.model
+        self.state = State(self.trained, options, objective.rates(self.trained))
+        epoch = -(-len(objective.batches(0)) // options.accumulate) if options.needs_epoch_length else None
+        self.schedule = schedule_of(options, epoch)
+        self.evaluator = Evaluator(model, objective, self.state, out / "model.safetensors", self.sharded)
         self.log: Log | None = None
-        self.asked: int | None = None  # a signal that some process got, known to all
-        self.out_of_time = self.late = False  # by the clock of rank 0: the budget is used up; a checkpoint is due
+        self.signal: int | None = None  # that some process got, known to all
+        self.out_of_time = self.checkpoint_due = False  # by the clock of rank 0
         self.saved_at = time.monotonic()
         self.batches = 1  # in this epoch
-        self.found: checkpoints.Checkpoint | None = None
+        self.checkpoint: checkpoints.Checkpoint | None = None
         self.log_length = 0  # at that checkpoint
         self.unestimated = self.first  # memory
 
@@ -124,13 +128,13 @@ class _Loop:
     def restore(self, resume: bool) -> None:
         """The last checkpoint, if there is one. Nothing is written."""
         folder = self.out / "state"
-        self.found = checkpoints.load_latest(folder)
-        if self.found and not resume:
+        self.checkpoint = checkpoints.load_latest(folder)
+        if self.checkpoint and not resume:
             raise RunExists(
-                f"{self.out} already holds a run at step {self.found.step}; continue it with --resume, or choose another folder"
+                f"{self.out} already holds a run at step {self.checkpoint.step}; continue it with --resume, or choose another folder"
             )
-        self.log_length = self.state.restore(self.found) if self.found else 0
-        step, minutes = self.state.position.step, self.config.budget.minutes
+        self.log_length = self.state.restore(self.checkpoint) if self.checkpoint else 0
+        step, minutes = self.state.position.step, self.options.minutes
         self.out_of_time = minutes is not None and self.state.position.seconds >= minutes * 60
         if distributed.sums([step])[0] != step * distributed.world():
             raise BadConfig(f"the processes find different checkpoints in {folder}; use a folder that all of them can read")
@@ -138,31 +142,31 @@ class _Loop:
     def finished(self) -> Result | None:
         """The result of a run that has ended before and whose budget is not larger now; the model gets its parameters."""
         position, path = self.state.position, self.out / "model.safetensors"
-        final = last_event(self.out / "metrics.jsonl") if self.found and self._ended() else None
+        final = last_event(self.out / "metrics.jsonl") if self.checkpoint and self._ended() else None
         if final is None or final["event"] != "final" or final.get("step") != position.step or not path.is_file():
             return None
         about = {"step", "ended_by", "chosen", "event"}
         metrics = {name: math.nan if value is None else float(value) for name, value in final.items() if name not in about}
         load_parameters(self.model, checkpoints.read_parameters(path), str(path))
-        self.shown.say(f"{self.out} has finished: {final['ended_by']} after step {position.step}; give a larger budget to continue")
+        self.bar.say(f"{self.out} has finished: {final['ended_by']} after step {position.step}; give a larger budget to continue")
         return self._result(final["ended_by"], final["chosen"], metrics)
 
     def begin(self, ready: Callable[[], dict[str, Any]]) -> None:
         """Write for the first time."""
-        found, step = self.found, self.state.position.step
+        found, step = self.checkpoint, self.state.position.step
         self._choose_precision()
-        if self.config.compile:
+        if self.options.compile:
             logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # it warns where the losses become numbers for the log
-            self.objective.compile(dynamic=True)
-        self.objective = distributed.parallel(self.objective, self.config.accumulate)
+            self.module.compile(dynamic=True)
+        self.module = distributed.parallel(self.module, self.options.accumulate)
         if self.first:
             more = ready()
             curves = Curves(self.trackers, self.out, step) if self.trackers else None
             self.log = Log(self.out / "metrics.jsonl", self.log_length, curves)
             for reason in found.skipped if found else ():
-                self.shown.say(f"skipped checkpoint: {reason}")
+                self.bar.say(f"skipped checkpoint: {reason}")
             if found:
-                self.shown.say(f"resuming from step {step}")
+                self.bar.say(f"resuming from step {step}")
             self.log.write("resume" if found else "start", {"step": step, **self._setting(), **more})
         if not found:
             self.save()  # an unwritable disk should fail now, not in an hour
@@ -170,28 +174,28 @@ class _Loop:
     def _setting(self) -> dict[str, Any]:
         """What, beside the options, decides the last bits of the result; and which metric decides."""
         return {
-            "metric": self.task.metric.name,
-            "higher": self.task.metric.higher,
+            "metric": self.objective.metric.name,
+            "higher": self.objective.metric.higher,
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "processes": distributed.world(),
             "precision": self.state.position.precision,
-            "deterministic": self.config.deterministic,
+            "deterministic": self.options.deterministic,
             "torch": torch.__version__,
         }
 
     def _choose_precision(self) -> None:
         position = self.state.position
-        mine, message = choose_precision(self.config.precision, self.device, position.precision)
+        mine, message = choose_precision(self.options.precision, self.device, position.precision)
         all_can = distributed.sums([mine == "bfloat16"])[0] == distributed.world()  # two processes may have measured differently
         position.precision = "bfloat16" if all_can else "float32"
         if message:
-            self.shown.say(message)
+            self.bar.say(message)
 
     def run(self) -> Result:
         self.model.train()
         self.trained.train()
-        if self.cut:
+        if self.sharded:
             distributed.empty(self.model)
         ended_by = ""
         while not (ended_by := self._ended()):
@@ -199,21 +203,22 @@ class _Loop:
         return self._finish(ended_by)
 
     def _ended(self) -> str:
-        position, patience = self.state.position, self.config.patience
+        position, patience = self.state.position, self.options.patience
         if patience and position.stale >= patience:
             return "patience"
-        return "budget" if self.out_of_time or self.config.budget.why_over(position.step, position.epoch) else ""
+        return "budget" if self.out_of_time or self.options.why_over(position.step, position.epoch) else ""
 
     def _epoch(self) -> None:
         """The rest of the epoch, or of the budget."""
-        position, size = self.state.position, self.config.accumulate
-        items = self.task.batches(position.epoch)
+        position, size = self.state.position, self.options.accumulate
+        items = self.objective.batches(position.epoch)
         self.batches = len(items)
         if not self.batches:
-            raise BadConfig(f"epoch {position.epoch} of {type(self.task).__name__} has no batches; check that the data are not empty")
+            raise BadConfig(f"epoch {position.epoch} of {type(self.objective).__name__} has no batches; check that the data are not empty")
+        batches = self._batches(items)
         while position.index < len(items) and not self._ended():
             began = time.monotonic()
-            self._step(items[position.index : position.index + size])
+            self._step(len(items[position.index : position.index + size]), batches)
             position.index += size
             at_edge = position.index >= len(items)
             if at_edge:
@@ -226,23 +231,40 @@ class _Loop:
             if at_edge:
                 return
 
+    def _batches(self, items: Sequence[Any]) -> Iterator[tuple[int, Any, bool]]:
+        """(index in the epoch, batch, whether it counts) of this process, from here to the end of the epoch."""
+        epoch, first, size = self.state.position.epoch, self.state.position.index, self.options.accumulate
+
+        def jobs() -> Iterator[tuple[int, Any, bool]]:
+            for start in range(first, len(items), size):
+                for n, item, counts in distributed.share(items[start : start + size], distributed.rank(), distributed.world()):
+                    yield start + n, item, counts
+
+        def make(job: tuple[int, Any, bool]) -> tuple[int, Any, bool]:
+            index, item, counts = job
+            return index, self.objective.batch(item, seeded(self.options.seed, epoch, index)), counts
+
+        return ahead(make, jobs(), self.device)
+
     def _after_step(self, at_edge: bool) -> None:
-        every, position = self.config.every, self.state.position
-        if position.step % every.log == 0:
+        options, position = self.options, self.state.position
+        if position.step % options.log_every == 0:
             self._write_window()
-        if position.step % every.evaluate == 0 if every.evaluate else at_edge:
+        if position.step % options.evaluate_every == 0 if options.evaluate_every else at_edge:
             self._evaluate()
-        if self.late or self.asked or (position.step % every.save == 0 if every.save else at_edge):
+        if self.checkpoint_due or self.signal or (position.step % options.save_every == 0 if options.save_every else at_edge):
             self.save()
-        if self.asked:
-            if self.cut:
+        if self.signal:
+            if self.sharded:
                 self.evaluator.load(parameters_of(self.trained))
             distributed.barrier()  # no process leaves before the checkpoint is on disk
-            raise Interrupted(self.asked, f"after step {position.step}; the state is saved in {self.out / 'state'}; continue with --resume")
+            raise Interrupted(
+                self.signal, f"after step {position.step}; the state is saved in {self.out / 'state'}; continue with --resume"
+            )
 
     def _finish(self, ended_by: str) -> Result:
         """Compare the last, the best and the averaged parameters by the deciding metric; keep the best of them."""
-        position, metric = self.state.position, self.task.metric
+        position, metric = self.state.position, self.objective.metric
         if position.window.steps:
             self._write_window()
         if position.evaluated != position.step:
@@ -255,12 +277,12 @@ class _Loop:
             self.evaluator.write(parameters_of(self.model))
             self.log.write("final", {"step": position.step, "ended_by": ended_by, "chosen": chosen, **candidates[chosen].metrics})
             self.log.length()
-            why = self.config.budget.why_over(position.step, position.epoch) or "time limit reached"
+            why = self.options.why_over(position.step, position.epoch) or "time limit reached"
             if ended_by == "patience":
-                why = f"no improvement in {self.config.patience} evaluations"
+                why = f"no improvement in {self.options.patience} evaluations"
             tried = ", ".join(f"{name} {figures[metric.name]:.4g}" for name, (_, figures) in candidates.items())
-            self.shown.say(f"Finished ({why}) at step {position.step}; best: step {position.best_step}")
-            self.shown.say(f"Parameters kept: {chosen} ({metric.name}: {tried})")
+            self.bar.say(f"Finished ({why}) at step {position.step}; best: step {position.best_step}")
+            self.bar.say(f"Parameters kept: {chosen} ({metric.name}: {tried})")
         distributed.barrier()
         return self._result(ended_by, chosen, candidates[chosen].metrics)
 
@@ -270,35 +292,33 @@ class _Loop:
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
-    def _step(self, group: Sequence[Any]) -> None:
-        position, config, optimizer = self.state.position, self.config, self.state.optimizer
+    def _step(self, size: int, batches: Iterator[tuple[int, Any, bool]]) -> None:
+        """One optimizer step with the next `size` batches of the epoch."""
+        position, clip, optimizer = self.state.position, self.options.clip, self.state.optimizer
         optimizer.zero_grad(set_to_none=True)
-        if isinstance(self.task, BeforeStep):
-            self.task.before_step(self._used())
-        total, count, extra = self._gradients(group)
+        rate = self.objective.before_step(Progress(self._used(), position.epoch + position.index / self.batches))
+        total, count, extra = self._gradients(size, batches)
         position.step += 1
         position.tokens += count
         gradients = [distributed.local(p.grad) for p in self.trained.parameters() if p.grad is not None]
         length = float(torch.nn.utils.get_total_norm(gradients))
-        if self.cut:
+        if self.sharded:
             length = math.sqrt(distributed.sums([length * length], self.device)[0])
         norm = length / max(count, 1)
         # all processes have the same sums, so they decide alike
         if reason := self._skip_reason(total, count, norm):
-            self._skip(reason, total / max(count, 1), norm, range(position.index, position.index + len(group)))
+            self._skip(reason, total / max(count, 1), norm, range(position.index, position.index + size))
             return
-        factor = min(1.0, config.clip / (norm + 1e-6)) / count if config.clip else 1.0 / count
+        factor = min(1.0, clip / (norm + 1e-6)) / count if clip else 1.0 / count
         for gradient in gradients:
             gradient.mul_(factor)
-        rate = self.task.batch_rate(group[0]) if isinstance(self.task, BatchRated) else 1.0
         for parameters in optimizer.param_groups:
-            parameters["lr"] = config.schedule.at(position.step) * rate * parameters.get("rate", 1.0)
+            parameters["lr"] = self.schedule.at(position.step) * rate * parameters.get("rate", 1.0)
         try:
             optimizer.step()
         except KeyError as error:  # of a restored state: PyTorch checks it no earlier
             raise BadFile(f"the checkpoint that {self.out} was resumed from lacks {error} of the optimizer") from error
-        if isinstance(self.task, AfterStep):
-            self.task.after_step(self.trained)
+        self.objective.after_step(self.trained)
         position.in_a_row = 0
         if self.state.ema:
             self.state.ema.update(self.trained, position.step - position.skipped)
@@ -310,41 +330,42 @@ class _Loop:
         for name, number in extra.items():
             window.extra[name] = window.extra.get(name, 0.0) + number
 
-    def _gradients(self, group: Sequence[Any]) -> tuple[float, int, dict[str, float]]:
-        """Accumulate gradients; returns losses, tokens and extras summed over the group and all processes."""
+    def _gradients(self, size: int, batches: Iterator[tuple[int, Any, bool]]) -> tuple[float, int, dict[str, float]]:
+        """Accumulate gradients; returns losses, tokens and extras summed over the step's batches and all processes."""
         position = self.state.position
         total, count, extra = 0.0, 0, dict[str, float]()
-        mine = distributed.share(group, distributed.rank(), distributed.world())
-        for n, (index, item, counts) in enumerate(mine):
-            seed_all(self.config.seed, position.epoch, position.index + index)
-            batch = to_device(self.task.batch(item), self.device)
+        rounds = -(-size // distributed.world())
+        for n in range(rounds):
+            index, batch, counts = next(batches)
+            batch = to_device(batch, self.device)
             if self.unestimated:
                 self._estimate_memory(batch)
-            with distributed.adding(self.objective, now=n == len(mine) - 1):
+            seed_all(self.options.seed, position.epoch, index)
+            with distributed.adding(self.module, now=n == rounds - 1):
                 with autocast(position.precision, self.device):
-                    summed, loss = self.objective(batch)
+                    summed, loss = self.module(batch)
                 (summed if counts else summed * 0).backward()
             total += counts * float(loss.total.detach())
             count += counts * loss.count
             for name, number in loss.extra.items():
                 extra[name] = extra.get(name, 0.0) + counts * float(number)
-        asked, limit = self.signals.asked, self.config.budget.minutes
+        asked, limit = self.signals.asked, self.options.minutes
         over = self.first and limit is not None and position.seconds >= limit * 60
-        late = self.first and time.monotonic() - self.saved_at >= self.config.every.minutes * 60
+        late = self.first and time.monotonic() - self.saved_at >= CHECKPOINT_MINUTES * 60
         numbers = [total, count, asked == SIGINT, asked == SIGTERM, over, late, *extra.values()]
         total, tokens, interrupts, ends, overs, lates, *extras = distributed.sums(numbers, self.device)
-        self.asked = SIGTERM if ends else SIGINT if interrupts else None
-        self.out_of_time, self.late = bool(overs), bool(lates)
+        self.signal = SIGTERM if ends else SIGINT if interrupts else None
+        self.out_of_time, self.checkpoint_due = bool(overs), bool(lates)
         return total, int(tokens), dict(zip(extra, extras, strict=True))
 
     def _estimate_memory(self, batch: Any) -> None:
         self.unestimated = False
-        if message := warning(needed(self.trained, self.config, tokens_of(batch), distributed.world()), self.device):
-            self.shown.say(message)
+        if message := warning(needed(self.trained, self.options, tokens_of(batch), distributed.world()), self.device):
+            self.bar.say(message)
 
     def _skip_reason(self, total: float, count: int, norm: float) -> str:
         """Why this step is skipped, or ""."""
-        position, limit = self.state.position, self.config.outlier
+        position, limit = self.state.position, self.options.outlier
         if not (math.isfinite(total) and math.isfinite(norm)):
             return "not finite"
         if count == 0:
@@ -361,7 +382,7 @@ class _Loop:
             where = {"epoch": position.epoch, "batches": list(batches)}
             values = {"step": position.step, **where, "reason": reason, "loss": loss, "norm": norm, "skipped": position.skipped}
             self.log.write("skip", values)
-            self.shown.say(
+            self.bar.say(
                 f"step {position.step} skipped: {reason} (loss {loss:.4g}, gradient {norm:.4g}; "
                 f"epoch {position.epoch}, batch {', '.join(map(str, batches))})"
             )
@@ -379,30 +400,29 @@ class _Loop:
         if self.log:
             self.log.write("evaluation", {"step": position.step, "epoch": position.epoch, **position.metrics})
             figures = "  ".join(f"{name} {number:.4g}" for name, number in position.metrics.items())
-            self.shown.say(f"step {position.step}  epoch {position.epoch}  {figures}{'' if position.stale else '  best so far'}")
+            self.bar.say(f"step {position.step}  epoch {position.epoch}  {figures}{'' if position.stale else '  best so far'}")
 
     def _write_window(self) -> None:
         position, window = self.state.position, self.state.position.window
         if window.steps and self.log:
-            unit = self.task.unit if isinstance(self.task, Counted) else "tokens"
-            values = position.averages(self.config.schedule.at(position.step))
+            values = position.averages(self.schedule.at(position.step))
             self.log.write("train", values)
             share = self._used()
-            self.shown.update(describe(values, unit, position.seconds * (1 - share) / share if share else None), share)
+            self.bar.update(describe(values, self.objective.unit, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
 
     def _used(self) -> float:
         """The used share of the budget."""
         position = self.state.position
-        return self.config.budget.used(position.step, position.epoch + position.index / self.batches, position.seconds / 60)
+        return self.options.used(position.step, position.epoch + position.index / self.batches, position.seconds / 60)
 
     def save(self) -> None:
         """Rank 0 writes; the others have the same state, or contribute their shards."""
         self.saved_at = time.monotonic()
-        if not (self.log or self.cut):
+        if not (self.log or self.sharded):
             return
         whole = self.state.checkpoint(self.log.length() if self.log else 0, keep=self.first)
         if self.log:
-            checkpoints.save(self.out / "state", whole, self.config.keep)
+            checkpoints.save(self.out / "state", whole, self.options.keep)
             if self.state.position.best is None:  # nothing is known to be better yet
                 self.evaluator.write(whole.tensors.get("ema", whole.tensors["model"]))

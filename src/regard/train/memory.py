@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from .. import machine
 from ..errors import OutOfMemory
-from .config import TrainConfig
-from .optim import Adafactor, Muon
+from .options import TrainOptions
 
 ADVICE = (
     "take smaller batches (--batch-size or --batch-tokens, with --accumulate for the same sum), shorter sequences (--context-length, --max-length) or a smaller model; "
@@ -29,14 +28,21 @@ ADVICE = (
 )
 
 
-def needed(model: nn.Module, config: TrainConfig, tokens: int, processes: int = 1) -> int:
-    """Bytes that training takes beside the parameters of the model, which are there already; `tokens` of one micro-batch."""
+def needed(model: nn.Module, options: TrainOptions, tokens: int, processes: int = 1) -> int:
+    """Estimate the bytes that training takes beside the parameters of the model, which are there already.
+
+    Args:
+        model: model to train.
+        options: training options.
+        tokens: tokens of one micro-batch.
+        processes: processes that share them.
+    """
     whole = sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers()))
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    moments = {Adafactor: 0, Muon: 1}.get(type(config.optimizer), 2)
-    copies = 1 + config.average + bool(config.ema)
+    moments = {"adafactor": 0, "muon": 1}.get(options.optimizer, 2)
+    copies = 1 + options.average + bool(options.ema)
     kept = (1 + moments) * trained + copies * whole
-    if config.sharding == "full":
+    if options.sharding == "full":
         kept = (kept + whole) // processes
     per_token = sum(layer.in_features + layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))
     return kept + whole + 4 * per_token * tokens
@@ -54,7 +60,12 @@ def tokens_of(batch: Any) -> int:
 
 
 def warning(bytes_needed: int, device: torch.device) -> str:
-    """What to say if that is more than is free; "" if it fits or nobody knows."""
+    """Return the message for a training that needs more than is free; "" if it fits or nobody knows.
+
+    Args:
+        bytes_needed: `needed`.
+        device: device of the model.
+    """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else machine.available_memory()
     if free is None or bytes_needed <= free:
         return ""

@@ -1,4 +1,4 @@
-"""Optimizers: frozen configurations, built for a model when training starts.
+"""Optimizers: frozen configurations, made of `TrainOptions` by `optimizer_of` and built for a model when training starts.
 
 Weight decay acts on matrices only: a bias or the gain of a norm has no reason to be small. The learning rate is not part of the
 configuration; the schedule sets it before every step. `rates` (from `layerwise`, for example) are factors of the learning rate by parameter.
@@ -23,34 +23,39 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bounds import Bounded, NonNegative, Positive, Probability
 from ..errors import BadConfig
 from ..layers import MultiHead
 from .lamb import LambOptimizer
 from .muon import MuonOptimizer
+from .options import TrainOptions
 
 Rates = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(ABC):
-    """Hyperparameters of an optimizer, and how to build it."""
-
-    def __post_init__(self) -> None:
-        betas = getattr(self, "betas", (0.0, 0.0))
-        if not all(0 <= beta < 1 for beta in betas):
-            raise BadConfig(f"{type(self).__name__}: betas are {betas}; expected numbers in [0, 1)")
-        if not getattr(self, "eps", 1.0) > 0 or getattr(self, "weight_decay", 0.0) < 0:
-            raise BadConfig(f"{self}: expected eps > 0 and weight_decay ≥ 0")
+class OptimizerConfig(Bounded, ABC):
+    """Hyperparameters of an optimizer, checked against the bounds of their types."""
 
     @abstractmethod
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
-        """The optimizer of all trainable parameters; `rates` as in `parameter_groups`."""
+        """Build the optimizer of all trainable parameters.
+
+        Args:
+            model: model to train.
+            rates: factors of the learning rate by parameter name.
+        """
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None = None) -> list[dict[str, Any]]:
-    """Matrices with weight decay, vectors and scalars without; a tied parameter appears once.
+    """Group the trainable parameters: matrices with weight decay, vectors and scalars without; a tied parameter appears once.
 
-    `rates` are factors of the learning rate by parameter name, 1 by default; each group has its factor as `rate`.
+    Each group has its factor of the learning rate as `rate`.
+
+    Args:
+        model: model to train.
+        weight_decay: weight decay of the matrices.
+        rates: factors of the learning rate by parameter name, 1 by default.
     """
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
@@ -73,6 +78,10 @@ def layerwise(model: nn.Module, decay: float) -> dict[str, float]:
     """Layer-wise learning-rate decay: factors that fall by `decay` per layer from the top down; lower layers need less change.
 
     Howard & Ruder 2018 (arXiv:1801.06146) took 1 / 2.6; for transformers 0.8 to 0.95 is usual.
+
+    Args:
+        model: model to train.
+        decay: factor from a layer to the one below it.
     """
     if not 0 < decay <= 1:
         raise BadConfig(f"decay={decay}: expected a factor above 0, at most 1")
@@ -82,9 +91,12 @@ def layerwise(model: nn.Module, decay: float) -> dict[str, float]:
 
 
 def depths(model: nn.Module) -> dict[str, int]:
-    """The depth of each parameter: 0 before the layers, 1 … n in them, n + 1 after. Layers are the longest ModuleList.
+    """Number the parameters by depth: 0 before the layers, 1 … n in them, n + 1 after. Layers are the longest ModuleList.
 
     What comes before and after them follows from the order in which the model registers its modules.
+
+    Args:
+        model: model with a list of layers.
     """
     lists = {name: part for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part)}
     name, layers = max(lists.items(), key=lambda one: len(one[1]), default=("", nn.ModuleList()))
@@ -100,8 +112,8 @@ def depths(model: nn.Module) -> dict[str, int]:
 class Adam(OptimizerConfig):
     """Kingma & Ba 2015, arXiv:1412.6980, with the numbers of Vaswani et al. 2017. No weight decay: for that take AdamW."""
 
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
+    betas: tuple[Probability, Probability] = (0.9, 0.98)
+    eps: Positive = 1e-9
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameter_groups(model, 0.0, rates), betas=self.betas, eps=self.eps, fused=True)
@@ -111,9 +123,9 @@ class Adam(OptimizerConfig):
 class AdamW(OptimizerConfig):
     """Loshchilov & Hutter 2019, arXiv:1711.05101."""
 
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    betas: tuple[Probability, Probability] = (0.9, 0.98)
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.01
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameter_groups(model, self.weight_decay, rates), betas=self.betas, eps=self.eps, fused=True)
@@ -123,9 +135,9 @@ class AdamW(OptimizerConfig):
 class RAdam(OptimizerConfig):
     """Liu et al. 2020, arXiv:1908.03265. PyTorch's form: it trusts the variance from ρ > 5 on, the paper from ρ > 4."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    betas: tuple[Probability, Probability] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         groups = parameter_groups(model, self.weight_decay, rates)
@@ -136,9 +148,9 @@ class RAdam(OptimizerConfig):
 class Lamb(OptimizerConfig):
     """You et al. 2020, arXiv:1904.00962; the formula is in `lamb.py`."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-6
-    weight_decay: float = 0.01
+    betas: tuple[Probability, Probability] = (0.9, 0.999)
+    eps: Positive = 1e-6
+    weight_decay: NonNegative = 0.01
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         groups = parameter_groups(model, self.weight_decay, rates)
@@ -151,15 +163,10 @@ class Lamb(OptimizerConfig):
 class Muon(OptimizerConfig):
     """Jordan et al. 2024, for the matrices of linear layers; the formula is in `muon.py`. Everything else, and the output layer, by AdamW."""
 
-    momentum: float = 0.95
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise BadConfig(f"Muon: momentum={self.momentum}; expected a number in [0, 1)")
+    momentum: Probability = 0.95
+    betas: tuple[Probability, Probability] = (0.9, 0.98)
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.01
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         kinds = (nn.Linear, nn.Embedding)
@@ -179,14 +186,27 @@ class Muon(OptimizerConfig):
 class Adafactor(OptimizerConfig):
     """Shazeer & Stern 2018, arXiv:1804.04235. Its step is the learning rate, at most 1/√step, times the RMS of the tensor: use ~1e-2."""
 
-    eps: float = 1e-3  # lower bound of that RMS
-    weight_decay: float = 0.0
+    eps: Positive = 1e-3  # lower bound of that RMS
+    weight_decay: NonNegative = 0.0
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.Adafactor(parameter_groups(model, self.weight_decay, rates), eps=(None, self.eps))
 
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {kind.__name__.lower(): kind for kind in (Adam, AdamW, RAdam, Lamb, Muon, Adafactor)}
+
+
+def optimizer_of(options: TrainOptions) -> OptimizerConfig:
+    """Make the optimizer that the options name, with its own defaults where they say nothing.
+
+    Args:
+        options: training options.
+    """
+    given = {name: getattr(options, name) for name in ("weight_decay", "betas") if getattr(options, name) is not None}
+    try:
+        return OPTIMIZERS[options.optimizer](**given)
+    except TypeError as wrong:
+        raise BadConfig(f"{options.optimizer} takes no {' and no '.join(given)}; leave it out, or choose adamw") from wrong
 
 
 def _head(model: nn.Module) -> set[int]:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the learning rate as a function of the step.
+"""Learning-rate schedules: the learning rate as a function of the step. `schedule_of` makes the one that `TrainOptions` name.
 
 Steps count from 1. The learning rate rises linearly over `warmup_steps` steps to its peak, reached at step = warmup_steps.
 
@@ -17,15 +17,24 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
+from ..bounds import Bounded, Count, NonNegative, Positive, Size
 from ..errors import BadConfig
+from .options import ENDING, TrainOptions
+
+DECAY = 0.2  # share of the steps in which a WSD schedule falls
 
 
-class Schedule(ABC):
+class Schedule(Bounded, ABC):
     """A learning rate for every step."""
 
     def at(self, step: int) -> float:
-        """The learning rate of this step; the first is step 1."""
+        """Return the learning rate of a step.
+
+        Args:
+            step: number of the step, from 1.
+        """
         if step < 1:
             raise BadConfig(f"step {step} of a schedule: steps count from 1")
         return self._lr(step)
@@ -34,15 +43,10 @@ class Schedule(ABC):
     def _lr(self, step: int) -> float: ...
 
 
-def _positive(schedule: Schedule, **numbers: float) -> None:
-    for name, number in numbers.items():
-        if not number > 0 or not math.isfinite(number):
-            raise BadConfig(f"{type(schedule).__name__}: {name} is {number}; expected a number above 0")
-
-
 def _within(schedule: Schedule, warmup_steps: int, steps: int) -> None:
-    if not 0 <= warmup_steps < steps:
-        raise BadConfig(f"{type(schedule).__name__}: warmup_steps={warmup_steps} of {steps} steps; use 1 to 10 % of them")
+    if warmup_steps >= steps:
+        name = type(schedule).__name__
+        raise BadConfig(f"warmup_steps={warmup_steps} of {steps} steps with the schedule {name.lower()}; use 1 to 10 % of them")
 
 
 def _warm(warmup_steps: int, step: int) -> float:
@@ -53,12 +57,9 @@ def _warm(warmup_steps: int, step: int) -> float:
 class Noam(Schedule):
     """factor · width^−½ · min(step^−½, step · warmup_steps^−3/2): the peak is factor / √(width · warmup_steps)."""
 
-    width: int = 512
-    warmup_steps: int = 4000
-    factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        _positive(self, width=self.width, warmup_steps=self.warmup_steps, factor=self.factor)
+    width: Size = 512
+    warmup_steps: Size = 4000
+    factor: Positive = 1.0
 
     def _lr(self, step: int) -> float:
         return self.factor * min(1 / math.sqrt(step), step / (self.warmup_steps * math.sqrt(self.warmup_steps))) / math.sqrt(self.width)
@@ -68,11 +69,8 @@ class Noam(Schedule):
 class InverseSquareRoot(Schedule):
     """lr · min(step / warmup_steps, √(warmup_steps / step)): it needs no number of steps, so training can be extended."""
 
-    lr: float = 1e-3
-    warmup_steps: int = 1000
-
-    def __post_init__(self) -> None:
-        _positive(self, lr=self.lr, warmup_steps=self.warmup_steps)
+    lr: Positive = 1e-3
+    warmup_steps: Size = 1000
 
     def _lr(self, step: int) -> float:
         return self.lr * min(step / self.warmup_steps, math.sqrt(self.warmup_steps / step))
@@ -82,13 +80,13 @@ class InverseSquareRoot(Schedule):
 class _Decay(Schedule):
     """From the peak to the floor; after `steps` it stays at the floor."""
 
-    lr: float = 1e-3
-    warmup_steps: int = 0
-    steps: int
-    floor: float = 0.0
+    lr: Positive = 1e-3
+    warmup_steps: Count = 0
+    steps: Size
+    floor: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self, lr=self.lr, steps=self.steps)
+        super().__post_init__()
         _within(self, self.warmup_steps, self.steps)
 
     def _lr(self, step: int) -> float:
@@ -117,10 +115,10 @@ class Linear(_Decay):
 class WSD(_Decay):
     """Warm-up, stable, decay: the long middle part is the same for every end, so one run can be branched into several."""
 
-    decay: int
+    decay: Size
 
     def __post_init__(self) -> None:
-        _positive(self, lr=self.lr, steps=self.steps, decay=self.decay)
+        Bounded.__post_init__(self)
         _within(self, self.warmup_steps + self.decay - 1, self.steps)
 
     def _lr(self, step: int) -> float:
@@ -132,12 +130,8 @@ class WSD(_Decay):
 class Constant(Schedule):
     """The peak, after an optional warm-up."""
 
-    lr: float = 1e-3
-    warmup_steps: int = 0
-
-    def __post_init__(self) -> None:
-        _positive(self, lr=self.lr)
-        _within(self, self.warmup_steps, self.warmup_steps + 1)
+    lr: Positive = 1e-3
+    warmup_steps: Count = 0
 
     def _lr(self, step: int) -> float:
         return self.lr * _warm(self.warmup_steps, step)
@@ -151,3 +145,20 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "wsd": WSD,
     "constant": Constant,
 }
+
+
+def schedule_of(options: TrainOptions, steps_per_epoch: int | None = None) -> Schedule:
+    """Make the schedule that the options name; one with an end needs `steps` or `epochs`.
+
+    Args:
+        options: training options.
+        steps_per_epoch: steps of an epoch, where `options.needs_epoch_length`.
+    """
+    total = options.total_steps(steps_per_epoch)
+    if total is None and options.schedule in ENDING:
+        raise BadConfig(f"the schedule {options.schedule} needs to know its end; give steps or epochs")
+    ends = {"steps": total, "floor": options.min_lr} if options.schedule in ENDING else {}
+    if options.schedule == "wsd" and total is not None:
+        ends["decay"] = max(1, round(DECAY * total))
+    build: Any = SCHEDULES[options.schedule]
+    return build(lr=options.lr, warmup_steps=options.with_warmup(total).warmup_steps, **ends)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from ..errors import BadConfig, BadFile, RegardError
 from .checkpoint import Checkpoint
-from .config import TrainConfig
 from .distributed import alike, gathered
-from .optim import Rates
+from .optim import Rates, optimizer_of
+from .options import TrainOptions
 from .parameters import Ema, Parameters, Ring, load_parameters, parameters_of
 
 YOUNG = 20  # steps before the usual gradient norm is known
@@ -85,11 +85,11 @@ class Position:
 class State:
     """Everything that changes during training: model, optimizer, averages, position."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig, rates: Rates | None = None):
-        self.model, self.config = model, config
-        self.optimizer = config.optimizer.build(model) if rates is None else config.optimizer.build(model, rates)
-        self.ema = Ema(model, config.ema) if config.ema else None
-        self.ring = Ring(config.average)
+    def __init__(self, model: nn.Module, options: TrainOptions, rates: Rates | None = None):
+        self.model, self.options = model, options
+        self.optimizer = optimizer_of(options).build(model, rates)
+        self.ema = Ema(model, options.ema) if options.ema else None
+        self.ring = Ring(options.average)
         self.best: Parameters = {}
         self.position = Position()
 
@@ -100,18 +100,18 @@ class State:
             if group:
                 tensors[name] = group
         tensors = {name: gathered(group, keep) for name, group in tensors.items()}
-        values = {"loop": asdict(self.position), "rng": rng_state(), "config": self.config.to_json(), "log": {"length": log_length}}
+        values = {"loop": asdict(self.position), "rng": rng_state(), "config": self.options.to_json(), "log": {"length": log_length}}
         return Checkpoint(self.position.step, tensors, values)
 
     def restore(self, checkpoint: Checkpoint) -> int:
         """Restore the checkpoint; returns the length of the log at that time."""
         try:
-            self._check_unchanged(TrainConfig.from_json(checkpoint.values["config"]))
+            self._check_unchanged(checkpoint.values["config"])
             load_parameters(self.model, checkpoint.tensors["model"], f"the parameters of step {checkpoint.step}")
             _unflat(self.optimizer, self.model, checkpoint.tensors["optimizer"])
             if self.ema:
                 # a run without a moving average starts one from its parameters
-                self.ema.mean = self._placed(checkpoint, "ema") or Ema(self.model, self.config.ema).mean
+                self.ema.mean = self._placed(checkpoint, "ema") or Ema(self.model, self.options.ema).mean
             self.ring.fill(self._placed(checkpoint, "ring"))
             self.best = self._placed(checkpoint, "best")
             self.position = Position.from_json(checkpoint.values["loop"])
@@ -122,10 +122,12 @@ class State:
         except (LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise BadFile(f"the checkpoint of step {checkpoint.step} lacks something this version needs: {error!r}") from error
 
-    def _check_unchanged(self, before: TrainConfig) -> None:
+    def _check_unchanged(self, before: dict[str, Any]) -> None:
         """Refuse settings with which a resumed run would not give what an uninterrupted one gives."""
-        old, new = ({"seed": c.seed, "accumulate": c.accumulate, "optimizer": type(c.optimizer).__name__} for c in (before, self.config))
-        if changed := [f"{name} {old[name]} → {new[name]}" for name in old if old[name] != new[name]]:
+        optimizer = before["optimizer"]
+        old = {"seed": before["seed"], "accumulate": before["accumulate"]}
+        old["optimizer"] = optimizer["name"] if isinstance(optimizer, dict) else optimizer  # a dictionary up to version 0.1.0
+        if changed := [f"{name} {value} → {now}" for name, value in old.items() if value != (now := getattr(self.options, name))]:
             raise BadConfig(f"the run was started with other settings: {', '.join(changed)}; resume with the old ones, or start a new run")
 
     def _placed(self, checkpoint: Checkpoint, group: str) -> Parameters:
@@ -164,12 +166,21 @@ def _unflat(optimizer: torch.optim.Optimizer, model: nn.Module, flat: dict[str, 
 # -- randomness ---------------------------------------------------------------------------------------------------------
 
 
+def seeded(*key: int | str) -> torch.Generator:
+    """Generator on the CPU for a key; another stream than that of `seed_all` with the same key."""
+    return torch.Generator().manual_seed(int.from_bytes(_digest(key)[20:28], "little") >> 1)
+
+
 def seed_all(*key: int | str) -> None:
     """Set PyTorch, NumPy and `random` from a key; similar keys give unrelated states."""
-    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    digest = _digest(key)
     torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     np.random.seed(int.from_bytes(digest[8:12], "little"))
     random.seed(int.from_bytes(digest[12:20], "little"))
+
+
+def _digest(key: tuple[int | str, ...]) -> bytes:
+    return hashlib.sha256("/".join(map(str, key)).encode()).digest()
 
 
 def rng_state() -> dict[str, Any]:

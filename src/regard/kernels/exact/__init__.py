@@ -33,7 +33,7 @@ from . import tiled_softmax
 
 
 def forms() -> dict[str, str]:
-    """Which form of each primitive runs on this machine."""
+    """Name the form of each primitive that runs on this machine."""
     return {
         "tile": "fused" if tiled_softmax.HAS_FUSED else "plain",  # what the fused form cannot do goes to the plain one
         "dense": "PyTorch's scaled_dot_product_attention",

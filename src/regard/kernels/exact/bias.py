@@ -1,4 +1,4 @@
-"""What is added to the scores, computed tile by tile so that it need never exist as a whole."""
+"""Biases added to the scores, computed tile by tile so that it need never exist as a whole."""
 
 from __future__ import annotations
 
@@ -17,11 +17,23 @@ class Bias:
     by_distance: bool = False  # it depends on i − j alone: one tile then serves all tiles with the same distances
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
-        """The bias b(i, j) of query positions i and key positions j: (H, len(i), len(j)), or the same with a batch dimension."""
+        """The bias b(i, j) of query positions i and key positions j: (H, len(i), len(j)), or the same with a batch dimension.
+
+        Args:
+            i: positions of queries.
+            j: positions of keys.
+            *tensors: parameters, as `tensors` gives them.
+        """
         raise NotImplementedError
 
     def whole(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """All of it, (1 or B, 1 or H, L, M): for definitions and pictures."""
+        """All of it, (1 or B, 1 or H, L, M): for definitions and pictures.
+
+        Args:
+            queries: number of queries L.
+            keys: number of keys M.
+            device: device of the result.
+        """
         i, j = torch.arange(keys - queries, keys, device=device), torch.arange(keys, device=device)
         return to_4d(self.tile(i, j, *self.tensors))
 
@@ -41,7 +53,13 @@ class Matrix(Bias):
 
 
 class BiasAtPositions(Bias):
-    """A bias by position, for queries and keys at the positions `queries` and `keys`, not 0, 1, 2 …"""
+    """A bias by position, for queries and keys at the positions `queries` and `keys`, not 0, 1, 2 …
+
+    Args:
+        bias: bias by position.
+        queries: positions of the queries.
+        keys: positions of the keys.
+    """
 
     def __init__(self, bias: Bias, queries: Tensor, keys: Tensor):
         self.bias, self.queries, self.keys, self.tensors = bias, queries, keys, bias.tensors
@@ -64,7 +82,16 @@ class Sum(Bias):
 
 
 def add_bias(one: Tensor | Bias | None, two: Tensor | Bias | None, queries: int, keys: int) -> Tensor | Bias | None:
-    """The sum of both as one bias, for this many queries and keys; either may be None."""
+    """The sum of both as one bias, for this many queries and keys; either may be None.
+
+    Args:
+        one: a bias, or None.
+        two: another bias, or None.
+        queries: number of queries L.
+        keys: number of keys M.
+
+    Shape: tensors broadcast to (B, H, L, M).
+    """
     if one is None or two is None:
         return two if one is None else one
     return Sum(*(Matrix(x, queries, keys) if isinstance(x, Tensor) else x for x in (one, two)))
@@ -77,5 +104,5 @@ def _select(x: Tensor, axis: int, index: Tensor) -> Tensor:
 
 
 def to_4d(bias: Tensor) -> Tensor:
-    """With leading dimensions of size 1 up to (B, H, L, M)."""
+    """Add leading dimensions of size 1 up to (B, H, L, M)."""
     return bias[(None,) * (4 - bias.dim())]

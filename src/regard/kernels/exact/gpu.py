@@ -1,4 +1,4 @@
-"""The same call on a GPU: FlexAttention for patterns, biases and soft caps, SDPA where there are none.
+"""Exact attention on a GPU, behind the same call: FlexAttention for patterns, biases and soft caps, SDPA where there are none.
 
 A bias is computed as a whole matrix here, (1 or B, 1 or H, L, M): FlexAttention reads it by index, and could not differentiate through
 a bias made inside its kernel.

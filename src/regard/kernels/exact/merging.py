@@ -14,7 +14,13 @@ from torch import Tensor
 
 
 def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """(out_BLHV, lse_BHL) over all keys, from those of each part. Differentiable in both."""
+    """(out_BLHV, lse_BHL) over all keys, from those of each part. Differentiable in both.
+
+    Args:
+        parts: output and log-sum-exp over each set of keys, as `attend(…, with_lse=True)` returns them.
+
+    Shape: (out_BLHV, lse_BHL) of each part → out_BLHV, lse_BHL.
+    """
     each_RBHL = torch.stack([lse for _, lse in parts])
     lse_BHL = each_RBHL.logsumexp(0)
     empty = lse_BHL == -torch.inf  # a row that attends to nothing in all parts: weights 0, not NaN
@@ -24,7 +30,7 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def merge_into(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> None:
-    """The same for two parts, (…, V) and (…), in place and without gradients."""
+    """Merge two parts, (…, V) and (…), in place and without gradients."""
     whole = torch.logaddexp(lse, more_lse)
     finite = whole.masked_fill(whole == -torch.inf, 0)
     out.mul_((lse - finite).exp_().unsqueeze(-1)).add_(more_out * (more_lse - finite).exp_().unsqueeze(-1))

@@ -1,4 +1,4 @@
-"""Which way a call takes, and a switch to force one: for tests and for debugging."""
+"""Paths of a call, and a switch to force one: for tests and for debugging."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ forced = _forced.get  # the path in force here, or None: called once per attenti
 
 @contextmanager
 def force(path: Path) -> Iterator[None]:
-    """Within the block, exact attention takes this path, whatever is faster:
+    """Force exact attention to take this path inside the `with`, whatever is faster:
 
     - `"dense"`: one call with the whole mask, where the options allow it (a learned bias, a soft cap or dropout need tiles);
     - `"tiles"`: tile by tile, even for a few tokens;
     - `"plain"`: the same in ordinary PyTorch operators, without the fused CPU kernel.
 
     It holds for the current thread or asyncio task only. The backward pass of `attend` follows the path of its forward pass.
+
+    Args:
+        path: "dense", "tiles" or "plain".
     """
     if path not in get_args(Path):
         raise UnknownName("kernel path", path, list(get_args(Path)))

@@ -1,4 +1,4 @@
-"""From a pattern to work: which rows attend to which columns, in tiles that leave out what is excluded for all.
+"""Plans, from a pattern to work: which rows attend to which columns, in tiles that leave out what is excluded for all.
 
 A plan is a list of tiles. Every tile is a run of query rows with the keys that any of them may attend to (a slice, or a list of
 indices where they are not contiguous) and the mask inside the tile, or none where all pairs are allowed. Rows that attend to nothing
@@ -72,7 +72,7 @@ class Plan:
         return i, tile.columns.to(device)
 
     def mask(self, group: Group, tile: Tile, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """What to add to the scores of a tile: 0 or −inf, (B or 1, H or 1, rows, columns)."""
+        """Return the mask to add to the scores of a tile: 0 or −inf, (B or 1, H or 1, rows, columns)."""
         if not tile.partial:
             return None
         if tile.mask is not None:
@@ -191,14 +191,14 @@ def _cost(tiles: list[Tile]) -> float:
 
 
 def follows(one: Tile, two: Tile) -> bool:
-    """Whether two tiles have the same shape, and the second is shifted by as many keys as rows."""
+    """Return whether two tiles have the same shape, and the second is shifted by as many keys as rows."""
     if one.split or two.split or not (isinstance(one.columns, slice) and isinstance(two.columns, slice)) or shape(one) != shape(two):
         return False
     return bool(two.rows.start == one.rows.stop and two.columns.start - one.columns.start == one.rows.stop - one.rows.start)
 
 
 def shape(tile: Tile) -> tuple[object, ...]:
-    """What tiles that share a call must have in common."""
+    """Properties that tiles which share a call must have in common."""
     return tile.rows.stop - tile.rows.start, width(tile), tile.partial, id(tile.mask)
 
 
@@ -265,6 +265,6 @@ def _cut_tiles(plan: Plan, group: Group, rows: slice, blocks: Tensor, keys: int)
 
 
 def is_small(queries: int, keys: int) -> bool:
-    """Whether a whole mask is to be preferred over a plan for this many queries and keys."""
+    """Return whether a whole mask is better than a plan for this many queries and keys."""
     path = forced()
     return queries * keys <= DENSE_PAIRS if path is None else path == "dense"

@@ -87,7 +87,7 @@ class Stack:
         return _fold(x, self.rows, len(self.tiles))
 
     def take_columns(self, x: Tensor, heads: int) -> Tensor:
-        """The same for keys and values; shared heads are repeated."""
+        """Take the columns of keys and values; shared heads are repeated."""
         x = _fold(x, self.columns, len(self.tiles))
         return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
@@ -119,7 +119,7 @@ class Stack:
         return masks[0] if all(mask is masks[0] for mask in masks) else self.join([m for m in masks if m is not None], batch)
 
     def has_empty_rows(self, biased: bool) -> bool:
-        """Whether some row may attend to nothing."""
+        """True if some row may attend to nothing."""
         return any(tile.partial and tile.has_empty_rows for tile in self.tiles) or biased
 
     def join(self, parts: list[Tensor], batch: int) -> Tensor:
@@ -220,7 +220,7 @@ class Work:
     learned: bool  # the bias needs gradients
 
     def added(self, group: Group, stack: Stack, like: Tensor, batch: int, tensors: tuple[Tensor, ...]) -> Tensor | None:
-        """What is added to the scores of a stack: mask and bias."""
+        """Compute what is added to the scores of a stack: mask and bias."""
         mask = stack.mask(self.plan, group, like.dtype, like.device, batch)
         if self.bias is None:
             return mask
@@ -244,11 +244,11 @@ class Work:
 
     @property
     def by_head(self) -> bool:
-        """Whether heads are worked on one at a time."""
+        """True if heads are processed one at a time."""
         return any(group.heads is not None for group in self.plan.groups)
 
     def add_bias_gradients(self, group: Group, stack: Stack, ds: Tensor, tensors: list[Tensor], d_tensors: list[Tensor]) -> None:
-        """From the gradient of a stack's scores to the tensors that its bias is made of."""
+        """Add the gradient of a stack's scores to those of the tensors that its bias is made of."""
         tiles = self.distinct_tiles(stack)
         for n, tile in enumerate(tiles):
             part = ds if len(tiles) < len(stack.tiles) else stack.part(ds, n)
@@ -274,7 +274,7 @@ def allocate(make: Callable[..., Tensor], shape: Sequence[int], dtype: torch.dty
 
 
 def to_head_major(x: Tensor) -> Tensor:
-    """The same tensor, in memory one head after the other: rows of a single head are adjacent, not a page apart."""
+    """Copy a tensor so that heads follow one another in memory: rows of a single head are adjacent, not a page apart."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 

@@ -30,6 +30,11 @@ class ScoreActivation:
 
     `value` may overwrite the scores if `derivative` does not read them; `derivative` may overwrite both its arguments. `vanishes` says
     that value and derivative are 0 at s = −inf: excluded pairs then get that score, and need not be multiplied by zero afterwards.
+
+    Args:
+        value: scores → weights.
+        derivative: (scores, weights) → dw/ds.
+        vanishes: value and derivative are 0 at s = −inf.
     """
 
     value: Callable[[Tensor], Tensor]
@@ -55,9 +60,19 @@ def attend_pointwise(
 ) -> Tensor:
     """The weighted sum out_BLHV of values, with weights activation(scale · q·k + bias + row_bias) on allowed pairs.
 
-    `bias` is a tensor that broadcasts to (B, H, L, M) or a `Bias`; `row_bias`, one number per query, broadcasts to (B, H, L), such as
-    sigmoid attention's −log of the number of keys. Both have gradients. k and v may have fewer heads than q, as in `attend`; `scale`
-    is 1/√K by default. A row that may attend to nothing gives zeros, and so does a pair whose bias is −inf.
+    Both biases have gradients. A row that may attend to nothing gives zeros, and so does a pair whose bias is −inf.
+
+    Args:
+        q_BLHK: queries.
+        k_BMHK: keys, perhaps with fewer heads, as in `attend`.
+        v_BMHV: values.
+        pattern: pairs that are allowed.
+        activation: function of single scores.
+        scale: factor of the dot products; 1/√K if not given.
+        bias: a tensor that broadcasts to (B, H, L, M), or a `Bias`, added to scores; None: none.
+        row_bias: one number per query, such as sigmoid attention's −log of the number of keys, which broadcasts to (B, H, L); None: none.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV.
     """
     B, L, H, K = q_BLHK.shape
     M, G = k_BMHK.shape[1:3]
@@ -73,7 +88,7 @@ def attend_pointwise(
 
 @dataclass(slots=True)
 class PointwiseWork(Work):
-    """What the two passes share."""
+    """State that the forward and the backward pass share."""
 
     activation: ScoreActivation
     scale: float

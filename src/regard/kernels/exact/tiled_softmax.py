@@ -57,9 +57,22 @@ def attend(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The attention output out_BLHV and, `with_lse`, the log-sum-exp lse_BHL of the scores; both have gradients.
 
-    k and v may have fewer heads than q, as long as their number divides it: head h reads head ⌊h·G/H⌋ of G.
-    `sink_H` is a logit per head that takes part in the softmax and has no value. `scale` is 1/√K by default.
     A row that may attend to nothing gives zeros, and −inf as its log-sum-exp.
+
+    Args:
+        q_BLHK: queries.
+        k_BMHK: keys; their number of heads G divides that of the queries, and head h reads head ⌊h·G/H⌋.
+        v_BMHV: values, with the heads of k.
+        pattern: pairs that are allowed.
+        scale: factor of the dot products; 1/√K if not given.
+        bias: a tensor that broadcasts to (B, H, L, M), or a `Bias`, added to scores; None: none.
+        softcap: bound of the scores, cap·tanh(s/cap); None: unbounded.
+        sink_H: a logit per head that takes part in the softmax and has no value; None: none.
+        dropout: probability of dropping an attention weight.
+        generator: random number generator of the dropout; None: PyTorch's global one.
+        with_lse: return the log-sum-exp of the scores, too.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV, or (out_BLHV, lse_BHL).
     """
     B, L, H, K = q_BLHK.shape
     M = k_BMHK.shape[1]
@@ -131,7 +144,7 @@ def _cached_mask(pattern: Pattern, queries: int, keys: int, dtype: torch.dtype, 
 
 @dataclass(slots=True)
 class SoftmaxWork(Work):
-    """What the two passes share."""
+    """State that the forward and the backward pass share."""
 
     options: ScoreOptions
     fused: bool  # by the flash kernel inside PyTorch's CPU build
@@ -254,12 +267,12 @@ class TiledSoftmax(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """What besides q·k determines scores and weights."""
+    """Options besides q·k that determine scores and weights."""
 
     scale: float
     softcap: float | None = None
     dropout: float = 0.0
-    seed: int = 0  # of this tile's dropout
+    seed: int = 0  # seed of this tile's dropout
 
     @property
     def plain(self) -> bool:
@@ -279,7 +292,7 @@ def scores(q_BHLK: Tensor, k_BHMK: Tensor, options: ScoreOptions, added: Tensor 
 
 
 def dropout_mask(shape: torch.Size, options: ScoreOptions, like: Tensor) -> tuple[Tensor, float]:
-    """Which pairs of a tile dropout keeps, 0 or 1, the same at each call; and their factor 1/(1 − p)."""
+    """Draw the pairs of a tile that dropout keeps, 0 or 1, the same at each call; and their factor 1/(1 − p)."""
     generator = torch.Generator(like.device).manual_seed(options.seed)
     if like.is_cpu and 0 < (level := round(options.dropout * 65536)) < 65536:
         return keep_mask(shape, level, generator), 65536 / (65536 - level)
@@ -320,7 +333,7 @@ def plain_backward(
 
 
 def _fused_works() -> bool:
-    """Whether PyTorch's CPU flash kernel, a private operator, exists, takes these arguments and gives what the plain form gives."""
+    """Return whether PyTorch's CPU flash kernel, a private operator, exists, takes these arguments and gives what the plain form gives."""
     x, mask = torch.linspace(-1, 1, 24).view(1, 1, 3, 8), torch.zeros(1, 1, 3, 3)
     mask[..., 0, 1:] = -INFINITY
     s = torch.matmul(0.5 * x, x.mT) + mask
@@ -355,7 +368,16 @@ HAS_FUSED = _fused_works()
 def attend_tile(q: Tensor, k: Tensor, v: Tensor, scale: float, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """out_BHLV and lse_BHL of one batch of tiles with nothing but an additive mask, by the faster form available.
 
-    q_BHLK, k_BHMK and v_BHMV have contiguous features. For autograd functions that cut their blocks themselves.
+    For autograd functions that cut their blocks themselves.
+
+    Args:
+        q: queries, q_BHLK, with contiguous features.
+        k: keys, k_BHMK, with contiguous features.
+        v: values, v_BHMV, with contiguous features.
+        scale: factor of the dot products.
+        added: mask or bias added to the scores, which broadcasts to (B, H, L, M); None: none.
+
+    Shape: q_BHLK, k_BHMK, v_BHMV → out_BHLV, lse_BHL.
     """
     return fused_forward(q, k, v, scale, added) if fusible(q, v) else plain_forward(q, k, v, ScoreOptions(scale), added)
 
@@ -363,12 +385,25 @@ def attend_tile(q: Tensor, k: Tensor, v: Tensor, scale: float, added: Tensor | N
 def attend_tile_backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, scale: float, added: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, from the results of `attend_tile`."""
+    """Gradients of q, k and v, from the results of `attend_tile`.
+
+    Args:
+        d_out: gradient of the output, d_out_BHLV.
+        q: queries, q_BHLK.
+        k: keys, k_BHMK.
+        v: values, v_BHMV.
+        out: output of `attend_tile`, out_BHLV.
+        lse: log-sum-exp of `attend_tile`, lse_BHL.
+        scale: factor of the dot products.
+        added: mask or bias added to the scores; None: none.
+
+    Shape: as `attend_tile` → d_q_BHLK, d_k_BHMK, d_v_BHMV.
+    """
     if fusible(q, v):
         return fused_backward(d_out, q, k, v, out, lse, scale, added)
     return plain_backward(d_out, q, k, v, lse, (d_out * out).sum(-1), ScoreOptions(scale), added)[:3]
 
 
 def fusible(q: Tensor, v: Tensor) -> bool:
-    """Whether the flash kernel works and takes tensors like these. It assumes that features are contiguous."""
+    """Return whether the flash kernel works and takes tensors like these. It assumes that features are contiguous."""
     return HAS_FUSED and q.is_cpu and v.shape[-1] == q.shape[-1] and forced() != "plain"

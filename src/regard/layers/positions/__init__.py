@@ -12,7 +12,14 @@
 All share one small contract, `Position`: an `Embedding` calls `add`, a `MultiHead` calls `encode`.
 """
 
-from ._base import Offset, Position
-from .absolute import GridLearned, GridSinusoidal, Learned, Sinusoidal
-from .relative import ALiBi, Buckets, RelativeXL
-from .rotary import GridRotary, Rotary
+from ._base import Offset as Offset
+from ._base import Position as Position
+from .absolute import GridLearned as GridLearned
+from .absolute import GridSinusoidal as GridSinusoidal
+from .absolute import Learned as Learned
+from .absolute import Sinusoidal as Sinusoidal
+from .relative import ALiBi as ALiBi
+from .relative import Buckets as Buckets
+from .relative import RelativeXL as RelativeXL
+from .rotary import GridRotary as GridRotary
+from .rotary import Rotary as Rotary

@@ -28,6 +28,12 @@ class Position(nn.Module):
         """Encoded queries at q_from, q_from + 1 …, keys at k_from, k_from + 1 …, and a bias for their scores. Offsets may differ per row.
 
         When a state holds older keys, those given are the new ones; the bias covers the old ones as well.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys.
+            q_from: position of the first query.
+            k_from: position of the first key.
         """
         return q_BLHK, k_BMHK, None
 

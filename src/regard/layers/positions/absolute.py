@@ -37,7 +37,13 @@ def _table(positions: int, width: int, base: float, layout: Layout, dtype: torch
 
 
 class Sinusoidal(Position):
-    """Fixed sines and cosines, each pair with its own wavelength."""
+    """Fixed sines and cosines, each pair with its own wavelength.
+
+    Args:
+        width: model width D.
+        base: base of the wavelengths.
+        layout: sines and cosines "interleaved" or in "halves".
+    """
 
     def __init__(self, width: int, *, base: float = 10_000.0, layout: Layout = "interleaved"):
         super().__init__()
@@ -54,7 +60,13 @@ class Sinusoidal(Position):
 
 
 class Learned(Position):
-    """A learned vector per position, for the first `length` positions, from row `offset` of the table on."""
+    """A learned vector per position, for the first `length` positions, from row `offset` of the table on.
+
+    Args:
+        length: number of positions.
+        width: model width D.
+        offset: row of the table for position 0.
+    """
 
     def __init__(self, length: int, width: int, *, offset: int = 0):
         super().__init__()
@@ -70,6 +82,13 @@ class GridSinusoidal(Position):
     """Sines and cosines of the row in the first half of the features, of the column in the second.
 
     The image is in row-major order with `columns` columns, after `prefix` tokens (a class token) that get no encoding.
+
+    Args:
+        width: model width D.
+        columns: columns of the image.
+        prefix: tokens before the image that get no encoding.
+        base: base of the wavelengths.
+        layout: sines and cosines "interleaved" or in "halves".
     """
 
     def __init__(self, width: int, columns: int, *, prefix: int = 0, base: float = 10_000.0, layout: Layout = "interleaved"):
@@ -85,7 +104,14 @@ class GridSinusoidal(Position):
 
 
 class GridLearned(Position):
-    """A learned vector per row in the first half of the features, a learned vector per column in the second."""
+    """A learned vector per row in the first half of the features, a learned vector per column in the second.
+
+    Args:
+        width: model width D, even.
+        rows: rows of the image.
+        columns: columns of the image.
+        prefix: tokens before the image that get no encoding.
+    """
 
     def __init__(self, width: int, rows: int, columns: int, *, prefix: int = 0):
         super().__init__()

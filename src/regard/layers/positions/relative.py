@@ -27,6 +27,9 @@ class ALiBi(Position):
 
     For H not a power of two: the slopes of the power below, then every other slope of the power above, as published.
     In bidirectional attention |i − j| does not distinguish before from after.
+
+    Args:
+        heads: number of heads H.
     """
 
     def __init__(self, heads: int):
@@ -62,6 +65,12 @@ class Buckets(Position):
 
     Half of the `buckets` hold one distance each, the rest grow in size up to `furthest`, and all beyond share the last. With
     `causal=False`, before and after have half of the buckets each. Layers of one model may share one `Buckets`.
+
+    Args:
+        heads: number of heads.
+        buckets: number of ranges of distances.
+        furthest: distance from which on all share the last bucket.
+        causal: use all buckets for distances back; False: half of them for each direction.
     """
 
     def __init__(self, heads: int, *, buckets: int = 32, furthest: int = 128, causal: bool = False):
@@ -113,6 +122,12 @@ class RelativeXL(Position):
     `scale` must be that of the mechanism (1/√K by default): the bias is added to scores that are already scaled.
     Cost: r takes O((L + M)·H·K); the term takes as much time as q·k, and memory for one tile.
     The paper's W_r and both vectors belong to each layer (its code shares u and w between layers: pass the same module to all).
+
+    Args:
+        width: size of the sinusoid.
+        heads: number of heads.
+        head_dim: size K per head; width / heads if not given.
+        scale: scale of the mechanism's scores; 1/√K if not given.
     """
 
     def __init__(self, width: int, heads: int, head_dim: int | None = None, *, scale: float | None = None):

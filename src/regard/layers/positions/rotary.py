@@ -77,8 +77,12 @@ def _cached_cos_sin(
 class Rotary(Position):
     """Pairs of features rotated by angles proportional to the position; the first `part` features only, if given.
 
-    stretch  (factor,): all angles divided by it. (factor, low, high, length): those of pairs with fewer than `low` rotations in
-             `length` tokens; none of those with more than `high`; in between, interpolated.
+    Args:
+        base: base of the wavelengths.
+        part: number of features that are rotated, the first ones; None: all.
+        layout: pairs of features: "halves" (i, i + n/2) or "interleaved" (2i, 2i + 1).
+        stretch: (factor,): all angles divided by it. (factor, low, high, length): those of pairs with fewer than `low` rotations in
+            `length` tokens; none of those with more than `high`; in between, interpolated. (): none.
     """
 
     def __init__(self, *, base: float = 10_000.0, part: int | None = None, layout: Layout = "halves", stretch: tuple[float, ...] = ()):
@@ -108,6 +112,12 @@ class GridRotary(Position):
     """Rotary positions in an image: the first half of the features rotated by the row, the second by the column.
 
     The image is in row-major order with `columns` columns, after `prefix` tokens (a class token) that are not rotated.
+
+    Args:
+        columns: columns of the image.
+        prefix: tokens before the image that are not rotated.
+        base: base of the wavelengths.
+        layout: pairs of features: "halves" (i, i + n/2) or "interleaved" (2i, 2i + 1).
     """
 
     def __init__(self, columns: int, *, prefix: int = 0, base: float = 10_000.0, layout: Layout = "halves"):

@@ -1,4 +1,4 @@
-"""What recipes are made of: claims, variants that train, puzzles with known answers, pictures and the report."""
+"""Parts of recipes: claims, variants that train, puzzles with known answers, pictures and the report."""
 
 from .base import (
     Claim,

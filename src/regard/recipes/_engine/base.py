@@ -1,4 +1,4 @@
-"""What a recipe is: a paper's claim, the system and the ablation that must lose, and the metrics that decide.
+"""Recipe: a paper's claim, the system and the ablation that must lose, and the metrics that decide.
 
 A recipe holds values only: variants, seeds, claims, pictures. `run` evaluates every variant with every seed and writes a
 directory: `results.json` (every metric of every seed) and `report.html` (self-contained). A claim that fails is reported as failed.
@@ -33,7 +33,12 @@ class Variant(Protocol):
 
 @dataclass(frozen=True)
 class Reevaluation:
-    """The trained model of the earlier variant `of`, evaluated differently; `evaluate` gets its folder."""
+    """The trained model of the earlier variant `of`, evaluated differently; `evaluate` gets its folder.
+
+    Args:
+        of: name of the earlier variant.
+        evaluate: folder of its run → metrics.
+    """
 
     of: str
     evaluate: Variant
@@ -47,7 +52,11 @@ class Reevaluation:
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric over all seeds. If one of them is NaN, so are mean, minimum and maximum, and no comparison with them holds."""
+    """One metric over all seeds. If one of them is NaN, so are mean, minimum and maximum, and no comparison with them holds.
+
+    Args:
+        values: value with each seed.
+    """
 
     values: list[float]
 
@@ -76,7 +85,11 @@ Key = str | tuple[str, str]  # a variant (its accuracy), or a variant and a metr
 
 @dataclass(frozen=True)
 class Results:
-    """All metrics of a run: `results["variant", "metric"]` is a Spread over the seeds; `results["variant"]` that of its accuracy."""
+    """All metrics of a run: `results["variant", "metric"]` is a Spread over the seeds; `results["variant"]` that of its accuracy.
+
+    Args:
+        seeds: metrics of each variant by seed.
+    """
 
     metrics: Mapping[str, list[Mapping[str, float]]]  # per variant, per seed
     seeds: tuple[int, ...] = ()
@@ -97,33 +110,68 @@ class Results:
 class Claim:
     """A comparison that can fail. `evidence` shows the metrics it was decided on."""
 
-    text: str
-    holds: Callable[[Results], bool]
-    evidence: Callable[[Results], str]
+    text: str  # claim in words
+    holds: Callable[[Results], bool]  # results → verdict
+    evidence: Callable[[Results], str]  # results → metrics that decide it, as text
 
 
 def at_least(text: str, bound: float, *keys: Key) -> Claim:
-    """Each metric is at least `bound` with every seed."""
+    """Each metric is at least `bound` with every seed.
+
+    Args:
+        text: claim in words.
+        bound: lower bound.
+        *keys: (variant, metric) pairs.
+    """
     return Claim(text, lambda r: all(r[key].low >= bound for key in keys), lambda r: "; ".join(str(r[key]) for key in keys))
 
 
 def at_most(text: str, bound: float, *keys: Key) -> Claim:
-    """Each metric is at most `bound` with every seed."""
+    """Each metric is at most `bound` with every seed.
+
+    Args:
+        text: claim in words.
+        bound: upper bound.
+        *keys: (variant, metric) pairs.
+    """
     return Claim(text, lambda r: all(r[key].high <= bound for key in keys), lambda r: "; ".join(str(r[key]) for key in keys))
 
 
 def between(text: str, low: float, high: float, key: Key) -> Claim:
-    """The metric is in [low, high] with every seed."""
+    """The metric is in [low, high] with every seed.
+
+    Args:
+        text: claim in words.
+        low: lower bound, included.
+        high: upper bound, included.
+        key: (variant, metric).
+    """
     return Claim(text, lambda r: low <= r[key].low and r[key].high <= high, lambda r: str(r[key]))
 
 
 def above(text: str, key: Key, other: Key, by: float = 0.0, *, on_average: bool = False) -> Claim:
-    """`key` exceeds `other` by at least `by` (by anything if 0), compared per seed: with every seed, or on average over them."""
+    """`key` exceeds `other` by at least `by` (by anything if 0), compared per seed: with every seed, or on average over them.
+
+    Args:
+        text: claim in words.
+        key: (variant, metric) that should be higher.
+        other: (variant, metric) to compare with.
+        by: least difference.
+        on_average: compare means over seeds; False: every seed by itself.
+    """
     return Claim(text, lambda r: _exceeds(r[key] - r[other], by, on_average), lambda r: f"{r[key]} against {r[other]}")
 
 
 def below(text: str, key: Key, other: Key, by: float = 0.0, *, on_average: bool = False) -> Claim:
-    """`key` is lower than `other` by at least `by` (by anything if 0), compared per seed: with every seed, or on average over them."""
+    """`key` is lower than `other` by at least `by` (by anything if 0), compared per seed: with every seed, or on average over them.
+
+    Args:
+        text: claim in words.
+        key: (variant, metric) that should be lower.
+        other: (variant, metric) to compare with.
+        by: least difference.
+        on_average: compare means over seeds; False: every seed by itself.
+    """
     return Claim(text, lambda r: _exceeds(r[other] - r[key], by, on_average), lambda r: f"{r[key]} against {r[other]}")
 
 
@@ -137,25 +185,25 @@ def _exceeds(difference: Spread, by: float, on_average: bool) -> bool:
 
 @dataclass(frozen=True)
 class RecipeFacts:
-    """What is true of a recipe."""
+    """Facts about a recipe."""
 
-    name: str
-    year: int
-    title: str
-    paper: str
-    takes: str  # how long, on two CPU cores
+    name: str  # name of the recipe
+    year: int  # year of the paper
+    title: str  # title of the paper
+    paper: str  # where it appeared, such as an arXiv number
+    takes: str  # duration on two CPU cores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A claim that can be run."""
 
-    facts: RecipeFacts
-    question: str
-    variants: Mapping[str, Variant]
-    claims: tuple[Claim, ...]
-    seeds: tuple[int, ...] = (0, 1, 2)
-    pictures: tuple[Callable[[Results, Path], Path], ...] = ()
+    facts: RecipeFacts  # facts about the paper
+    question: str  # question that the recipe answers
+    variants: Mapping[str, Variant]  # systems to compare, by name; the order is that of the run
+    claims: tuple[Claim, ...]  # claims to check
+    seeds: tuple[int, ...] = (0, 1, 2)  # seeds of each variant
+    pictures: tuple[Callable[[Results, Path], Path], ...] = ()  # pictures of the report
 
     def __post_init__(self) -> None:
         earlier: list[str] = []
@@ -168,7 +216,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim held, and on which metrics."""
+    """Verdict on a claim, with the metrics that decided it."""
 
     claim: str
     held: bool
@@ -177,12 +225,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run found."""
+    """Outcome of a run of a recipe."""
 
-    results: Results
-    verdicts: tuple[Verdict, ...]
-    seconds: float
-    out: Path
+    results: Results  # metrics of all variants and seeds
+    verdicts: tuple[Verdict, ...]  # verdict on each claim
+    seconds: float  # duration of the run
+    out: Path  # folder of the report
 
     @property
     def held(self) -> bool:
@@ -190,7 +238,14 @@ class Outcome:
 
 
 def run(recipe: Recipe, out: Path, seeds: tuple[int, ...] | None = None, log: Callable[[str], None] = print) -> Outcome:
-    """Evaluate every variant with every seed; then check the claims, draw the pictures and write the report."""
+    """Evaluate every variant with every seed; then check the claims, draw the pictures and write the report.
+
+    Args:
+        recipe: recipe to run.
+        out: folder to write results and report to.
+        seeds: seeds to use; the recipe's own if not given.
+        log: function that prints a line.
+    """
     from .report import write_report
 
     out.mkdir(parents=True, exist_ok=True)

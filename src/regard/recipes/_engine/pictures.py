@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ..._extras import extra
 from ...look import Map
 from ...models import Translator
 from ...tasks import alignment, load_run
@@ -38,7 +39,8 @@ class Curves:
     among: str = ""
 
     def __call__(self, results: Results, out: Path) -> Path:
-        from matplotlib.figure import Figure  # slow to import
+        with extra("look"):
+            from matplotlib.figure import Figure  # slow to import
 
         curves = {name: points for name, points in series(results, self.metric).items() if name.startswith(self.among)}
         figure = Figure(figsize=(9, 4.2), layout="constrained")
@@ -96,7 +98,7 @@ class AttentionMaps:
 
 @dataclass(frozen=True, kw_only=True)
 class Alignments:
-    """Which source tokens each trained translator attends to while it writes its own translation of `sentence`, for the first seed."""
+    """Alignment of each trained translator to the source while it writes its own translation of `sentence`, for the first seed."""
 
     variants: tuple[str, ...]
     sentence: str
@@ -112,7 +114,8 @@ def draw_maps(path: Path, maps: Mapping[str, Map], columns: int) -> Path:
 
     White is 0, and the darkest colour 1, or what the title says: maps without large weights would otherwise be blank.
     """
-    from matplotlib.figure import Figure
+    with extra("look"):
+        from matplotlib.figure import Figure
 
     height = -(-len(maps) // columns)
     figure = Figure(figsize=(2.6 * columns, 2.9 * height), layout="constrained")

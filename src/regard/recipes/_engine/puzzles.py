@@ -1,6 +1,6 @@
 """Puzzles on sequences of symbols, drawn at random, for which one knows what a model must attend to.
 
-`draw(rows)` returns ids_BL, and target_BL: the symbol to predict at each position, IGNORE_INDEX where there is none.
+`draw(rows, generator)` returns ids_BL, and target_BL: the symbol to predict at each position, IGNORE_INDEX where there is none.
 
 | puzzle | target | a model must attend to |
 |---|---|---|
@@ -34,7 +34,7 @@ class Puzzle(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]: ...
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]: ...
 
 
 def _targets_at(ids_BL: Tensor, positions: slice, target_BT: Tensor) -> Tensor:
@@ -57,9 +57,12 @@ class Needle:
     def vocab_size(self) -> int:
         return self.classes + self.hay + 1
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        ids_BL = self.classes + torch.randint(self.hay, (rows, self.length))
-        needle_B, at_B = torch.randint(self.classes, (rows,)), torch.randint(self.beyond, self.length, (rows,))
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BL = self.classes + torch.randint(self.hay, (rows, self.length), generator=generator)
+        needle_B, at_B = (
+            torch.randint(self.classes, (rows,), generator=generator),
+            torch.randint(self.beyond, self.length, (rows,), generator=generator),
+        )
         ids_BL[:, 0] = self.vocab_size - 1
         ids_BL[torch.arange(rows), at_B] = needle_B
         return ids_BL, _targets_at(ids_BL, slice(0, 1), needle_B[:, None])
@@ -78,10 +81,18 @@ class Marked:
     def vocab_size(self) -> int:
         return self.digits + self.letters + 1
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        ids_BL = self.digits + torch.randint(self.letters, (rows, self.length))
-        ids_BL = torch.where(torch.rand(rows, self.length) < self.distractors, torch.randint(self.digits, (rows, self.length)), ids_BL)
-        at_B, digit_B, row_B = torch.randint(self.length - 1, (rows,)), torch.randint(self.digits, (rows,)), torch.arange(rows)
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BL = self.digits + torch.randint(self.letters, (rows, self.length), generator=generator)
+        ids_BL = torch.where(
+            torch.rand(rows, self.length, generator=generator) < self.distractors,
+            torch.randint(self.digits, (rows, self.length), generator=generator),
+            ids_BL,
+        )
+        at_B, digit_B, row_B = (
+            torch.randint(self.length - 1, (rows,), generator=generator),
+            torch.randint(self.digits, (rows,), generator=generator),
+            torch.arange(rows),
+        )
         ids_BL[row_B, at_B], ids_BL[row_B, at_B + 1] = self.vocab_size - 1, digit_B
         return ids_BL, _targets_at(ids_BL, slice(0, 1), digit_B[:, None])
 
@@ -101,9 +112,9 @@ class Duplicate:
     def vocab_size(self) -> int:
         return self.symbols + 1
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         half = self.length // 2
-        word_BL = 1 + torch.randint(self.symbols, (rows, half - 1))
+        word_BL = 1 + torch.randint(self.symbols, (rows, half - 1), generator=generator)
         ids_BL = torch.cat([torch.zeros(rows, 1, dtype=torch.long), word_BL], 1).repeat(1, 2)
         return ids_BL, _targets_at(ids_BL, slice(half, -1), word_BL)
 
@@ -123,8 +134,8 @@ class Blocks:
     def vocab_size(self) -> int:
         return self.symbols
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        ids_BUC = torch.randint(self.symbols, (rows, 8, self.block))
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BUC = torch.randint(self.symbols, (rows, 8, self.block), generator=generator)
         return ids_BUC.flatten(1), ids_BUC[:, (3 * torch.arange(8) + 1) % 8].flatten(1)
 
 
@@ -148,9 +159,9 @@ class Ranked:
     def vocab_size(self) -> int:
         return self.symbols + self.numbers
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        ids_BUC = torch.randint(self.symbols, (rows, self.blocks, self.block))
-        ids_BUC[..., 0] = self.symbols + torch.rand(rows, self.numbers).argsort(-1)[:, : self.blocks]
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BUC = torch.randint(self.symbols, (rows, self.blocks, self.block), generator=generator)
+        ids_BUC[..., 0] = self.symbols + torch.rand(rows, self.numbers, generator=generator).argsort(-1)[:, : self.blocks]
         sorted_BUC = ids_BUC.take_along_dim(ids_BUC[..., :1].argsort(1), 1)
         return ids_BUC.flatten(1), sorted_BUC.flatten(1)
 
@@ -168,8 +179,8 @@ class Lag:
     def vocab_size(self) -> int:
         return self.symbols
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        ids_BL = torch.randint(self.symbols, (rows, self.length))
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BL = torch.randint(self.symbols, (rows, self.length), generator=generator)
         target_BL = ids_BL.roll(self.lag, 1)
         if not self.around:
             target_BL[:, : self.lag] = IGNORE_INDEX
@@ -193,14 +204,16 @@ class Recall:
     def vocab_size(self) -> int:
         return self.keys + self.values
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        key_BN = torch.rand(rows, self.keys).argsort(-1)[:, : self.pairs]
-        which_BT = torch.rand(rows, self.pairs * self.times).argsort(-1) % self.pairs  # the order of writing, by index of the key
-        value_BT = torch.randint(self.values, which_BT.shape)
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        key_BN = torch.rand(rows, self.keys, generator=generator).argsort(-1)[:, : self.pairs]
+        which_BT = (
+            torch.rand(rows, self.pairs * self.times, generator=generator).argsort(-1) % self.pairs
+        )  # the order of writing, by index of the key
+        value_BT = torch.randint(self.values, which_BT.shape, generator=generator)
         last_BN = torch.zeros_like(key_BN)
         for which_B, value_B in zip(which_BT.T, value_BT.T, strict=True):
             last_BN.scatter_(1, which_B[:, None], value_B[:, None])
-        asked_BN = torch.rand(rows, self.pairs).argsort(-1)
+        asked_BN = torch.rand(rows, self.pairs, generator=generator).argsort(-1)
         written_BL = torch.stack([key_BN.gather(1, which_BT), self.keys + value_BT], -1).flatten(1)
         ids_BL = torch.cat([written_BL, key_BN.gather(1, asked_BN)], 1)
         return ids_BL, _targets_at(ids_BL, slice(-self.pairs, None), self.keys + last_BN.gather(1, asked_BN))
@@ -226,10 +239,10 @@ class Shots:
     def vocab_size(self) -> int:
         return self.questions + self.answers
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        mapping_BN = self.questions + torch.randint(self.answers, (rows, self.questions))
-        question_BS = torch.randint(self.questions, (rows, self.shots + 1))
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        mapping_BN = self.questions + torch.randint(self.answers, (rows, self.questions), generator=generator)
+        question_BS = torch.randint(self.questions, (rows, self.shots + 1), generator=generator)
         right_BS = mapping_BN.gather(1, question_BS)
-        shown_BS = right_BS if self.informative else self.questions + torch.randint(self.answers, right_BS.shape)
+        shown_BS = right_BS if self.informative else self.questions + torch.randint(self.answers, right_BS.shape, generator=generator)
         ids_BL = torch.stack([question_BS, shown_BS], -1).flatten(1)
         return ids_BL, _targets_at(ids_BL, slice(None, None, 2), right_BS)

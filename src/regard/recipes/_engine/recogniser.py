@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...data.strokes import Writing, read_strokes
-from ...tasks.handwriting import HandwritingObjective, StrokeProcessor
+from ...tasks.handwriting import HandwritingOptions, HandwritingTask, PenBatch, StrokeProcessor
+from ...tasks.measuring import TaskObjective
 from ...train import Loss, Metric, TrainOptions, fit
 from ...train.parameters import load_parameters
 from .variants import training_metrics
@@ -47,7 +49,7 @@ class Recogniser(nn.Module):
         self.output = nn.Linear(width, characters + 1)
 
     def forward(self, points_BL3: Tensor, n_B: Tensor) -> Tensor:
-        there_BL1 = (torch.arange(points_BL3.shape[1]) < n_B[:, None]).unsqueeze(2).to(points_BL3.dtype)
+        there_BL1 = (torch.arange(points_BL3.shape[1], device=n_B.device) < n_B[:, None]).unsqueeze(2).to(points_BL3.dtype)
         x_BLD = self.input(points_BL3)
         for block in self.blocks:
             x_BLD = block(x_BLD, there_BL1)
@@ -57,25 +59,34 @@ class Recogniser(nn.Module):
     def read(self, lines: Sequence[Tensor]) -> list[list[int]]:
         """The characters of each line: the likeliest at each point, repeats merged, blanks removed."""
         n_B = torch.tensor([len(line) for line in lines])
-        best_BL = self(pad_sequence(list(lines), batch_first=True), n_B).argmax(-1)
-        return [[c for c, _ in groupby(row_L[:n].tolist()) if c != BLANK] for row_L, n in zip(best_BL, n_B.tolist(), strict=True)]
+        return read_characters(self(pad_sequence(list(lines), batch_first=True), n_B), n_B)
 
 
-class RecogniserObjective(HandwritingObjective):
-    """What the training loop asks: the CTC loss per character."""
+def read_characters(log_BLN: Tensor, n_B: Tensor) -> list[list[int]]:
+    """Characters of each line: the likeliest at each point, repeats merged, blanks removed."""
+    rows = zip(log_BLN.argmax(-1).tolist(), n_B.tolist(), strict=True)
+    return [[c for c, _ in groupby(row[:n]) if c != BLANK] for row, n in rows]
+
+
+class Recognition(HandwritingTask):
+    """Lines of strokes, read: the CTC loss per character, and the share of characters that are read correctly."""
 
     metric = Metric("accuracy", higher=True)
+    loss_unit = "characters"
 
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Loss:
-        points_BL3, text_BM, there_BL = batch
-        n_B, count_B = there_BL.sum(1) + 1, (text_BM > 0).sum(1)
-        log_LBN = model(points_BL3, n_B).transpose(0, 1)
-        total = F.ctc_loss(log_LBN, text_BM, n_B, count_B, blank=BLANK, reduction="sum", zero_infinity=True)
-        return Loss(total, int(count_B.sum()))
+    def loss(self, model: Any, batch: PenBatch) -> Loss:
+        n_B, count_B = batch.there_BL.sum(1) + 1, (batch.text_BM > 0).sum(1)
+        log_BLN = model(batch.points_BL3, n_B)
+        total = F.ctc_loss(log_BLN.transpose(0, 1), batch.text_BM, n_B, count_B, blank=BLANK, reduction="sum", zero_infinity=True)
+        return Loss(total, int(count_B.sum()), outputs=log_BLN)
 
-    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        assert isinstance(model, Recogniser)
-        return {"accuracy": reading_accuracy(model, self.processor, self.valid)}
+    def answers(self, outputs: Tensor, batch: PenBatch) -> list[int]:
+        """Edits between what is read and each text."""
+        read = read_characters(outputs, batch.there_BL.sum(1) + 1)
+        return [edit_distance(a, [c for c in b if c]) for a, b in zip(read, batch.text_BM.tolist(), strict=True)]
+
+    def metrics(self, sums: Mapping[str, float], answers: Sequence[int], examples: Sequence[Writing]) -> dict[str, float]:
+        return {"accuracy": max(0.0, 1 - sum(answers) / sums["count"])}
 
 
 def reading_accuracy(model: Recogniser, processor: StrokeProcessor, writings: Sequence[Writing]) -> float:
@@ -108,8 +119,8 @@ class RecogniserVariant:
         raw = read_strokes(self.data)
         processor = StrokeProcessor.of(raw.train, text=True)
         model = Recogniser(len(processor.characters), self.width)
-        objective = RecogniserObjective(raw.train, raw.valid, processor, 32, seed)
-        result = fit(model, objective, self.train.replace(seed=seed).to_config(), out, progress=False)
+        objective = TaskObjective(Recognition(HandwritingOptions(), processor), raw, model, seed)  # type: ignore[arg-type]
+        result = fit(model, objective, self.train.replace(seed=seed), out, progress=False)
         processor.save(out)
         others = [Writing(a.text, b.points) for a, b in zip(raw.test, raw.test[1:], strict=False)]
         model.eval()
@@ -120,7 +131,7 @@ class RecogniserVariant:
         }
 
     def load(self, out: Path) -> tuple[Recogniser, StrokeProcessor]:
-        """What was trained in `out`."""
+        """Load the recogniser that was trained in `out`."""
         processor = StrokeProcessor.load(out)
         model = Recogniser(len(processor.characters), self.width)
         load_parameters(model, load_file(out / PARAMETERS))

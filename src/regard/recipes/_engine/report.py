@@ -106,7 +106,7 @@ def _join(settings: Mapping[str, str]) -> str:
 
 
 def _trained_runs(recipe: Recipe, outcome: Outcome) -> str:
-    """How to use the trained models, where there are some."""
+    """Explain how to use the trained models, where there are some."""
     for name in recipe.variants:
         trained = variant_folder(outcome.out, name, outcome.results.seeds[0])
         if (trained / "config.json").exists():

@@ -25,7 +25,7 @@ from ...layers import Block, Embedding, FeedForward, LayerNorm, Learned, MultiHe
 from ...look import Map, capture
 from ...models import LanguageModel, build, find_model
 from ...patterns import Pattern, full
-from ...train import Loss, Metric, TrainOptions, fit
+from ...train import Loss, Metric, Objective, TrainOptions, fit
 from ...train.parameters import load_parameters
 from .puzzles import IGNORE_INDEX, Puzzle
 from .variants import short_training, training_metrics
@@ -108,8 +108,8 @@ class Stack(nn.Module):
 # -- the task ----------------------------------------------------------------------------------------------------------
 
 
-class PuzzleTask:
-    """What the training loop asks for. `span_cost`: nats per token of adaptive span."""
+class PuzzleObjective(Objective):
+    """Cross-entropy at the positions that have a target. `span_cost`: nats per token of adaptive span."""
 
     metric = Metric("objective", higher=False)  # the loss with the cost of spans: by accuracy alone the widest span would be kept
 
@@ -120,8 +120,8 @@ class PuzzleTask:
     def batches(self, epoch: int) -> Sequence[int]:
         return range(100)
 
-    def batch(self, item: int) -> tuple[Tensor, Tensor]:
-        return self.puzzle.draw(self.batch_size)  # from the random state that the loop has set for this batch
+    def batch(self, item: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return self.puzzle.draw(self.batch_size, generator)
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
         total, right, count = score_targets(model, *batch)
@@ -142,10 +142,8 @@ class PuzzleTask:
 
 
 def draw_sequences(puzzle: Puzzle, seed: int, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """The same sequences and targets for the same seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return puzzle.draw(rows or HELD_OUT)
+    """Draw sequences and targets, the same ones for the same seed."""
+    return puzzle.draw(rows or HELD_OUT, torch.Generator().manual_seed(seed))
 
 
 def score_targets(model: nn.Module, ids_BL: Tensor, target_BL: Tensor) -> tuple[Tensor, float, int]:
@@ -188,8 +186,8 @@ class PuzzleVariant(ABC, Generic[ModelT]):
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         model = self.build()
-        task = PuzzleTask(self.puzzle, self.batch_size, self.span_cost)
-        result = fit(model, task, self.train.replace(seed=seed).to_config(), out, progress=False)
+        objective = PuzzleObjective(self.puzzle, self.batch_size, self.span_cost)
+        result = fit(model, objective, self.train.replace(seed=seed), out, progress=False)
         return {**self.metrics(model.eval()), **training_metrics(result, model, out, "accuracy")}
 
     @torch.no_grad()
@@ -253,7 +251,7 @@ class PuzzleLMVariant(PuzzleVariant[LanguageModel]):
     test: Puzzle | None = None  # evaluate on this one, if not on the one that is learned
     model: str = "gpt3"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    by: str = ""  # what the targets count
+    by: str = ""  # units that the targets count
 
     def build(self) -> LanguageModel:
         sizes = {"vocab_size": self.puzzle.vocab_size, find_model(self.model).length_setting: self.puzzle.length}

@@ -25,6 +25,7 @@ from ...data import Texts, TokenizedText
 from ...data.lm_batches import gather
 from ...decode import Beam
 from ...errors import NotSupported
+from ...metrics.bleu import score_translations
 from ...models import LanguageModel, Translator
 from ...runs import Run
 from ...train import Result, TrainOptions, read_metrics
@@ -58,6 +59,27 @@ def train_run(
     result = tasks.train(task, options, train, out, **model, progress=False)
     run = tasks.load_run(out)
     return run, training_metrics(result, run.model, out, "loss")
+
+
+def metrics_of_test(run: Run[Any]) -> Mapping[str, float]:
+    """Metrics on the test part."""
+    return tasks.evaluate(run).metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskVariant:
+    """A model trained on a task from scratch, then evaluated: on the test part if `evaluate` is not given."""
+
+    task: type[tasks.Task[Any]]
+    options: tasks.DataOptions
+    train: TrainOptions
+    model: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    evaluate: Callable[[Run[Any]], Mapping[str, float]] = metrics_of_test
+
+    def __call__(self, seed: int, out: Path) -> dict[str, float]:
+        run, training = train_run(self.task, self.options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
+        return {**self.evaluate(run), **training}
 
 
 def training_metrics(result: Result, model: nn.Module, out: Path, validation: str) -> dict[str, float]:
@@ -132,7 +154,7 @@ class TextVariant:
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         options = replace(self.options, data=str(write_documentation(out / "text.jsonl")))
         run, training = train_run(tasks.Language, options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
-        contexts = loss_by_context(run.model, tasks.Language(options).test_data(run, None), options.context_length)
+        contexts = loss_by_context(run.model, tasks.Language(options, run.processor).test_data(run, None), options.context_length)
         return {**tasks.evaluate(run).metrics, **training, **contexts}
 
 
@@ -174,7 +196,7 @@ class TranslationMetrics:
         pairs = task.read().test[: self.pairs]
         sources, references = [s for s, _ in pairs], [t for _, t in pairs]
         answers = tasks.translations(run, sources, Beam(size=self.beam))
-        found = tasks.score([text for text, _ in answers], references, sources, self.step)
+        found = score_translations([text for text, _ in answers], references, sources, self.step)
         loss, accuracy = tasks.likelihood(run, pairs)
         return {
             "exact_match": found.exact_match,

@@ -1,0 +1,146 @@
+"""BERT and the encoders that share its files: the same settings, embeddings, feed-forward layers and heads around another mixer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import NotSupported
+from ..models.encoder import Encoder
+from .constants import is_counting, is_zeros
+from .family import ClassifierHead, Family, SettingKeys, Settings
+from .hf_config import HFConfig, hf_activation
+from .names import Entry, layer, tensor
+
+
+@dataclass(frozen=True)
+class MLMHead:
+    """Names of the masked-language-modelling head: its dense layer, its norm, and the prefix of its bias and its decoder."""
+
+    dense: str
+    norm: str
+    output: str
+
+
+BERT_HEAD = MLMHead("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions")
+ROBERTA_HEAD = MLMHead("lm_head.dense", "lm_head.layer_norm", "lm_head")
+SETTINGS: SettingKeys = {
+    "vocab_size": "vocab_size",
+    "max_length": "max_position_embeddings",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "hidden": "intermediate_size",
+    "segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "eps": "layer_norm_eps",
+}
+HEADS: SettingKeys = SETTINGS | {"heads": "num_attention_heads"}
+HEADS_AND_DROPOUT: SettingKeys = HEADS | {"attention_dropout": "attention_probs_dropout_prob"}
+
+
+def padded_positions(hf: HFConfig) -> dict[str, Any]:
+    """RoBERTa's positions, which start after the row of padding; a family has them as settings, and `padded_positions_config` back."""
+    padding = hf["pad_token_id"]
+    return {"padding": padding, "max_length": hf["max_position_embeddings"] - padding - 1}
+
+
+def padded_positions_config(encoder: Encoder) -> dict[str, Any]:
+    c = encoder.config
+    if c.padding is None:
+        raise NotSupported(f"this {encoder.facts.name} has padding=None; transformers' counts positions from a padding token on")
+    return {"pad_token_id": c.padding, "max_position_embeddings": c.max_length + c.padding + 1}
+
+
+def attention_table(i: int) -> list[Entry]:
+    hf = f"encoder.layer.{i}.attention"
+    return [
+        *layer(f"blocks.{i}.mixer.qkv", *(f"{hf}.self.{part}" for part in ("query", "key", "value"))),
+        *layer(f"blocks.{i}.mixer.out", f"{hf}.output.dense"),
+        *layer(f"blocks.{i}.around_mixer.over", f"{hf}.output.LayerNorm"),
+    ]
+
+
+def feed_forward_table(i: int) -> list[Entry]:
+    return [
+        *layer(f"blocks.{i}.feedforward.up", f"encoder.layer.{i}.intermediate.dense"),
+        *layer(f"blocks.{i}.feedforward.down", f"encoder.layer.{i}.output.dense"),
+        *layer(f"blocks.{i}.around_feedforward.over", f"encoder.layer.{i}.output.LayerNorm"),
+    ]
+
+
+def mlm_table(head: MLMHead) -> list[Entry]:
+    return [*layer("mlm_head.0", head.dense), *layer("mlm_head.1", head.norm), tensor("mlm_bias", f"{head.output}.bias")]
+
+
+def encoder_family(
+    model: str,
+    architecture: str,
+    settings: SettingKeys,
+    more_settings: Callable[[HFConfig], dict[str, Any]],
+    more_config: Callable[[Any], dict[str, Any]],
+    *,
+    model_type: str = "",
+    prefix: str = "",
+    pretraining: bool = True,
+    mixer_table: Callable[[int], list[Entry]] = attention_table,
+    extra_table: tuple[Entry, ...] = (),
+    pooler: str = "pooler.dense",
+    mlm_head: MLMHead = BERT_HEAD,
+    first_position: int = 0,
+    fits: Callable[[Any], bool] = lambda encoder: True,
+    classifiers: Mapping[str, ClassifierHead] | None = None,
+) -> Family:
+    """A family with BERT's files around another mixer.
+
+    `architecture` is the stem of its class names ("Bert" of BertModel and BertForMaskedLM), `pretraining` whether there is a class
+    with a next-sentence head, too. `mixer_table` gives the names of layer i's mixer and the norm after it (attention by default),
+    `extra_table` further tensors.
+    """
+
+    def all_settings(hf: HFConfig) -> dict[str, Any]:
+        return {
+            "activation": hf.activation("hidden_act"),
+            "pooler": any(name.endswith(("pooler.dense.weight", "pooler.weight")) for name in hf.tensor_names),
+            "mlm_head": any(name.startswith((f"{mlm_head.output}.", mlm_head.dense)) for name in hf.tensor_names),
+            "nsp_head": "cls.seq_relationship.weight" in hf.tensor_names,
+        } | more_settings(hf)
+
+    def config(encoder: Encoder) -> dict[str, Any]:
+        c = encoder.config
+        head = "Model" if not c.mlm_head else "ForPreTraining" if c.nsp_head and pretraining else "ForMaskedLM"
+        return {"architectures": [architecture + head], "hidden_act": hf_activation(c.activation)} | more_config(encoder)
+
+    def table(settings: Settings) -> list[Entry]:
+        return [
+            tensor("embedding.token.weight", "embeddings.word_embeddings.weight"),
+            tensor("embedding.position.weight", "embeddings.position_embeddings.weight"),
+            *([tensor("embedding.segment.weight", "embeddings.token_type_embeddings.weight")] if settings["segments"] else []),
+            *layer("embedding.norm", "embeddings.LayerNorm"),
+            *extra_table,
+            *(entry for i in range(settings["depth"]) for entry in mixer_table(i) + feed_forward_table(i)),
+            *(layer("pooler", pooler) if settings["pooler"] else ()),
+            *(mlm_table(mlm_head) if settings["mlm_head"] else ()),
+            *(layer("nsp_head", "cls.seq_relationship") if settings["nsp_head"] else ()),
+        ]
+
+    output = mlm_head.output
+    return Family(
+        model=model,
+        model_types=(model_type or model,),
+        settings=settings,
+        more_settings=all_settings,
+        more_config=config,
+        table=table,
+        prefix=prefix or model_type or model,
+        base=f"{architecture}Model",
+        heads=("cls.", "lm_head.", "generator_"),
+        pooler=pooler,
+        tied=((f"{output}.decoder.weight", "embeddings.word_embeddings.weight"), (f"{output}.decoder.bias", f"{output}.bias")),
+        constants=(  # in older files
+            (r"^embeddings\.position_ids$", lambda x, settings: is_counting(x - first_position, settings)),
+            (r"^embeddings\.token_type_ids$", is_zeros),
+        ),
+        classifiers=classifiers or {},
+        fits=fits,
+    )

@@ -1,0 +1,81 @@
+"""GPT-2 in transformers' files, and what GPT's have in common with them: matrices are stored as (in, out), q, k and v as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import BadConfig
+from ...models import GPT as GPTModel
+from ...models import GPT2 as GPT2Model
+from ..attention import Softmax, plain_attention_dropout
+from ..constants import is_causal_mask, is_mask_value
+from ..family import Family, SettingKeys, Settings
+from ..hf_config import HFConfig
+from ..names import Entry, layer, tensor
+
+SETTINGS: SettingKeys = {
+    "vocab_size": "vocab_size",
+    "context_length": "n_positions",
+    "width": "n_embd",
+    "heads": "n_head",
+    "depth": "n_layer",
+    "dropout": "resid_pdrop",
+}
+FIXED = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
+
+
+def gpt_settings(hf: HFConfig) -> dict[str, Any]:
+    """Read the settings that GPT and GPT-2 have in common."""
+    return {"attention": (str(Softmax(dropout=hf["attn_pdrop"])),)}
+
+
+def gpt_config(model: GPTModel | GPT2Model) -> dict[str, Any]:
+    return {"embd_pdrop": model.config.dropout, "attn_pdrop": plain_attention_dropout(model), **FIXED}
+
+
+def blocks_table(depth: int, norm: str) -> list[Entry]:
+    """Attention, feed-forward layers and norms, whose names GPT and GPT-2 share."""
+    table = []
+    for i in range(depth):
+        block, hf = f"blocks.{i}", f"h.{i}"
+        table += layer(f"{block}.mixer.qkv", f"{hf}.attn.c_attn", transposed=True)
+        table += layer(f"{block}.mixer.out", f"{hf}.attn.c_proj", transposed=True)
+        table += layer(f"{block}.feedforward.up", f"{hf}.mlp.c_fc", transposed=True)
+        table += layer(f"{block}.feedforward.down", f"{hf}.mlp.c_proj", transposed=True)
+        table += layer(f"{block}.around_mixer.{norm}", f"{hf}.ln_1")
+        table += layer(f"{block}.around_feedforward.{norm}", f"{hf}.ln_2")
+    return table
+
+
+def more_settings(hf: HFConfig) -> dict[str, Any]:
+    if hf["n_inner"] not in (None, 4 * hf["n_embd"]):
+        raise BadConfig(f"config.json has n_inner={hf['n_inner']!r}; only 4 · n_embd = {4 * hf['n_embd']} is supported")
+    if hf.activation("activation_function") != "gelu_tanh":
+        raise BadConfig(f"config.json has activation_function={hf['activation_function']!r}; only 'gelu_new' is supported")
+    return gpt_settings(hf)
+
+
+def more_config(model: GPT2Model) -> dict[str, Any]:
+    return gpt_config(model) | {"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}
+
+
+def table(settings: Settings) -> list[Entry]:
+    return [
+        tensor("embedding.token.weight", "wte.weight"),
+        tensor("embedding.position.table.weight", "wpe.weight"),
+        *blocks_table(settings["depth"], "before"),
+        *layer("norm", "ln_f"),
+    ]
+
+
+GPT2 = Family(
+    model="gpt2",
+    model_types=("gpt2",),
+    settings=SETTINGS,
+    more_settings=more_settings,
+    more_config=more_config,
+    table=table,
+    prefix="transformer",
+    tied=(("lm_head.weight", "wte.weight"),),
+    constants=((r"\.attn\.bias$", is_causal_mask), (r"\.attn\.masked_bias$", is_mask_value)),  # in older files
+)

@@ -1,0 +1,71 @@
+"""Options of the task classification: what `regard train` and the commands on its runs show, without PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import BadConfig
+from ...train.options import TrainOptions
+from .shared import (
+    ClassesOptions,
+    Declaration,
+    VectorOptions,
+)
+from .tuning import TuningOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyOptions(TuningOptions, VectorOptions):
+    """Data, vocabulary and fine-tuning."""
+
+    multi_label: bool = False
+    """A text has any number of labels: a list in JSON, else separated by commas or |."""
+    regression: bool = False
+    """Labels are numbers to predict."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.multi_label and self.regression:
+            raise BadConfig("--multi-label and --regression cannot be combined; labels are classes or numbers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(TuningOptions):
+    """Data, vocabulary and fine-tuning."""
+
+
+class ClassifyDeclaration(Declaration):
+    """Train a text classifier, of texts or of pairs of texts.
+
+    As in:  regard train classify --data reviews.tsv --init-from runs/encoder --out runs/reviews
+            regard train classify --data nli.jsonl --fields premise hypothesis label --init-from runs/encoder --out runs/nli
+            regard train classify --data aclImdb --model han --out runs/imdb
+            regard train classify --data sts.csv --fields text1 text2 score --regression --init-from runs/bert --lora-rank 8 --out runs/sts
+    """
+
+    name = "classify"
+    Options = ClassifyOptions
+    PredictOptions = ClassesOptions
+    default_model = "bert"
+    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
+    main_options = (
+        "fields",
+        "max_length",
+    )
+
+
+class LabelDeclaration(Declaration):
+    """Train a token classifier: a label for each word of a sentence.
+
+    As in:  regard train label --data names.tsv --init-from runs/encoder --out runs/names
+            regard train label --data names.jsonl --fields tokens tags --init-from runs/encoder --out runs/names
+    """
+
+    name = "label"
+    Options = LabelOptions
+    default_model = "bert"
+    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
+    main_options = (
+        "fields",
+        "max_length",
+    )

@@ -1,0 +1,186 @@
+"""Tasks and runs: which task a run belongs to, loading and saving runs, and what every command calls on one."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from .. import runs
+from ..data import Tokenizer, Tokenizers
+from ..errors import BadConfig, NotSupported
+from ..look import Indices, Layers, Maps
+from ..machine import find_device
+from ..models import Classifier, Headed, Model, body_of, config_of, find_model
+from ..names import find
+from ..runs import Run, RunConfig, parse_options, read_config, to_plain
+from . import ENTRIES, registered
+from .options import Files
+from .task import BeamPrefix, Prediction, Report, Task, words_for
+from .text_processor import TextProcessor
+
+Kind = TypeVar("Kind", bound=Model)
+
+
+def tasks() -> Mapping[str, type[Task[Any]]]:
+    """List every task by name, in the order of `tasks.NAMES`, then registered ones; classes are imported when they are asked for."""
+    return ChainMap(registered, ENTRIES)
+
+
+def find_task(task: str | type[Task[Any]]) -> type[Task[Any]]:
+    """The class of a task by its name."""
+    return find("task", task, tasks) if isinstance(task, str) else task
+
+
+def task_for(kind: type[Model], per_token: bool = False) -> type[Task[Any]]:
+    """The first task for models of this kind: what an imported one becomes a run of. `per_token`: of a classifier."""
+    for task in tasks().values():
+        if task.fits(kind, per_token):
+            return task
+    raise NotSupported(f"no task trains a {kind.__name__}; the tasks are {', '.join(tasks())}")
+
+
+def task_of(run: Run[Any] | RunConfig) -> Task[Any]:
+    """The task of a run, or of its config, with the options it was trained with."""
+    config = run.config if isinstance(run, Run) else run
+    kind = find_task(config.task)
+    processor = run.processor if isinstance(run, Run) else None
+    return kind(parse_options(kind.Options, config.options, f"the task {kind.name}"), processor)
+
+
+@overload
+def load_run(folder: Path | str, kind: None = None, *, config: Mapping[str, Any] | None = None, device: str = "cpu") -> Run[Model]: ...
+
+
+@overload
+def load_run(folder: Path | str, kind: type[Kind], *, config: Mapping[str, Any] | None = None, device: str = "cpu") -> Run[Kind]: ...
+
+
+def load_run(
+    folder: Path | str, kind: type[Model] | None = None, *, config: Mapping[str, Any] | None = None, device: str = "cpu"
+) -> Run[Any]:
+    """A run with its chosen parameters, ready to use.
+
+    Args:
+        folder: Run directory.
+        kind: Class that the model must have, as in `expect`.
+        config: Value of `runs.read_json`, if it was called.
+        device: Device of the model: auto, cpu, cuda, cuda:1, mps.
+    """
+    read, place = read_config(folder, config), find_device(device)  # before a large model is read
+    run = runs.load_run(folder, read, task_of(read))
+    run.model.to(place)
+    return run if kind is None else expect(run, kind)
+
+
+def expect(run: Run[Any], kind: type[Kind]) -> Run[Kind]:
+    """The same run for those who need a model of this kind: it is one, or its body is; else an error."""
+    if isinstance(run.model, kind):
+        return run
+    if isinstance(run.model, Headed) and isinstance(run.model.body, kind):
+        return run.with_model(run.model.body)
+    needed = next((f": regard train {task.name}" for task in tasks().values() if issubclass(task.model_kind, kind)), "")
+    has = words_for(find_task(run.task).model_kind)
+    raise NotSupported(f"expected a {words_for(kind)}, got a {has} ({run.folder}, task {run.task}){needed and f'; train one{needed}'}")
+
+
+def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options: Any = None, folder: Path | str = ".") -> Run[Any]:
+    """A run in memory, of a model that was trained elsewhere; `runs.save` writes it."""
+    kind = find_task(task)
+    name, settings = config_of(body_of(model))
+    config = RunConfig(task=kind.name, options=to_plain(options or kind.imported_options(model)), model=name, settings=settings)
+    return Run(Path(folder), config, model.eval(), processor)
+
+
+def save_model(
+    model: Model,
+    folder: Path | str,
+    tokenizer: Tokenizer | Tokenizers | None = None,
+    labels: Sequence[str] | None = None,
+    processor: Any = None,
+) -> Path:
+    """Turn any of our models into a run: one whose attention was swapped, or that was trained in a loop of your own.
+
+    tokenizer:  what it was trained with, for a translator of two vocabularies both; `model.tokenizer` if not given, as `load` sets it.
+    labels:     of a classifier, the names of its classes; `model.labels` if not given.
+    processor:  what turns inputs into tensors, of a model that reads no text, such as an `ImageProcessor`; `model.processor` if not given.
+    """
+    if not isinstance(model, Model):
+        raise NotSupported(f"{type(model).__name__} is not a model of `regard list models`; save its state_dict")
+    tokenizer = model.tokenizer if tokenizer is None else tokenizer
+    if not isinstance(tokenizer, Tokenizer | Tokenizers | None):
+        raise BadConfig(f"tokenizer is {tokenizer!r}; expected a Tokenizer, or Tokenizers of source and target")
+    pair = Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
+    names = tuple(model.labels if labels is None else labels)
+    body = body_of(model)
+    if find_model(body.facts.name) is not type(body):
+        raise NotSupported(f"{type(body).__name__} is not one of `regard list models`, so it could not be built again; save its state_dict")
+    if isinstance(model, Classifier) and len(names) != model.output.out_features:
+        raise BadConfig(f"{len(names)} labels were given for {model.output.out_features} classes; name each class in labels=…")
+    if labels is not None and not isinstance(model, Classifier):
+        raise BadConfig(f"labels were given for {type(model).__name__}, which has no classes; omit labels")
+    if not all(isinstance(name, str) and _is_text(name) for name in names) or len(set(names)) < len(names):
+        raise BadConfig(f"labels are {[str(name)[:20] for name in names[:20]]}; expected texts, all different")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise NotSupported("a model on the meta device has no parameters to save; move it with to_empty, and load its parameters")
+    sizes = [value for name, value in config_of(body)[1].items() if name.endswith("vocab_size")]
+    for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
+        if len(one) > size:
+            raise BadConfig(f"the tokenizer has {len(one)} tokens, and the model {size}; save the tokenizer that it was trained with")
+    task, processor = task_for(type(model), isinstance(model, Classifier) and model.each), processor or model.processor
+    if processor is None and task.inputs == "file":
+        raise BadConfig(f"a {body.facts.name} does not read text; say how it reads its inputs with processor=…")
+    return runs.save(make_run(task, model, processor or TextProcessor(pair, names)), folder)
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written: half of a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def load_model(run: Run[Kind]) -> Kind:
+    """The model of a run with its `tokenizer`, or the `processor` of one that reads no text, and, of a classifier, its `labels`."""
+    processor = run.processor
+    if not isinstance(processor, TextProcessor):
+        run.model.processor, run.model.labels = processor, getattr(processor, "labels", ())
+    elif processor.pair is not None:
+        run.model.tokenizer = processor.pair.source if processor.pair.joint else processor.pair
+        run.model.labels = processor.labels
+    return run.model
+
+
+# -- what every command calls ------------------------------------------------------------------------------------------
+
+
+def evaluate(run: Run[Any], data: Files | None = None, options: Any = None) -> Report:
+    """Metrics of a run on `data`, or on the test part of its own data; `options` are the task's `EvaluateOptions`."""
+    task = task_of(run)
+    return task.evaluate(run, data, options or task.EvaluateOptions())
+
+
+def predict(run: Run[Any], inputs: Sequence[str], options: Any = None) -> list[Prediction]:
+    """An answer to each input; an empty one gets an empty answer. `options` are the task's `PredictOptions`."""
+    task = task_of(run)
+    answers = iter(task.predict(run, [line for line in inputs if line.strip()], options or task.PredictOptions()))
+    return [next(answers) if line.strip() else Prediction("", {}) for line in inputs]
+
+
+def score_outputs(run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+    """The log-probability of a given output for each (input, output)."""
+    return task_of(run).score(run, pairs)
+
+
+def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indices = None, options: Any = None) -> tuple[str, Maps]:
+    """Text worth showing beside them (a translation, say), and maps of layers; `options` are the task's `LookOptions`."""
+    task = task_of(run)
+    return task.attention_maps(run, text, layers, heads, options or task.LookOptions())
+
+
+def watch(run: Run[Any], text: str) -> Iterator[list[BeamPrefix]]:
+    """The answer to a text as it is searched, of a run whose task `searches`."""
+    return task_of(run).watch(run, text)

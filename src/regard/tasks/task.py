@@ -1,0 +1,452 @@
+"""The contract of a task: options, a processor, examples, batches, a loss, answers and metrics. Everything else follows from them.
+
+    class Sets(Task[SetsOptions]):                          options: ONE frozen dataclass, every field with a default and a help text
+        name, Options, Processor = "sets", SetsOptions, Scale
+        model_kind, default_model = SetPool, "set_pool"
+
+        def examples(self, source): ...                     one source of data → examples, or a Fault for each that cannot be used
+        def parse(self, text): ...                          an input of `predict` and `look` → an example
+        def settings(self, model, data): ...                settings of a new model that follow from the data
+        def batch(self, item, generator): ...               CPU tensors of some examples; chance comes from the generator (None: evaluation)
+        def loss(self, model, batch): ...                   a sum, its count, further sums, and outputs
+        def answers(self, outputs, batch): ...              an answer per example, from the outputs
+        def metrics(self, sums, answers, examples): ...     by division of the sums, or from the answers
+        def prediction(self, example, answer, options): ... an answer as text and as plain values
+        def labels(self, example, answer): ...              names of queries and keys, for attention maps
+
+`docs/extend/task.md` has a whole one. Optional: `encode` (rows that batches are made of: tokens, windows), `plan` (which of them go together),
+`generate` (answers that are searched or sampled), `lr_factor` and `self.progress` (losses that change in the course of training), `report`.
+`tasks.train` trains any of them, and every command picks it up; `tasks.measure` is the one loop without gradients behind all of that.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data.batches import Numbers, similar_lengths
+from ..data.splits import Splits, read_splits
+from ..errors import BadConfig, BadFile, MissingFile, NotSupported
+from ..files import read_json, write_json
+from ..look import Indices, Layers, Maps, capture
+from ..models import Model, body_of, build, find_model, models
+from ..runs import Run
+from ..train import Loss, Metric, Progress, TrainOptions
+from ..train.options import WARMUP
+from .measuring import answer, measure
+from .options import DataOptions, Declaration, Files, show_files
+
+OptionsT = TypeVar("OptionsT", bound=DataOptions)
+Start = Literal["new", "pretrained", "loaded"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Result of an evaluation: metrics by name, notes in words, a table, and further plain values for JSON."""
+
+    metrics: Mapping[str, float]
+    notes: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str | int | float]] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Sequence[str] = ()  # the answer to each example, for `evaluate --out`
+
+    def to_json(self) -> dict[str, Any]:
+        table = {"rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows]} if self.rows else {}
+        return {**self.metrics, **self.details, **table}
+
+
+class BeamPrefix(NamedTuple):
+    """The beginning of an answer during a search, or all of it."""
+
+    tokens: list[str]
+    log_prob: float
+    weights_M: Tensor  # attention to the input of the query that chose the last token
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Answer to one input, as text (with several answers, a line each) and as plain values; `files` by suffix, as in ".png"."""
+
+    text: str
+    values: Mapping[str, Any]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JsonProcessor:
+    """Processor of plain values: a frozen dataclass, saved as processor.json. Write `fit`."""
+
+    FILE: ClassVar[str] = "processor.json"
+
+    @classmethod
+    def fit(cls, examples: Sequence[Any]) -> Self:
+        """Processor for these training examples.
+
+        Args:
+            examples: Examples of the training part.
+        """
+        return cls()
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / self.FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        try:
+            return msgspec.convert(read_json(folder / cls.FILE), cls)
+        except msgspec.ValidationError as wrong:
+            raise BadFile(f"{folder / cls.FILE}: {wrong}") from wrong
+
+
+class Plan(Sequence[Any]):
+    """Batches of rows, in groups of numbers: a list of rows each, or what `rows.select(numbers)` gives. They are made when they are asked for."""
+
+    def __init__(self, rows: Any, groups: Sequence[Numbers]):
+        self.rows, self.groups = rows, groups
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return Plan(self.rows, self.groups[at])
+        numbers = self.groups[at]
+        return self.rows.select(numbers) if hasattr(self.rows, "select") else [self.rows[int(n)] for n in numbers]
+
+
+def cut(order: Numbers, size: int) -> list[Numbers]:
+    """An order in groups of this size."""
+    return [order[at : at + size] for at in range(0, len(order), size)]
+
+
+class Task(Declaration, ABC, Generic[OptionsT]):
+    """A task with its options and, once there is data, its processor. The class docstring has one sentence, then `As in:` and commands."""
+
+    Processor: ClassVar[type[Any]]
+    valid_options: ClassVar[Any] = None  # EvaluateOptions of validations in training, where they are not the defaults
+    live_options: ClassVar[Any] = None  # LookOptions of the explorer's page, where they are not the defaults
+    model_kind: ClassVar[type[Model]]
+    body_kinds: ClassVar[tuple[type[Model], ...]] = ()  # models that it can be built from, where `model_kind` wraps another one
+    small: ClassVar[int] = 0  # examples: below, a new model has the sizes of `small_sizes`, and learns more in the first minutes
+    small_sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # by model
+    most_warmup: ClassVar[int] = WARMUP  # steps, if no number is given
+    metric: Metric = Metric("loss", higher=False)  # that decides
+    unit: str = "examples"
+    loss_unit: str = ""  # that the losses count, if not examples
+    inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
+    next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
+
+    def __init__(self, options: OptionsT | None = None, processor: Any = None):
+        self.options: OptionsT = self.Options() if options is None else options
+        self.processor = processor
+        self.progress = Progress()  # of the training, before each step
+
+    def with_options(self, **changes: Any) -> Self:
+        """The task with some options changed."""
+        return type(self)(replace(self.options, **changes), self.processor)
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def examples(self, source: str) -> Iterable[Any]:
+        """Examples of one source: a file, a folder, the name of embedded data; a `Fault` in place of one that cannot be used.
+
+        Args:
+            source: One of --data, --valid, --test.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has neither `examples` nor `read`")
+
+    def key(self, example: Any) -> str:
+        """Content that decides the part of an example: equal ones are never on both sides of a split."""
+        return str(example)
+
+    def read(self) -> Splits[Any]:
+        """Training, validation and test part of the user's data."""
+        o = self.options
+        return read_splits(self.examples, o.one_file("data"), o.one_file("valid"), o.one_file("test"), o.on_error, o.shares, self.key)
+
+    def make_processor(self, data: Splits[Any], base: Any | None) -> Any:
+        """Processor for this data: what turns inputs into tensors and is saved with a run.
+
+        Args:
+            data: Splits, of which the training part counts.
+            base: Processor of the run to initialise from.
+        """
+        return self.Processor.fit(data.train) if base is None else base
+
+    def load_processor(self, folder: Path) -> Any:
+        """Processor that `save` wrote."""
+        return self.Processor.load(folder)
+
+    def prepare(self, data: Splits[Any], cache: Path) -> Splits[Any]:
+        """Data in the form that is kept while training: tokens on disk, images at the size of the model.
+
+        Args:
+            data: Splits as `read` gave them.
+            cache: Folder for files.
+        """
+        return data
+
+    @abstractmethod
+    def parse(self, text: str) -> Any:
+        """Example of an input of `predict` or `look`; where it needs a target, any one."""
+
+    def encode(self, examples: Any, model: Any) -> Any:
+        """Rows that batches are made of, made once: token ids in at most as many tokens as the model reads, windows of long texts."""
+        return examples
+
+    def plan(self, rows: Any, epoch: int | None, seed: int = 0) -> Sequence[Any]:
+        """Batches of an epoch of training, in order; of an evaluation if `epoch` is None. A function of its arguments alone.
+
+        By default every row once, shuffled, `batch_size` at a time; rows of similar `length` together, if the task knows it.
+        """
+        lengths, size = self.lengths(rows), self.batch_size(epoch is None)
+        if epoch is None:
+            order = np.arange(len(rows)) if lengths is None else np.argsort(-lengths, kind="stable")
+            return Plan(rows, cut(order, size))
+        generator = np.random.default_rng([seed, epoch])
+        if lengths is None:
+            return Plan(rows, cut(generator.permutation(len(rows)), size))
+        batches = similar_lengths(lengths, size, generator)
+        return Plan(rows, [batches[n] for n in generator.permutation(len(batches))])
+
+    def batch_size(self, evaluating: bool) -> int:
+        """Examples per batch."""
+        return int(getattr(self.options, "batch_size", 32))
+
+    def lengths(self, rows: Any) -> Numbers | None:
+        """Length of each row, where rows of similar length should go together."""
+        return None
+
+    @abstractmethod
+    def batch(self, item: Any, generator: torch.Generator | None) -> Any:
+        """Tensors of one item of a plan, on the CPU. In training all chance comes from `generator`; without one nothing is random."""
+
+    # -- model ---------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def train_defaults(cls, model: str) -> TrainOptions:
+        """Training options for a new model of this name, where the user gives none."""
+        return cls.default_train
+
+    def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
+        """Settings of a new model that follow from the data and the processor."""
+        return {}
+
+    def sizes(self, model: str, data: Splits[Any]) -> dict[str, Any]:
+        """Sizes of a new model that suit the size of the data, where the user gives none."""
+        return dict(self.small_sizes.get(model, {})) if len(data.train) < self.small else {}
+
+    def check_kind(self, model: str) -> None:
+        """Refuse by name a model of another kind than the task's."""
+        wanted = self.body_kinds or (self.model_kind,)
+        if not issubclass(find_model(model), wanted):
+            known = ", ".join(name for name, kind in models().items() if issubclass(kind, wanted))
+            raise BadConfig(f"{model} is not a model for {self.name}; use one of {known}")
+
+    def adapt(self, body: Model, data: Splits[Any] | None = None, start: Start = "loaded") -> Model:
+        """Model made ready for this task: a head, embeddings, adapters.
+
+        Args:
+            body: Model by name, or of a run.
+            data: Data to train on; None if a run is loaded.
+            start: A new model; one that was trained before; or the model of a run, which has been adapted already.
+        """
+        body = body_of(body)
+        if not isinstance(body, self.model_kind):
+            raise NotSupported(f"{body.facts.name} is not a {words_for(self.model_kind)}; use {self.default_model}, for example")
+        return body
+
+    def build(self, model: str, settings: Mapping[str, Any], processor: Any) -> Model:
+        """Model of a run, without its parameters."""
+        return type(self)(self.options, processor).adapt(build(model, settings))
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def loss(self, model: Any, batch: Any) -> Loss:
+        """Summed loss of a batch, on the device of the model. Label smoothing and penalties are for training: ask `model.training`."""
+
+    def lr_factor(self) -> float:
+        """Factor of the learning rate at `self.progress`, of tasks with several stages."""
+        return 1.0
+
+    def after_step(self, model: nn.Module) -> None:
+        """Change parameters after an optimizer step."""
+
+    def rates(self, model: nn.Module) -> Mapping[str, float] | None:
+        """Learning-rate factors by parameter name."""
+        return None
+
+    def merged(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Parameters of the finished model."""
+        return parameters
+
+    def check(self, data: Splits[Any], model: Model) -> None:
+        """Refuse to train what cannot be trained: without data to train on and to validate with."""
+        if not len(data.train) or not len(data.valid):
+            raise NotSupported(
+                f"{show_files(self.options.data)}: {len(data.train):,} {self.unit} to train on and {len(data.valid):,} for validation; "
+                "training needs both"
+            )
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def validation(self, examples: Any) -> Any:
+        """Examples of the validation part that each evaluation in training uses; all of them by default."""
+        return examples
+
+    @property
+    def answered(self) -> int | None:
+        """Validation examples that `generate` answers at each evaluation in training; None: all."""
+        return None
+
+    def answers(self, outputs: Any, batch: Any) -> Sequence[Any]:
+        """Answer to each example of a batch, on the CPU, from what `loss` gave as outputs."""
+        return ()
+
+    def generate(self, model: Any, examples: Any, options: Any) -> list[Any]:
+        """Answer to each example by search or sampling, where a forward pass does not give one."""
+        raise NotImplementedError
+
+    def merge(self, answers: list[Any], rows: Any, examples: Any) -> list[Any]:
+        """Answers by example, where `encode` made several rows of one."""
+        return answers
+
+    def calibrate(self, model: Any, answers: list[Any], examples: Any) -> list[Any]:
+        """Answers with what is tuned on validation data, such as a threshold, which is kept in the model."""
+        return answers
+
+    def metrics(self, sums: Mapping[str, float], answers: Sequence[Any], examples: Any) -> dict[str, float]:
+        """Metrics of a part.
+
+        Args:
+            sums: Sums over the part: `loss`, `count`, and what `Loss.extra` holds.
+            answers: Answer to each example.
+            examples: The examples.
+        """
+        return {name: value / max(sums["count"], 1) for name, value in sums.items() if name != "count"}
+
+    def report(self, sums: Mapping[str, float], answers: Sequence[Any], examples: Any, options: Any) -> Report:
+        """Report of an evaluation; `evaluate` adds a note that names the data."""
+        return Report(metrics=self.metrics(sums, answers, examples))
+
+    def prediction(self, example: Any, answer: Any, options: Any) -> Prediction:
+        """Answer as text and as plain values."""
+        return Prediction(str(answer), {"answer": answer})
+
+    def labels(self, example: Any, answer: Any) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+        """Names of the queries and of the keys of attention maps."""
+        return None, None
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, run: Run[Any], data: Files | None, options: Any) -> Report:
+        """Metrics on `data`, or on the test part of the run's own data."""
+        examples = self.test_data(run, data)
+        found = self.report(*measure(self, run.model, examples, options), examples, options)
+        name, count = self.test_name(data), f"{len(examples):,} {self.unit}"
+        first, *more = found.notes or ("",)
+        notes = (f"{name}: {count}{first and f', {first}'}", *more)
+        return replace(found, notes=notes, details={"data": name, self.unit: len(examples), **found.details})
+
+    def predict(self, run: Run[Any], inputs: Sequence[str], options: Any) -> list[Prediction]:
+        """Answer to each input; none is empty."""
+        examples = [self.parse(one) for one in inputs]
+        answers = answer(self, run.model, examples, options)
+        return [self.prediction(one, found, options) for one, found in zip(examples, answers, strict=True)]
+
+    def score(self, run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+        """Log-probability of a given output for each (input, output)."""
+        raise NotSupported(f"a run of the task {self.name} writes no text, so there is none to score; --score is for translators")
+
+    def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
+        """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all.
+
+        `text` is an input as `predict` takes it; the maps of an image hold the image (`Maps.image`).
+        """
+        example = self.parse(text)
+        with capture(run.model, layers, heads) as maps:
+            (found,) = answer(self, run.model, [example], options)
+        return self.prediction(example, found, self.PredictOptions()).text, maps.label(*self.labels(example, found))
+
+    def watch(self, run: Run[Any], text: str) -> Iterator[list[BeamPrefix]]:
+        """Answer to a text as it is searched: after each step what has ended and the prefixes that go on, each best first."""
+        raise NotSupported(f"a run of the task {self.name} has no beam to watch")
+
+    @classmethod
+    def searches(cls) -> bool:
+        """Whether answers are found by a search that `watch` shows."""
+        return cls.watch is not Task.watch
+
+    @classmethod
+    def fits(cls, kind: type[Model], per_token: bool) -> bool:
+        """Whether a model of this kind, trained elsewhere, is one for this task; `per_token`: of a classifier."""
+        return issubclass(kind, cls.model_kind)
+
+    @classmethod
+    def imported_options(cls, model: Model) -> Any:
+        """Options of a run whose model was trained elsewhere: it has no data."""
+        return cls.Options(data="")
+
+    def test_data(self, run: Run[Any], data: Files | None) -> Any:
+        """Examples to evaluate on: all of `data`, or the test part of what the run was trained on, if it is still the same."""
+        if not data and not self.options.data:
+            raise NotSupported(f"{run.folder} was imported and has no data of its own; name some with --data")
+        if not data:
+            try:
+                own = self.prepare(self.read(), run.folder)
+            except MissingFile as wrong:
+                raise MissingFile(
+                    f"{run.folder} was trained on {show_files(self.options.data)}, which no longer exists; name other data with --data"
+                ) from wrong
+            if run.config.digest not in (None, own.digest):  # the test part may hold what was trained on
+                raise NotSupported(
+                    f"the data of {run.folder} has changed since it was trained, and its test part may now hold examples that it was "
+                    "trained on; name data that it has not seen with --data"
+                )
+            part = own.test
+        else:
+            other = type(self)(self.options.whole(data), self.processor)
+            with TemporaryDirectory() as cache:  # memory-mapped files stay readable after their removal
+                whole = other.prepare(other.read(), Path(cache))
+            part = whole.train
+            if len(whole.skipped):
+                print(whole.skipped, file=sys.stderr)
+        if not len(part):
+            raise NotSupported(f"{show_files(data) if data else 'the test part of this run'} is empty; name data with --data")
+        return part
+
+    def test_name(self, data: Files | None) -> str:
+        """Name of `test_data`."""
+        return show_files(data) if data else f"test part of {show_files(self.options.test or self.options.data)}"
+
+
+KINDS = {
+    "Translator": "translator",
+    "CopyModel": "summarizer",
+    "LanguageModel": "causal language model",
+    "TextModel": "sentence encoder",
+    "TextEncoder": "text encoder",
+    "Classifier": "classifier",
+    "Reader": "extractive QA model",
+    "ImageTransformer": "autoregressive image model",
+    "ImageEncoder": "image classifier",
+    "ViViT": "video classifier",
+}
+
+
+def words_for(kind: type[Model]) -> str:
+    """A kind of model in words."""
+    return KINDS.get(kind.__name__, kind.__name__)
