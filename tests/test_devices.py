@@ -35,25 +35,38 @@ SETTINGS = {
 DEFAULTS = {task.default_model for task in TASKS}
 
 
-@pytest.fixture(scope="module")
-def ask():
-    """Run a check of `on_pretend_device.py` in the process that has the device."""
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "on_pretend_device.py")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-    )  # fmt: skip
+class Asker:
+    """Runs checks of `on_pretend_device.py` in a process that has the device; a new one after one has died."""
 
-    def run(check, *arguments):
+    def __init__(self, errors):
+        self.errors, self.process = errors, None
+
+    def __call__(self, check, *arguments):
+        process = self.process = self.process or self.start()
         print(json.dumps([check, *arguments]), file=process.stdin, flush=True)
         answer = process.stdout.readline()
-        assert answer, f"the process ended during {check} {arguments}"
+        if not answer:
+            self.process = None
+            raise AssertionError(f"the process ended with {process.wait()} during {check} {arguments}: {self.errors.read_text()[-4000:]}")
         wrong = json.loads(answer)
         assert wrong is None, wrong
 
-    yield run
-    process.stdin.close()
-    process.stdout.close()
-    process.wait()
+    def start(self):
+        return subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", str(Path(__file__).parent / "on_pretend_device.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors.open("w"), text=True, encoding="utf-8",
+        )  # fmt: skip
+
+    def stop(self):
+        if self.process:
+            self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    asker = Asker(tmp_path_factory.mktemp("device") / "errors.txt")
+    yield asker
+    asker.stop()
 
 
 @pytest.mark.parametrize("task", [task.name for task in TASKS])
