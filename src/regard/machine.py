@@ -13,10 +13,12 @@ import ctypes
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from .errors import BadConfig, NotSupported
 from .processes import local_rank, started_together
 
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "bf16")
+SAMPLE = 0.2  # seconds in which the cores are watched
 _TRIM_THRESHOLD = -1  # of malloc.h
 _MMAP_THRESHOLD = -3
 
@@ -137,16 +140,25 @@ def own_chance(device: torch.device) -> Iterator[None]:
 
 
 def free_threads() -> tuple[int, int]:
-    """Count the cores that are free, by the load of the last minute, and all cores.
+    """Count the cores that are idle now, by the kernel's counters over a fifth of a second, and all cores.
 
-    Two threads on two cores of which one is busy elsewhere wait for each other: 300 to 730 tokens per second, and one thread 2,400.
+    Two threads on two cores of which one is busy elsewhere wait for each other: 300 to 730 tokens per second, and one thread 2,400. The load
+    average lags behind by a minute: right after another run it made this one take one thread of two idle cores.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        load = os.getloadavg()[0]
-    except (AttributeError, OSError):  # Windows has none
-        load = 0.0
-    return max(1, min(cores, round(cores - load))), cores
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    before, began = _idle_time(), time.monotonic()
+    if before:
+        time.sleep(SAMPLE)
+    after, seconds = _idle_time(), time.monotonic() - began
+    busy = sum(max(0.0, 1 - (after[core] - before[core]) / seconds) for core in cores if core in before and core in after)
+    return max(1, len(cores) - round(busy)), len(cores)
+
+
+def _idle_time() -> dict[int, float]:
+    """Seconds that each core has been idle since the machine started; empty where the system does not say."""
+    fields = [line.split() for line in _lines("/proc/stat") if re.match(r"cpu\d+ ", line)]
+    tick = os.sysconf("SC_CLK_TCK") if fields else 1
+    return {int(name[3:]): (int(idle) + int(wait)) / tick for name, _, _, _, idle, wait, *_ in fields}
 
 
 def keep_memory() -> bool:

@@ -191,7 +191,8 @@ def sums(out):
         for path in [out / "model.safetensors", *sorted(state.glob("*.safetensors"))]
     }
     counters = json.loads((state / "loop.json").read_text())
-    counters.pop("seconds")
+    for name in ("seconds", "evaluated_at", "evaluation_seconds"):
+        counters.pop(name)
     counters["window"].pop("seconds")
     return {**found, "loop": counters}
 

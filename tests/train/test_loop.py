@@ -131,6 +131,29 @@ def test_a_budget_of_time(tmp_path, monkeypatch):
     assert result.ended_by == "budget" and result.steps > 5 and 30 <= result.seconds < 40
 
 
+def test_a_schedule_ends_with_the_minutes_on_a_machine_that_gets_busy(tmp_path, monkeypatch):
+    """The clock runs five times as fast after the tenth step; the learning rate still falls to zero at the end, and the last evaluation fits."""
+    now, made = [0.0], []
+
+    class Slow(Tiny):
+        def batch(self, item, generator):
+            made.append(item)
+            now[0] += 1.0 if len(made) < 10 else 5.0
+            return super().batch(item, generator)
+
+        def evaluate(self, model):
+            now[0] += 7.0
+            return super().evaluate(model)
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    options = config(minutes=4.0, schedule="cosine", lr=0.1, warmup_steps=0, log_every=1)
+    result = fit(Net(), Slow(), options, tmp_path, progress=False, spent=20.0)
+    rates = [line["lr"] for line in lines(tmp_path, "train")]
+    assert result.ended_by == "budget" and 235 <= result.seconds <= 245
+    assert rates == sorted(rates, reverse=True) and rates[0] > 0.095 and rates[-1] < 0.002
+    assert 2 <= len(lines(tmp_path, "evaluation")) <= 5  # each takes 7 s, so not more often than every 70 s
+
+
 def test_learning_happens_and_is_written(tmp_path):
     net = Net(dropout=0.0)
     result = fit(net, Tiny(), config(epochs=12), tmp_path, progress=False)

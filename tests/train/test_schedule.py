@@ -61,3 +61,18 @@ def test_steps_count_from_one():
 def test_nonsense_is_refused(wrong):
     with pytest.raises(BadConfig):
         wrong()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "used", "expected"),
+    [
+        (Cosine(lr=2.0, steps=None), 0.5, 1.0),
+        (Linear(lr=2.0, steps=None, floor=1.0), 0.75, 1.25),
+        (Linear(lr=2.0, steps=None), 1.0, 0.0),
+        (WSD(lr=2.0, steps=None, decay=None), 0.79, 2.0),
+        (WSD(lr=2.0, steps=None, decay=None), 0.9, 1.0),
+        (Cosine(lr=2.0, steps=None, warmup_steps=1000), 0.5, 0.5),  # at step 500
+    ],
+)
+def test_without_steps_the_end_of_the_budget_is_the_end(schedule, used, expected):
+    assert schedule.at(500, used) == pytest.approx(expected)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -44,7 +45,7 @@ from ..train.checkpoint import has_checkpoint
 from ..train.lock import locked
 from ..train.log import check_installed
 from ..train.memory import memory_errors
-from ..train.options import ENDING, STEPS
+from ..train.options import STEPS
 from ..train.parameters import load_parameters, parameters_of
 from . import start_message
 from .measuring import TaskObjective
@@ -180,6 +181,7 @@ class _Training:
         self.options = parse_options(TrainOptions, config.train, "training")
         self.config, self.out, self.resume, self.progress = config, out, resume, progress
         self.base = base
+        self.clock = time.monotonic()  # when the part of the time limit began that no seed has used yet
         self.begun = False  # whether a resumed run has been written to
         self.created: list[Path] = []  # config.json and the files of the processor
 
@@ -212,10 +214,15 @@ class _Training:
         return self.base
 
     def _all_seeds(self, data: Splits[Any]) -> TrainResult:
-        """Train with each seed; `out` is the run of the best so far."""
+        """Train with each seed, for its share of the time limit; `out` is the run of the best so far."""
         results: dict[int, Result] = {}
-        for seed in self.options.seeds:
-            results[seed] = self._one_seed(data, self.out / f"seed-{seed}", self.options.replace(seed=seed, seeds=()))
+        minutes, seeds = self.options.minutes, self.options.seeds
+        if minutes is not None and len(seeds) > 1:
+            minutes /= len(seeds)
+            self._say(f"{len(seeds)} seeds share the {self.options.minutes:g} minutes: {minutes:.2g} minutes each")
+        for seed in seeds:
+            options = self.options.replace(seed=seed, seeds=(), minutes=minutes)
+            results[seed] = self._one_seed(data, self.out / f"seed-{seed}", options)
             sign = 1 if self.metric.higher else -1
             best = max(results, key=lambda seed: sign * results[seed].metrics[self.metric.name])
             if first_process() and best == seed:
@@ -250,20 +257,21 @@ class _Training:
                 self._record(self.out, replace(config, train=to_plain(self.options)))
             return self._record(out, config)
 
-        return fit(model, objective, options, out, resume=resume, progress=self.progress, ready=ready)
+        spent = time.monotonic() - self.clock
+        result = fit(model, objective, options, out, resume=resume, progress=self.progress, ready=ready, spent=spent)
+        self.clock = time.monotonic()
+        return result
 
     def _begin(
         self, name: str, settings: dict[str, Any], model: Model, data: Splits[Any], objective: TaskObjective, options: TrainOptions
     ) -> TrainOptions:
-        """Say what is about to happen; the options with a warm-up that fits the budget, and a schedule that ends with the minutes."""
+        """Say what is about to happen; the options with a warm-up that fits the budget."""
         per_epoch = -(-len(objective.batches(0)) // options.accumulate)
         measure = first_process() and (self.progress or options.minutes is not None)
         seconds = start_message.seconds_per_step(model, objective, options.accumulate) if measure else None
         alone = world_size() == 1  # several processes must agree, and measure different speeds
         reach = start_message.budget_steps(options, per_epoch, seconds if alone else None)
         decided = options.with_warmup(reach, self.task.most_warmup)
-        if options.minutes is not None and options.schedule in ENDING and reach is not None and alone:
-            decided = decided.replace(steps=reach)  # else the clock would stop it at a high learning rate
         for line in start_message.describe(name, settings, model, data, self.task.unit, decided, per_epoch, seconds):
             self._say(line)
         return decided

@@ -42,6 +42,8 @@ from .state import State, Window, seed_all, seeded
 
 SKIPS_IN_A_ROW = 20  # more means that something is broken
 CHECKPOINT_MINUTES = 10.0  # between two checkpoints, at most
+EVALUATIONS = 8  # in a budget, at most, where their interval is not given
+EVALUATION_SHARE = 0.1  # of a time limit, at most, before the last one
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,13 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     ready: Callable[[], dict[str, Any]] | None = None,
+    spent: float = 0.0,
 ) -> Result:
     """Train the model; write model.safetensors, metrics.jsonl and state/ into the folder `out`, which is locked meanwhile.
 
     With `resume` it continues from the last checkpoint in `out`, or starts if there is none. `ready` is called by the process that writes,
-    when all checks are done and before anything is written; what it returns is added to the first line of the log. On SIGINT and SIGTERM
-    it finishes the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays
+    when all checks are done and before anything is written; what it returns is added to the first line of the log. `spent` are seconds of the
+    time limit that a new run has used before, to read its data. On SIGINT and SIGTERM it finishes the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays
     so after any other error.
     """
     out = Path(out)
@@ -89,7 +92,7 @@ def fit(
             loop.restore(resume)
             if finished := loop.finished():
                 return finished
-            loop.begin(ready or dict)
+            loop.begin(ready or dict, spent)
             return loop.run()
         finally:
             distributed.release(loop.module)
@@ -116,7 +119,8 @@ class _Loop:
         self.evaluator = Evaluator(model, objective, self.state, out / "model.safetensors", self.sharded)
         self.log: Log | None = None
         self.signal: int | None = None  # that some process got, known to all
-        self.out_of_time = self.checkpoint_due = False  # by the clock of rank 0
+        self.out_of_time = self.checkpoint_due = self.evaluation_due = False  # by the clock of rank 0
+        self.clock = 0.0  # used share of the time limit, by that clock
         self.saved_at = time.monotonic()
         self.batches = 1  # in this epoch
         self.checkpoint: checkpoints.Checkpoint | None = None
@@ -134,8 +138,9 @@ class _Loop:
                 f"{self.out} already holds a run at step {self.checkpoint.step}; continue it with --resume, or choose another folder"
             )
         self.log_length = self.state.restore(self.checkpoint) if self.checkpoint else 0
-        step, minutes = self.state.position.step, self.options.minutes
-        self.out_of_time = minutes is not None and self.state.position.seconds >= minutes * 60
+        step = self.state.position.step
+        self.clock = self._clock()
+        self.out_of_time = self._seconds_left() <= 0
         if distributed.sums([step])[0] != step * distributed.world():
             raise BadConfig(f"the processes find different checkpoints in {folder}; use a folder that all of them can read")
 
@@ -151,9 +156,11 @@ class _Loop:
         self.bar.say(f"{self.out} has finished: {final['ended_by']} after step {position.step}; give a larger budget to continue")
         return self._result(final["ended_by"], final["chosen"], metrics)
 
-    def begin(self, ready: Callable[[], dict[str, Any]]) -> None:
+    def begin(self, ready: Callable[[], dict[str, Any]], spent: float) -> None:
         """Write for the first time."""
         found, step = self.checkpoint, self.state.position.step
+        if not found:
+            self.state.position.seconds = spent
         self._choose_precision()
         if self.options.compile:
             logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # it warns where the losses become numbers for the log
@@ -250,7 +257,7 @@ class _Loop:
         options, position = self.options, self.state.position
         if position.step % options.log_every == 0:
             self._write_window()
-        if position.step % options.evaluate_every == 0 if options.evaluate_every else at_edge:
+        if self._due(at_edge):
             self._evaluate()
         if self.checkpoint_due or self.signal or (position.step % options.save_every == 0 if options.save_every else at_edge):
             self.save()
@@ -261,6 +268,16 @@ class _Loop:
             raise Interrupted(
                 self.signal, f"after step {position.step}; the state is saved in {self.out / 'state'}; continue with --resume"
             )
+
+    def _due(self, at_edge: bool) -> bool:
+        """True if it is time for an evaluation: by steps if their interval is given, by the clock if that limits the training, or by epochs."""
+        options, position = self.options, self.state.position
+        if options.evaluate_every:
+            return position.step % options.evaluate_every == 0
+        if options.minutes is not None:
+            return self.evaluation_due
+        least = (options.max_steps or 0) // EVALUATIONS if options.epochs is None else 1
+        return at_edge and position.step - max(position.evaluated, 0) >= least
 
     def _finish(self, ended_by: str) -> Result:
         """Compare the last, the best and the averaged parameters by the deciding metric; keep the best of them."""
@@ -296,7 +313,7 @@ class _Loop:
         """One optimizer step with the next `size` batches of the epoch."""
         position, clip, optimizer = self.state.position, self.options.clip, self.state.optimizer
         optimizer.zero_grad(set_to_none=True)
-        rate = self.objective.before_step(Progress(self._used(), position.epoch + position.index / self.batches))
+        rate = self.objective.before_step(Progress(used := self._used(), position.epoch + position.index / self.batches))
         total, count, extra = self._gradients(size, batches)
         position.step += 1
         position.tokens += count
@@ -313,7 +330,7 @@ class _Loop:
         for gradient in gradients:
             gradient.mul_(factor)
         for parameters in optimizer.param_groups:
-            parameters["lr"] = self.schedule.at(position.step) * rate * parameters.get("rate", 1.0)
+            parameters["lr"] = self.schedule.at(position.step, used) * rate * parameters.get("rate", 1.0)
         try:
             optimizer.step()
         except KeyError as error:  # of a restored state: PyTorch checks it no earlier
@@ -349,13 +366,12 @@ class _Loop:
             count += counts * loss.count
             for name, number in loss.extra.items():
                 extra[name] = extra.get(name, 0.0) + counts * float(number)
-        asked, limit = self.signals.asked, self.options.minutes
-        over = self.first and limit is not None and position.seconds >= limit * 60
-        late = self.first and time.monotonic() - self.saved_at >= CHECKPOINT_MINUTES * 60
-        numbers = [total, count, asked == SIGINT, asked == SIGTERM, over, late, *extra.values()]
-        total, tokens, interrupts, ends, overs, lates, *extras = distributed.sums(numbers, self.device)
+        asked, first = self.signals.asked, self.first
+        clock = [first * self._clock(), first and self._seconds_left() <= 0, first and self._late(), first and self._evaluation_is_due()]
+        numbers = [total, count, asked == SIGINT, asked == SIGTERM, *clock, *extra.values()]
+        total, tokens, interrupts, ends, self.clock, over, late, due, *extras = distributed.sums(numbers, self.device)
         self.signal = SIGTERM if ends else SIGINT if interrupts else None
-        self.out_of_time, self.checkpoint_due = bool(overs), bool(lates)
+        self.out_of_time, self.checkpoint_due, self.evaluation_due = bool(over), bool(late), bool(due)
         return total, int(tokens), dict(zip(extra, extras, strict=True))
 
     def _estimate_memory(self, batch: Any) -> None:
@@ -395,8 +411,10 @@ class _Loop:
     # -- at intervals --------------------------------------------------------------------------------------------------
 
     def _evaluate(self) -> None:
-        position = self.state.position
+        position, began = self.state.position, time.monotonic()
         self.evaluator.evaluate()
+        position.evaluation_seconds = max(position.evaluation_seconds, time.monotonic() - began)
+        position.evaluated_at = position.seconds
         if self.log:
             self.log.write("evaluation", {"step": position.step, "epoch": position.epoch, **position.metrics})
             figures = "  ".join(f"{name} {number:.4g}" for name, number in position.metrics.items())
@@ -405,16 +423,41 @@ class _Loop:
     def _write_window(self) -> None:
         position, window = self.state.position, self.state.position.window
         if window.steps and self.log:
-            values = position.averages(self.schedule.at(position.step))
+            values = position.averages(self.schedule.at(position.step, self._used()))
             self.log.write("train", values)
             share = self._used()
             self.bar.update(describe(values, self.objective.unit, position.seconds * (1 - share) / share if share else None), share)
         position.window = Window()
 
     def _used(self) -> float:
-        """The used share of the budget."""
+        """The used share of the budget; the same in all processes."""
         position = self.state.position
-        return self.options.used(position.step, position.epoch + position.index / self.batches, position.seconds / 60)
+        return max(self.clock, self.options.used(position.step, position.epoch + position.index / self.batches))
+
+    # -- the clock of this process -------------------------------------------------------------------------------------
+
+    def _clock(self) -> float:
+        """The used share of the time limit."""
+        return 0.0 if self.options.minutes is None else min(1.0, 1 - self._seconds_left() / (self.options.minutes * 60))
+
+    def _seconds_left(self) -> float:
+        """Seconds until the last evaluations must begin, so that they end within the limit; infinite without one."""
+        position, limit = self.state.position, self.options.minutes
+        if limit is None:
+            return math.inf
+        last = position.evaluation_seconds * (1 + (len(self.state.ring.kept) > 1))
+        return limit * 60 - last - position.seconds
+
+    def _late(self) -> bool:
+        return time.monotonic() - self.saved_at >= CHECKPOINT_MINUTES * 60
+
+    def _evaluation_is_due(self) -> bool:
+        """True if the clock decides on evaluations, and the last one is long enough ago for what it took."""
+        position, limit = self.state.position, self.options.minutes
+        if limit is None:
+            return False
+        wait = max(limit * 60 / EVALUATIONS, position.evaluation_seconds / EVALUATION_SHARE)
+        return position.seconds - position.evaluated_at >= wait and self._seconds_left() > wait / 2
 
     def save(self) -> None:
         """Rank 0 writes; the others have the same state, or contribute their shards."""

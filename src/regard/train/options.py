@@ -54,7 +54,7 @@ class TrainOptions(Bounded):
     lr: Positive = 2e-3
     """Peak learning rate."""
     schedule: ScheduleName = "inverse-sqrt"
-    """Learning rate after the warm-up; cosine, linear and wsd (in its last fifth) fall to --min-lr at the end of the budget."""
+    """Learning rate after the warm-up; cosine, linear and wsd (in its last fifth) fall to --min-lr at the end of the budget, by the clock with --minutes."""
     warmup_steps: Count | None = None
     """Warm-up steps (default: a tenth of the budget, at most 400, of some tasks fewer)."""
     min_lr: NonNegative = 0.0
@@ -76,7 +76,7 @@ class TrainOptions(Bounded):
     patience: Count = 0
     """Stop after this many evaluations without improvement; 0 never stops early."""
     evaluate_every: Count = 0
-    """Steps between evaluations; 0: at the end of each epoch."""
+    """Steps between evaluations; 0: at the end of epochs, with --steps at most eight times; with --minutes by the clock, a tenth of it at most."""
     save_every: Count = 0
     """Steps between checkpoints; 0: at the end of each epoch. At least one every ten minutes."""
     log_every: Size = 10
@@ -147,16 +147,15 @@ class TrainOptions(Bounded):
         by_epochs = None if self.epochs is None or steps_per_epoch is None else self.epochs * steps_per_epoch
         return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
 
-    def used(self, steps: int, epochs: float, minutes: float) -> float:
-        """Return the used share of the budget, at most 1.
+    def used(self, steps: int, epochs: float) -> float:
+        """Return the used share of the steps or epochs, at most 1. The clock is the loop's.
 
         Args:
             steps: steps done.
             epochs: epochs done, with the share of the present one.
-            minutes: minutes since the start.
         """
-        limits = ((steps, self.max_steps), (epochs, self.epochs), (minutes, self.minutes))
-        return min(1.0, max(done / limit for done, limit in limits if limit is not None))
+        limits = ((steps, self.max_steps), (epochs, self.epochs))
+        return min(1.0, max((done / limit for done, limit in limits if limit is not None), default=0.0))
 
     def why_over(self, steps: int, epochs: int) -> str:
         """Name the limit that is reached, in words; "" if none is. The clock is the loop's.

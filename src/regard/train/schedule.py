@@ -1,6 +1,8 @@
 """Learning-rate schedules: the learning rate as a function of the step. `schedule_of` makes the one that `TrainOptions` name.
 
 Steps count from 1. The learning rate rises linearly over `warmup_steps` steps to its peak, reached at step = warmup_steps.
+Schedules with an end reach it at the step `steps`, or, if that is None, when the used share of the budget is 1: the clock of a training that
+lasts some minutes then decides, however fast the machine turns out to be.
 
 | schedule | after the warm-up |
 |---|---|
@@ -29,18 +31,19 @@ DECAY = 0.2  # share of the steps in which a WSD schedule falls
 class Schedule(Bounded, ABC):
     """A learning rate for every step."""
 
-    def at(self, step: int) -> float:
+    def at(self, step: int, used: float = 0.0) -> float:
         """Return the learning rate of a step.
 
         Args:
             step: number of the step, from 1.
+            used: used share of the budget, for schedules that end with it.
         """
         if step < 1:
             raise BadConfig(f"step {step} of a schedule: steps count from 1")
-        return self._lr(step)
+        return self._lr(step, used)
 
     @abstractmethod
-    def _lr(self, step: int) -> float: ...
+    def _lr(self, step: int, used: float) -> float: ...
 
 
 def _within(schedule: Schedule, warmup_steps: int, steps: int) -> None:
@@ -61,7 +64,7 @@ class Noam(Schedule):
     warmup_steps: Size = 4000
     factor: Positive = 1.0
 
-    def _lr(self, step: int) -> float:
+    def _lr(self, step: int, used: float) -> float:
         return self.factor * min(1 / math.sqrt(step), step / (self.warmup_steps * math.sqrt(self.warmup_steps))) / math.sqrt(self.width)
 
 
@@ -72,7 +75,7 @@ class InverseSquareRoot(Schedule):
     lr: Positive = 1e-3
     warmup_steps: Size = 1000
 
-    def _lr(self, step: int) -> float:
+    def _lr(self, step: int, used: float) -> float:
         return self.lr * min(step / self.warmup_steps, math.sqrt(self.warmup_steps / step))
 
 
@@ -82,21 +85,24 @@ class _Decay(Schedule):
 
     lr: Positive = 1e-3
     warmup_steps: Count = 0
-    steps: Size
+    steps: Size | None  # None: the end of the budget
     floor: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _within(self, self.warmup_steps, self.steps)
+        if self.steps is not None:
+            _within(self, self.warmup_steps, self.steps)
 
-    def _lr(self, step: int) -> float:
+    def _lr(self, step: int, used: float) -> float:
+        if self.steps is None:
+            return (self.floor + (self.lr - self.floor) * self._height(max(0.0, 1 - used))) * _warm(self.warmup_steps, step)
         if step <= self.warmup_steps:
             return self.lr * _warm(self.warmup_steps, step)
         left = max(0.0, (self.steps - step) / (self.steps - self.warmup_steps))
         return self.floor + (self.lr - self.floor) * self._height(left)
 
     def _height(self, left: float) -> float:
-        """The height above the floor, from 1 to 0, with this share of the steps left."""
+        """The height above the floor, from 1 to 0, with this share of the steps, or of the budget, left."""
         return left
 
 
@@ -115,15 +121,20 @@ class Linear(_Decay):
 class WSD(_Decay):
     """Warm-up, stable, decay: the long middle part is the same for every end, so one run can be branched into several."""
 
-    decay: Size
+    decay: Size | None  # steps; None: the last fifth of the budget
 
     def __post_init__(self) -> None:
         Bounded.__post_init__(self)
-        _within(self, self.warmup_steps + self.decay - 1, self.steps)
+        if (self.steps is None) != (self.decay is None):
+            raise BadConfig(f"WSD with steps={self.steps} and decay={self.decay}; expected both, or neither")
+        if self.steps is not None and self.decay is not None:
+            _within(self, self.warmup_steps + self.decay - 1, self.steps)
 
-    def _lr(self, step: int) -> float:
-        left = min(1.0, max(0.0, (self.steps - step) / self.decay))
-        return self.lr * _warm(self.warmup_steps, step) if left == 1 else self.floor + (self.lr - self.floor) * left
+    def _lr(self, step: int, used: float) -> float:
+        left = (1 - used) / DECAY if self.steps is None or self.decay is None else (self.steps - step) / self.decay
+        if left >= 1:
+            return self.lr * _warm(self.warmup_steps, step)
+        return self.floor + (self.lr - self.floor) * max(0.0, left)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +144,7 @@ class Constant(Schedule):
     lr: Positive = 1e-3
     warmup_steps: Count = 0
 
-    def _lr(self, step: int) -> float:
+    def _lr(self, step: int, used: float) -> float:
         return self.lr * _warm(self.warmup_steps, step)
 
 
@@ -148,17 +159,20 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def schedule_of(options: TrainOptions, steps_per_epoch: int | None = None) -> Schedule:
-    """Make the schedule that the options name; one with an end needs `steps` or `epochs`.
+    """Make the schedule that the options name. One with an end ends with the steps or epochs, or with the minutes if there is a time limit.
 
     Args:
         options: training options.
         steps_per_epoch: steps of an epoch, where `options.needs_epoch_length`.
     """
     total = options.total_steps(steps_per_epoch)
-    if total is None and options.schedule in ENDING:
-        raise BadConfig(f"the schedule {options.schedule} needs to know its end; give steps or epochs")
-    ends = {"steps": total, "floor": options.min_lr} if options.schedule in ENDING else {}
-    if options.schedule == "wsd" and total is not None:
-        ends["decay"] = max(1, round(DECAY * total))
+    warmup = options.with_warmup(total).warmup_steps
+    ends: dict[str, Any] = {}
+    if options.schedule in ENDING:
+        if total is None and options.minutes is None:
+            raise BadConfig(f"the schedule {options.schedule} of {options.epochs} epochs needs to know their length; give steps_per_epoch")
+        ends = {"steps": total if options.minutes is None else None, "floor": options.min_lr}
+        if options.schedule == "wsd":
+            ends["decay"] = None if ends["steps"] is None else max(1, round(DECAY * ends["steps"]))
     build: Any = SCHEDULES[options.schedule]
-    return build(lr=options.lr, warmup_steps=options.with_warmup(total).warmup_steps, **ends)
+    return build(lr=options.lr, warmup_steps=warmup, **ends)
