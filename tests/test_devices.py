@@ -52,10 +52,11 @@ class Asker:
         assert wrong is None, wrong
 
     def start(self):
-        return subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", str(Path(__file__).parent / "on_pretend_device.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors.open("w"), text=True, encoding="utf-8",
-        )  # fmt: skip
+        with self.errors.open("w") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", str(Path(__file__).parent / "on_pretend_device.py")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8",
+            )  # fmt: skip
 
     def stop(self):
         if self.process:

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "src" / "regard"
 LEVELS = (
     {"errors", "docstrings", "processes", "_bound", "_extras", "_lazy"},
     {"names"},
-    {"files", "machine", "bounds", "metrics"},
+    {"files", "machine", "bounds", "metrics", "baselines"},
     {"patterns"},
     {"kernels"},
     {"attention"},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import platform
 import re
@@ -31,6 +32,7 @@ from .errors import BadConfig, NotSupported
 from .processes import local_rank, started_together
 
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "bf16")
+SIDE = 512  # of the matrices that are multiplied to measure the speed
 SAMPLE = 0.2  # seconds in which the cores are watched
 _TRIM_THRESHOLD = -1  # of malloc.h
 _MMAP_THRESHOLD = -3
@@ -159,6 +161,25 @@ def _idle_time() -> dict[int, float]:
     fields = [line.split() for line in _lines("/proc/stat") if re.match(r"cpu\d+ ", line)]
     tick = os.sysconf("SC_CLK_TCK") if fields else 1
     return {int(name[3:]): (int(idle) + int(wait)) / tick for name, _, _, _, idle, wait, *_ in fields}
+
+
+def matmul_speed(device: torch.device, seconds: float = 0.1) -> float:
+    """Measure how fast matrices are multiplied, in GFLOP/s of float32, with the threads that PyTorch uses now.
+
+    Args:
+        device: device to measure.
+        seconds: time to take.
+    """
+    x = torch.full((SIDE, SIDE), 0.5, device=device)
+    y, best = x @ x, math.inf  # the first one is slow
+    wait_for(device)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.perf_counter()
+        torch.mm(x, x, out=y)
+        wait_for(device)
+        best = min(best, time.perf_counter() - began)
+    return 2 * SIDE**3 / best / 1e9
 
 
 def keep_memory() -> bool:

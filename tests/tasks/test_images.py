@@ -144,14 +144,6 @@ def test_options_out_of_bounds(wrong):
         ImagesOptions(**wrong)
 
 
-def test_a_schedule_ends_with_the_minutes(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.tasks.start_message.seconds_per_step", lambda *given: 0.5)
-    options = ImagesOptions(data=str(write(tmp_path / "data", [(8, 8)])), batch_size=8, shares=(0.2, 0.2))
-    training = TrainOptions(epochs=1000, minutes=0.1, lr=1e-3, schedule="cosine", average=0)
-    train(Images, options, training, tmp_path / "run", settings=TINY, progress=False)
-    assert load_run(tmp_path / "run").config.train["steps"] == 12  # of half a second, in six seconds
-
-
 def test_digits_are_learned(tmp_path):
     settings = {"width": 48, "heads": 4, "depth": 2, "hidden": 96}
     options, training = ImagesOptions(batch_size=64), TrainOptions(epochs=4, lr=3e-3, schedule="cosine", average=0)

@@ -191,8 +191,7 @@ def sums(out):
         for path in [out / "model.safetensors", *sorted(state.glob("*.safetensors"))]
     }
     counters = json.loads((state / "loop.json").read_text())
-    for name in ("seconds", "evaluated_at", "evaluation_seconds"):
-        counters.pop(name)
+    counters.pop("seconds")
     counters["window"].pop("seconds")
     return {**found, "loop": counters}
 

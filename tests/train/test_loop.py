@@ -147,7 +147,7 @@ def test_a_schedule_ends_with_the_minutes_on_a_machine_that_gets_busy(tmp_path, 
 
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     options = config(minutes=4.0, schedule="cosine", lr=0.1, warmup_steps=0, log_every=1)
-    result = fit(Net(), Slow(), options, tmp_path, progress=False, spent=20.0)
+    result = fit(Net(), Slow(), options, tmp_path, progress=False, began=-20.0)
     rates = [line["lr"] for line in lines(tmp_path, "train")]
     assert result.ended_by == "budget" and 235 <= result.seconds <= 245
     assert rates == sorted(rates, reverse=True) and rates[0] > 0.095 and rates[-1] < 0.002

@@ -6,24 +6,25 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tyro.conf import Suppress, UseAppendAction
 
-from ..errors import BadConfig, count
+from ..errors import BadConfig, NotSupported, count
 from ..processes import first_process, started_together
 from ..run_config import RunConfig, parse_options, read_config_file, to_plain
 from ..tasks import Declaration, declarations, find_declaration
 from ..train.options import TrainOptions
-from ._command import Command, format_settings, parse, parse_settings
+from ._command import Command, format_settings, parse, parse_settings, print_table
 
 if TYPE_CHECKING:
     from ..tasks import TrainResult
 
 TaskOptions = TypeVar("TaskOptions")
+PLANNED = (1.0, 2.0, 5.0, 15.0, 45.0)  # minutes that --plan shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class Train(Command, Generic[TaskOptions]):
     """
 
     task_name: Suppress[str] = ""
+    given: Suppress[tuple[str, ...]] = ()  # names of the options on the command line and in --config
     out: Path | None = None
     """Run directory."""
     model: str = ""
@@ -52,7 +54,9 @@ class Train(Command, Generic[TaskOptions]):
     config: Path | None = None
     """File with the options, as --print-config prints them (or a config.json); options on the command line take precedence."""
     print_config: bool = False
-    """Print all options as a file for --config and exit."""
+    """Print all options, those that are chosen for the data and the budget among them, as a file for --config and exit."""
+    plan: bool = False
+    """Print what several budgets would get: model, options and the expected result; train nothing."""
     resume: bool = False
     """Continue the run in --out; all options come from it, and only --steps, --epochs and --minutes may be larger."""
     nproc_per_node: int = 1
@@ -88,10 +92,10 @@ class Train(Command, Generic[TaskOptions]):
             description=inspect.getdoc(task),
             default=train_defaults(cls, task, given, known.model),
         )
-        command.run()
+        replace(command, given=_given(arguments, None if known.resume else given)).run()
 
     def run(self) -> None:
-        from ..tasks import find_task, new_config, train
+        from ..tasks import find_task, new_config, train, turn_dial
         from ..train import launch
 
         task, settings = find_task(self.task_name), parse_settings(self.set)
@@ -99,9 +103,13 @@ class Train(Command, Generic[TaskOptions]):
             settings["attention_overrides"] = (("*", self.attention),)
         options: Any = self.task
         base: Any = self.init_from
-        if self.print_config:
+        given = {*self.given, *settings}
+        if self.print_config or self.plan:
             config = new_config(task, options, self.train, self.model, settings, base, self.from_scratch)
-            print(config.to_toml(), end="")
+            if self.plan:
+                self._print_plan(config, given)
+            else:
+                print(turn_dial(config, given).to_toml(), end="")
             return
         if self.out is None:
             raise BadConfig("no run directory was given; name one with --out")
@@ -126,6 +134,7 @@ class Train(Command, Generic[TaskOptions]):
             from_scratch=self.from_scratch,
             resume=self.resume,
             progress=not self.quiet,
+            given=given,
         )
         if first_process():
             self._report(task, result)
@@ -146,6 +155,16 @@ class Train(Command, Generic[TaskOptions]):
             print(f"{threads} of {cores} cores: {busy} {'is' if busy == 1 else 'are'} busy; --threads {cores} uses all", file=sys.stderr)
         return self.train.replace(threads=threads)
 
+    def _print_plan(self, config: RunConfig, given: Collection[str]) -> None:
+        """A row per budget."""
+        from ..tasks import plan
+
+        minutes = sorted({*PLANNED, *([self.train.minutes] if self.train.minutes else [])})
+        rows = [(f"{one:g}", choice.expected, choice.words) for one, choice in plan(config, given, minutes).items()]
+        if not rows:
+            raise NotSupported(f"no tuning run of {self.task_name} has had such data or such a model, so nothing is known of its budgets")
+        print_table(("minutes", "expected on validation", "model and options"), rows)
+
     def _report(self, task: Any, result: TrainResult) -> None:
         if result.seeds:
             for name in result.metrics:
@@ -156,6 +175,8 @@ class Train(Command, Generic[TaskOptions]):
         else:
             figures = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
             print(f"{count(result.steps, 'step')}, {result.seconds:.0f} s; on validation: {figures}")
+        if better := result.below():
+            print(f"Below the baseline ({better}): give it more --minutes or more data, or start from a pretrained model with --init-from")
         print(f"Next:  {task.next_commands.format(out=self.out)}")
 
 
@@ -174,6 +195,14 @@ def train_defaults(kind: type[Train[Any]], task: type[Declaration], given: RunCo
         task=parse_options(task.Options, to_plain(task.Options()) | given.options, where),
         train=parse_options(TrainOptions, to_plain(suitable) | given.train, "training"),
     )
+
+
+def _given(arguments: Sequence[str], config: RunConfig | None) -> tuple[str, ...]:
+    """Names of the options on the command line and in a config file."""
+    named = [one.partition("=")[0][2:].replace("-", "_").removeprefix("no_") for one in arguments if one.startswith("--")]
+    if "attention" in named:
+        named.append("attention_overrides")
+    return tuple(dict.fromkeys([*named, *({} if config is None else {**config.options, **config.train, "model": config.model})]))
 
 
 def _suitable(task: type[Declaration], model: str) -> TrainOptions:

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from .summarization import Summarization
     from .task import BeamPrefix, JsonProcessor, Prediction, Report, Task
     from .text_processor import TextProcessor
-    from .trainer import TrainResult, new_config, resumed_config, train
+    from .trainer import TrainResult, new_config, plan, resumed_config, train, turn_dial
     from .translation import Translation, alignment, likelihood, translations
     from .video import Video
 

@@ -29,7 +29,9 @@ from ..metrics.spans import has_spans
 from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of, find_model
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions, layerwise
+from .dial import Profile
 from .erasure import erasure_text
+from .label_baselines import label_baselines
 from .label_encoding import (
     EncodedExamples,
     LabelAnswer,
@@ -94,6 +96,11 @@ class ClassificationTask(TokensTask[TuningT]):
         o = self.options
         files = {name: o.one_file(name) for name in ("valid", "test")}
         return type(self).read_examples(o.one_file("data"), fields=o.fields, **o.parts() | files, **self.read_options())
+
+    def profile(self, data: Splits[list[Any]]) -> Profile:
+        some = data.train[:: max(1, len(data.train) // 1000)]
+        words = sum(len(text.split()) for one in some for text in self.texts_of(one)) / max(len(some), 1)
+        return {"examples": len(data.train), "texts": self._texts(data), "words": max(words, 1.0), "target": self.target}
 
     def read_options(self) -> dict[str, Any]:
         """Further options of the reader."""
@@ -194,6 +201,9 @@ class ClassificationTask(TokensTask[TuningT]):
     def metrics(self, sums: Mapping[str, float], answers: Sequence[LabelAnswer], examples: Any) -> dict[str, float]:
         found = label_metrics(answers, self.processor.labels, self.target, self.per_token)
         return {"loss": sums["loss"] / max(sums["count"], 1), **found}
+
+    def baselines(self, train: Sequence[Any], examples: Sequence[Any]) -> dict[str, dict[str, float]]:
+        return {} if self.target != "class" else label_baselines(train, examples, self.processor.labels)
 
     def report(self, sums: Mapping[str, float], answers: Sequence[LabelAnswer], examples: Sequence[Any], options: Any) -> Report:
         labels, metrics = self.processor.labels, self.metrics(sums, answers, examples)

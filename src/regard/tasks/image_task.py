@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor
 
+from ..baselines import most_frequent, nearest_neighbour
 from ..data.images import Channels, Pixels
 from ..data.labelled_images import Part, load_pixels, read_labelled_images
 from ..data.lines import Skipped
@@ -27,6 +28,7 @@ from .options import ClassesOptions, show_files
 from .options.image import PictureOptions
 from .task import OptionsT, Prediction, Report, Task
 
+COMPARED = 20_000_000  # pixels of training images that test images are compared with, for a baseline
 EVALUATED = 256  # images per batch without gradients
 Side = Annotated[int, Meta(ge=4, le=1024)]
 
@@ -140,6 +142,13 @@ class ImageClassification(ImageTask[PictureOptionsT]):
     def answers(self, outputs: Tensor, batch: Any) -> list[Tensor]:
         """p_N of each picture."""
         return list(outputs.softmax(-1).cpu())
+
+    def baselines(self, train: Pictures, examples: Pictures) -> dict[str, dict[str, float]]:
+        some = slice(None, None, -(-train.pixels.size // COMPARED))
+        nearest_E = nearest_neighbour(train.pixels[some], train.label_E[some], examples.pixels)
+        usual = most_frequent(train.label_E)
+        found = {"most frequent class": np.full(len(examples), usual), "nearest neighbour": nearest_E}
+        return {name: {"accuracy": float((label_E == examples.label_E).mean())} for name, label_E in found.items()}
 
     def report(self, sums: Mapping[str, float], answers: Sequence[Tensor], examples: Pictures, options: Any) -> Report:
         labels, predicted_E = self.processor.labels, torch.stack(list(answers)).argmax(1).numpy()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..baselines import NGram
 from ..data import LMBatch, LMBatches, Splits, TokenizedText
 from ..data.batches import Numbers
 from ..data.lm_batches import NONE, gather
@@ -30,6 +31,8 @@ from .options.language import LanguageDeclaration, LanguageOptions, PerplexityOp
 from .task import Prediction, Report, Start
 from .text import TextTask
 from .tuning import require_lora
+
+COUNTED = 5_000_000  # tokens that the n-gram baseline counts
 
 
 class Windows(NamedTuple):
@@ -91,6 +94,13 @@ class Language(LanguageDeclaration, TextTask[LanguageOptions]):
 
     def metrics(self, sums: Mapping[str, float], answers: Sequence[Any], examples: TokenizedText) -> dict[str, float]:
         return TextScore.of(sums, examples).metrics()
+
+    def baselines(self, train: TokenizedText, examples: TokenizedText) -> dict[str, dict[str, float]]:
+        order = 5 if self.options.tokenizer in ("char", "byte") else 3
+        model = NGram(train.ids[:COUNTED].astype(np.int64), len(self.processor.tokenizer), order)
+        sums = {"loss": model.nats(examples.ids.astype(np.int64)), "count": len(examples) - 1, "accuracy": 0.0}
+        metrics = TextScore.of(sums, examples).metrics()
+        return {f"{order}-gram": {name: metrics[name] for name in ("loss", "perplexity", "bits_per_byte")}}
 
     def evaluate(self, run: Run[LanguageModel], data: Files | None, options: PerplexityOptions) -> Report:
         return TextTask.evaluate(self.with_options(stride=options.stride or self.options.stride), run, data, options)

@@ -36,13 +36,14 @@ from torch import Tensor, nn
 
 from ..data.batches import Numbers, similar_lengths
 from ..data.splits import Splits, read_splits
-from ..errors import BadConfig, BadFile, MissingFile, NotSupported
+from ..errors import BadConfig, BadFile, MissingFile, NotSupported, RegardError
 from ..files import read_json, write_json
 from ..look import Indices, Layers, Maps, capture
 from ..models import Model, body_of, build, find_model, models
 from ..runs import Run
 from ..train import Loss, Metric, Progress, TrainOptions
 from ..train.options import WARMUP
+from .dial import Profile
 from .measuring import answer, measure
 from .options import DataOptions, Declaration, Files, show_files
 
@@ -175,6 +176,10 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         """Training, validation and test part of the user's data."""
         o = self.options
         return read_splits(self.examples, o.one_file("data"), o.one_file("valid"), o.one_file("test"), o.on_error, o.shares, self.key)
+
+    def profile(self, data: Splits[Any]) -> Profile:
+        """What the dial compares of the data, as `read` gave them, with those of its table: how many examples there are, and what kind they are of."""
+        return {"examples": len(data.train)}
 
     def make_processor(self, data: Splits[Any], base: Any | None) -> Any:
         """Processor for this data: what turns inputs into tensors and is saved with a run.
@@ -338,6 +343,10 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         """
         return {name: value / max(sums["count"], 1) for name, value in sums.items() if name != "count"}
 
+    def baselines(self, train: Any, examples: Any) -> dict[str, dict[str, float]]:
+        """Metrics, by name, of predictors that cost a few seconds at most, fitted to the training part: what a model should beat."""
+        return {}
+
     def report(self, sums: Mapping[str, float], answers: Sequence[Any], examples: Any, options: Any) -> Report:
         """Report of an evaluation; `evaluate` adds a note that names the data."""
         return Report(metrics=self.metrics(sums, answers, examples))
@@ -354,12 +363,17 @@ class Task(Declaration, ABC, Generic[OptionsT]):
 
     def evaluate(self, run: Run[Any], data: Files | None, options: Any) -> Report:
         """Metrics on `data`, or on the test part of the run's own data."""
-        examples = self.test_data(run, data)
+        train, examples = self._parts_of(run, data)
         found = self.report(*measure(self, run.model, examples, options), examples, options)
         name, count = self.test_name(data), f"{len(examples):,} {self.unit}"
         first, *more = found.notes or ("",)
-        notes = (f"{name}: {count}{first and f', {first}'}", *more)
-        return replace(found, notes=notes, details={"data": name, self.unit: len(examples), **found.details})
+        baselines = {} if train is None else self.baselines(train, examples)
+        known = [
+            f"{name}: {show_metrics({one: metrics[one] for one in found.metrics if one in metrics})}" for name, metrics in baselines.items()
+        ]
+        notes = (f"{name}: {count}{first and f', {first}'}", *more, *(f"baseline {one}" for one in known))
+        details = {"data": name, self.unit: len(examples), **found.details, **({"baselines": baselines} if baselines else {})}
+        return replace(found, notes=notes, details=details)
 
     def predict(self, run: Run[Any], inputs: Sequence[str], options: Any) -> list[Prediction]:
         """Answer to each input; none is empty."""
@@ -402,6 +416,10 @@ class Task(Declaration, ABC, Generic[OptionsT]):
 
     def test_data(self, run: Run[Any], data: Files | None) -> Any:
         """Examples to evaluate on: all of `data`, or the test part of what the run was trained on, if it is still the same."""
+        return self._parts_of(run, data)[1]
+
+    def _parts_of(self, run: Run[Any], data: Files | None) -> tuple[Any, Any]:
+        """What the run was trained on, if it is at hand, and the examples to evaluate on."""
         if not data and not self.options.data:
             raise NotSupported(f"{run.folder} was imported and has no data of its own; name some with --data")
         if not data:
@@ -416,21 +434,36 @@ class Task(Declaration, ABC, Generic[OptionsT]):
                     f"the data of {run.folder} has changed since it was trained, and its test part may now hold examples that it was "
                     "trained on; name data that it has not seen with --data"
                 )
-            part = own.test
+            train, part = own.train, own.test
         else:
             other = type(self)(self.options.whole(data), self.processor)
             with TemporaryDirectory() as cache:  # memory-mapped files stay readable after their removal
                 whole = other.prepare(other.read(), Path(cache))
-            part = whole.train
+            train, part = self._trained_on(run), whole.train
             if len(whole.skipped):
                 print(whole.skipped, file=sys.stderr)
         if not len(part):
             raise NotSupported(f"{show_files(data) if data else 'the test part of this run'} is empty; name data with --data")
-        return part
+        return train, part
+
+    def _trained_on(self, run: Run[Any]) -> Any:
+        """Training part of the run's own data; None if that has gone or changed, or if the task has no baselines to fit to it."""
+        if type(self).baselines is Task.baselines or not self.options.data:
+            return None
+        try:
+            own = self.prepare(self.read(), run.folder)
+        except RegardError:
+            return None
+        return own.train if run.config.digest == own.digest else None
 
     def test_name(self, data: Files | None) -> str:
         """Name of `test_data`."""
         return show_files(data) if data else f"test part of {show_files(self.options.test or self.options.data)}"
+
+
+def show_metrics(metrics: Mapping[str, float]) -> str:
+    """Metrics in words."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
 KINDS = {

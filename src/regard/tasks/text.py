@@ -10,6 +10,7 @@ from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Maps
 from ..models import Model, find_model
 from ..runs import Run
+from .dial import Profile
 from .options import TokenizerOptions, show_files
 from .options.text import TextOptions
 from .task import Task
@@ -49,6 +50,10 @@ class TextTask(TokensTask[TextOptionsT]):
         o = self.options
         texts = Texts(o.data, field=o.field, separator=o.separator, suffixes=o.suffixes, **o.parts())
         return Splits(texts, texts, texts)  # read lazily: `prepare` tokenizes the three parts
+
+    def profile(self, data: Splits[Texts]) -> Profile:
+        kind = "characters" if self.options.tokenizer in ("char", "byte") else "subwords"
+        return {"characters": int(data.train.survey.characters_D.sum()), "tokens": kind}
 
     def make_processor(self, data: Splits[Texts], base: TextProcessor | None) -> TextProcessor:
         """Rare characters and words are kept: what is unknown cannot be generated."""

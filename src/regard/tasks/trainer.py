@@ -10,9 +10,9 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from .. import files
 from ..data.splits import Splits
 from ..errors import BadConfig, BadFile, MissingFile, count
 from ..layers.spec import split_names
-from ..machine import find_device
+from ..machine import find_device, matmul_speed
 from ..models import Model, body_of, build, config_of
 from ..processes import first_process, world_size
 from ..runs import (
@@ -40,20 +40,21 @@ from ..runs import (
     to_plain,
     write_config,
 )
-from ..train import Result, TrainOptions, fit
+from ..train import Metric, Result, TrainOptions, fit
 from ..train.checkpoint import has_checkpoint
 from ..train.lock import locked
 from ..train.log import check_installed
 from ..train.memory import memory_errors
 from ..train.options import STEPS
 from ..train.parameters import load_parameters, parameters_of
-from . import start_message
+from . import dial, start_message
+from .dial import SIZES
 from .measuring import TaskObjective
 from .options import DataOptions
 from .runs import find_task, load_run
 from .task import Start, Task
 
-SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the user gives one, the others keep the model's defaults
+LOSS = Metric("loss", higher=False)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,15 @@ class TrainResult(Result):
 
     seeds: Mapping[int, Result] = field(default_factory=dict)  # all of them
     best_seed: int = 0
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metrics on validation of what costs nothing, by name
+    metric: Metric = LOSS  # that decides
+
+    def below(self) -> str:
+        """The best baseline, in words, if it is better than the result; else "" (also if it has another metric)."""
+        name, sign = self.metric.name, 1 if self.metric.higher else -1
+        known = {one: sign * metrics[name] for one, metrics in self.baselines.items() if name in metrics}
+        best = max(known, key=lambda one: known[one], default=None)
+        return f"{best}: {name} {sign * known[best]:.4g}" if best is not None and known[best] > sign * self.metrics[name] else ""
 
     def spread(self, metric: str) -> tuple[float, float, float]:
         """Mean, minimum and maximum of a metric over the seeds."""
@@ -81,16 +91,21 @@ def train(
     from_scratch: bool = False,
     resume: bool = False,
     progress: bool = True,
+    given: Collection[str] | None = None,
 ) -> TrainResult:
     """Train a task and leave a run in `out`.
 
     options:        of the task; its own defaults if not given.
-    train_options:  those that suit the task and the model if not given (`Task.train_defaults`).
+    train_options:  if not given, the dial chooses what suits the data and the budget, as for all that `given` does not name.
     model:          a name, and `settings` of it. With `init_from` the model and its tokenizer are those of that run.
     from_scratch:   with `init_from`: the shape and the tokenizer of that run, and nothing that it has learned.
     resume:         continue what is in `out`; nothing but larger budgets, the learning rate and intervals may then differ from the beginning.
+    given:          names of the options and settings that stay as they are; the dial chooses the others. None: with `train_options` all stay as
+                    they are, without them those that differ from their defaults.
     """
     kind, out = find_task(task), Path(out)
+    if given is None and train_options is None:
+        given = changed_options(options) | set(settings or ()) | ({"model"} if model else set())
     if resume:
         config = resumed_config(out, options, train_options, model, settings, init_from)
         if config.task != kind.name:
@@ -99,7 +114,7 @@ def train(
         config = new_config(kind, options, train_options, model, settings, init_from, from_scratch)
         if first_process():
             check_unused(out)
-    training = _Training(kind, config, out, init_from if isinstance(init_from, Run) else None, resume, progress)
+    training = _Training(kind, config, out, init_from if isinstance(init_from, Run) else None, resume, progress, given)
     with _folder_of(training), locked(out), _undone(training), memory_errors("preparing the training"):
         return training.run()
 
@@ -161,6 +176,67 @@ def resumed_config(
     return replace(stored, train=stored.train | changes)
 
 
+def changed_options(options: Any) -> set[str]:
+    """Names of the options that differ from their defaults.
+
+    Args:
+        options: options of a task; None: there are none.
+    """
+    return set() if options is None else {one.name for one in fields(options) if getattr(options, one.name) != one.default}
+
+
+def turn_dial(config: RunConfig, given: Collection[str]) -> RunConfig:
+    """Fill in model, sizes and options that the user has not given, by the data, which are read for it.
+
+    Args:
+        config: config of a new run.
+        given: names of options and settings that stay as they are.
+    """
+    if config.init_from is not None or not (task := _task_of(config)).options.data:
+        return config
+    choice = _choose(task, task.read(), parse_options(TrainOptions, config.train, "training"), config.model, given)
+    return config if choice is None else _chosen(config, choice)
+
+
+def plan(config: RunConfig, given: Collection[str], minutes: Sequence[float]) -> dict[float, dial.Choice]:
+    """Choices of the dial for several budgets in minutes; empty if its table has nothing of the kind.
+
+    Args:
+        config: config of a new run.
+        given: names of options and settings that stay as they are.
+        minutes: budgets.
+    """
+    task, options = _task_of(config), parse_options(TrainOptions, config.train, "training")
+    data = task.read()
+    found = {one: _choose(task, data, options.replace(minutes=one, steps=None, epochs=None), config.model, given) for one in minutes}
+    return {one: choice for one, choice in found.items() if choice is not None}
+
+
+def _task_of(config: RunConfig) -> Task[Any]:
+    kind = find_task(config.task)
+    return kind(parse_options(kind.Options, config.options, f"the task {kind.name}"))
+
+
+def _choose(task: Task[Any], data: Splits[Any], options: TrainOptions, model: str, given: Collection[str]) -> dial.Choice | None:
+    """Choose for the data of a task and a budget; None if the table has nothing of the kind."""
+    if not (rows := dial.table(task.name)):
+        return None
+    alone = world_size() == 1  # several processes must agree, and measure different speeds
+    speed = matmul_speed(find_device(options.device)) if alone and options.minutes is not None else None
+    return dial.choose(rows, task.profile(data), dial.Budget.of(options, speed), model if "model" in given else None, given)
+
+
+def _chosen(config: RunConfig, choice: dial.Choice) -> RunConfig:
+    """A config with what the dial has chosen."""
+    return replace(
+        config,
+        model=choice.model,
+        settings={**choice.settings, **config.settings},
+        options={**config.options, **choice.options},
+        train={**config.train, **choice.train},
+    )
+
+
 def _folder(run: Run[Any] | Path | str | None) -> str | None:
     return None if run is None else str(run.folder if isinstance(run, Run) else run)
 
@@ -176,13 +252,23 @@ def _by_flag(
 class _Training:
     """One call of `train`."""
 
-    def __init__(self, kind: type[Task[Any]], config: RunConfig, out: Path, base: Run[Any] | None, resume: bool, progress: bool):
-        self.task: Task[Any] = kind(parse_options(kind.Options, config.options, f"the task {kind.name}"))
+    def __init__(
+        self,
+        kind: type[Task[Any]],
+        config: RunConfig,
+        out: Path,
+        base: Run[Any] | None,
+        resume: bool,
+        progress: bool,
+        given: Collection[str] | None,
+    ):
+        self.task = _task_of(config)
         self.options = parse_options(TrainOptions, config.train, "training")
         self.config, self.out, self.resume, self.progress = config, out, resume, progress
-        self.base = base
-        self.clock = time.monotonic()  # when the part of the time limit began that no seed has used yet
-        self.begun = False  # whether a resumed run has been written to
+        self.base, self.given = base, given
+        self.began = time.monotonic()  # when the part of the time limit began that no seed has used yet
+        self.baselines: dict[str, dict[str, float]] = {}
+        self.written = False  # whether a resumed run has been written to
         self.created: list[Path] = []  # config.json and the files of the processor
 
     def run(self) -> TrainResult:
@@ -190,6 +276,8 @@ class _Training:
             raise BadConfig(f"there is no data to train {self.task.name} on; name some with --data")
         check_installed([name for name in ("tensorboard", "wandb", "mlflow") if getattr(self.options, name)])
         raw = self.task.read()
+        if self.given is not None and not self.resume and self.config.init_from is None:
+            self._turn_dial(raw, self.given)
         if self.resume:
             self.task.processor = self.task.load_processor(self.out)
         else:
@@ -205,8 +293,30 @@ class _Training:
         if self.config.skipped:
             self._say(self.config.skipped)
         if self.options.seeds:
-            return self._all_seeds(data)
-        return TrainResult(**vars(self._one_seed(data, self.out, self.options)), best_seed=self.options.seed)
+            found = self._all_seeds(data)
+        else:
+            found = TrainResult(**vars(self._one_seed(data, self.out, self.options)), best_seed=self.options.seed)
+        return replace(found, baselines=self.baselines, metric=self.metric)
+
+    def _measure_baselines(self, data: Splits[Any]) -> None:
+        """Say what costs nothing reaches on validation data."""
+        self.baselines = self.task.baselines(data.train, self.task.validation(data.valid))
+        name = self.metric.name
+        known = [f"{one} {metrics[name]:.4g}" for one, metrics in self.baselines.items() if name in metrics]
+        if known:
+            self._say(f"Baselines, {name} on validation: {', '.join(known)}")
+
+    def _turn_dial(self, data: Splits[Any], given: Collection[str]) -> None:
+        """Fill in model, sizes and options that the user has not given."""
+        choice = _choose(self.task, data, self.options, self.config.model, given)
+        if choice is None:
+            return
+        self.config = _chosen(self.config, choice)
+        self.task = _task_of(self.config)
+        self.options = parse_options(TrainOptions, self.config.train, "training")
+        self._say(f"Chosen: {choice.words}")
+        if choice.forecast:
+            self._say(f"Expected on validation: {choice.expected}")
 
     def _load_base(self) -> Run[Any] | None:
         if self.base is None and self.config.init_from is not None:
@@ -252,14 +362,15 @@ class _Training:
 
         def ready() -> dict[str, Any]:
             """The loop has checked everything: the first thing that is written."""
-            self.begun = self.resume
+            self.written = self.resume
+            if self.progress and not self.baselines:
+                self._measure_baselines(data)
             if out != self.out:  # of several seeds
                 self._record(self.out, replace(config, train=to_plain(self.options)))
             return self._record(out, config)
 
-        spent = time.monotonic() - self.clock
-        result = fit(model, objective, options, out, resume=resume, progress=self.progress, ready=ready, spent=spent)
-        self.clock = time.monotonic()
+        result = fit(model, objective, options, out, resume=resume, progress=self.progress, ready=ready, began=self.began)
+        self.began = time.monotonic()
         return result
 
     def _begin(
@@ -334,7 +445,7 @@ def _undone(training: _Training) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        saved = training.begun if training.resume else any(map(has_checkpoint, _parts(training.out, "state", "seed-*/state")))
+        saved = training.written if training.resume else any(map(has_checkpoint, _parts(training.out, "state", "seed-*/state")))
         for path in () if saved or not first_process() else {*_parts(training.out), *training.created} - before:
             with suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -69,14 +69,15 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     ready: Callable[[], dict[str, Any]] | None = None,
-    spent: float = 0.0,
+    began: float | None = None,
 ) -> Result:
     """Train the model; write model.safetensors, metrics.jsonl and state/ into the folder `out`, which is locked meanwhile.
 
     With `resume` it continues from the last checkpoint in `out`, or starts if there is none. `ready` is called by the process that writes,
-    when all checks are done and before anything is written; what it returns is added to the first line of the log. `spent` are seconds of the
-    time limit that a new run has used before, to read its data. On SIGINT and SIGTERM it finishes the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays
-    so after any other error.
+    when all checks are done and before anything is written; what it returns is added to the first line of the log. The time
+    limit of a new run counts from `began`, a moment of `time.monotonic`, so that reading the data is part of it. On SIGINT and SIGTERM it finishes
+    the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays so after any
+    other error.
     """
     out = Path(out)
     with (
@@ -92,7 +93,7 @@ def fit(
             loop.restore(resume)
             if finished := loop.finished():
                 return finished
-            loop.begin(ready or dict, spent)
+            loop.begin(ready or dict, began)
             return loop.run()
         finally:
             distributed.release(loop.module)
@@ -121,6 +122,7 @@ class _Loop:
         self.signal: int | None = None  # that some process got, known to all
         self.out_of_time = self.checkpoint_due = self.evaluation_due = False  # by the clock of rank 0
         self.clock = 0.0  # used share of the time limit, by that clock
+        self.evaluated_at = self.evaluation_seconds = 0.0  # when the last evaluation ended, and the time of the longest one
         self.saved_at = time.monotonic()
         self.batches = 1  # in this epoch
         self.checkpoint: checkpoints.Checkpoint | None = None
@@ -139,6 +141,7 @@ class _Loop:
             )
         self.log_length = self.state.restore(self.checkpoint) if self.checkpoint else 0
         step = self.state.position.step
+        self.evaluated_at = self.state.position.seconds
         self.clock = self._clock()
         self.out_of_time = self._seconds_left() <= 0
         if distributed.sums([step])[0] != step * distributed.world():
@@ -156,11 +159,9 @@ class _Loop:
         self.bar.say(f"{self.out} has finished: {final['ended_by']} after step {position.step}; give a larger budget to continue")
         return self._result(final["ended_by"], final["chosen"], metrics)
 
-    def begin(self, ready: Callable[[], dict[str, Any]], spent: float) -> None:
+    def begin(self, ready: Callable[[], dict[str, Any]], began: float | None) -> None:
         """Write for the first time."""
         found, step = self.checkpoint, self.state.position.step
-        if not found:
-            self.state.position.seconds = spent
         self._choose_precision()
         if self.options.compile:
             logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # it warns where the losses become numbers for the log
@@ -177,6 +178,8 @@ class _Loop:
             self.log.write("resume" if found else "start", {"step": step, **self._setting(), **more})
         if not found:
             self.save()  # an unwritable disk should fail now, not in an hour
+        if not found and began is not None:
+            self.state.position.seconds = time.monotonic() - began
 
     def _setting(self) -> dict[str, Any]:
         """What, beside the options, decides the last bits of the result; and which metric decides."""
@@ -413,8 +416,8 @@ class _Loop:
     def _evaluate(self) -> None:
         position, began = self.state.position, time.monotonic()
         self.evaluator.evaluate()
-        position.evaluation_seconds = max(position.evaluation_seconds, time.monotonic() - began)
-        position.evaluated_at = position.seconds
+        self.evaluation_seconds = max(self.evaluation_seconds, time.monotonic() - began)
+        self.evaluated_at = position.seconds
         if self.log:
             self.log.write("evaluation", {"step": position.step, "epoch": position.epoch, **position.metrics})
             figures = "  ".join(f"{name} {number:.4g}" for name, number in position.metrics.items())
@@ -445,7 +448,7 @@ class _Loop:
         position, limit = self.state.position, self.options.minutes
         if limit is None:
             return math.inf
-        last = position.evaluation_seconds * (1 + (len(self.state.ring.kept) > 1))
+        last = self.evaluation_seconds * (1 + (len(self.state.ring.kept) > 1))
         return limit * 60 - last - position.seconds
 
     def _late(self) -> bool:
@@ -456,8 +459,8 @@ class _Loop:
         position, limit = self.state.position, self.options.minutes
         if limit is None:
             return False
-        wait = max(limit * 60 / EVALUATIONS, position.evaluation_seconds / EVALUATION_SHARE)
-        return position.seconds - position.evaluated_at >= wait and self._seconds_left() > wait / 2
+        wait = max(limit * 60 / EVALUATIONS, self.evaluation_seconds / EVALUATION_SHARE)
+        return position.seconds - self.evaluated_at >= wait and self._seconds_left() > wait / 2
 
     def save(self) -> None:
         """Rank 0 writes; the others have the same state, or contribute their shards."""

@@ -50,8 +50,6 @@ class Position:
     best_step: int = 0
     stale: int = 0  # evaluations since the best
     evaluated: int = -1  # step of the last evaluation
-    evaluated_at: float = 0.0  # seconds, when it began
-    evaluation_seconds: float = 0.0  # of the longest one
     precision: str = ""  # what "auto" chose
     metrics: dict[str, float] = field(default_factory=dict)  # of that evaluation
     window: Window = field(default_factory=Window)

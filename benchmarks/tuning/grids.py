@@ -1,0 +1,101 @@
+"""Problems and candidates, by task. A problem is some data and budgets; a candidate is a model with its sizes and options.
+
+Candidates are few: what earlier trials (docs/log) have shown to be good, around the sizes that fit into the minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .published import sick, sst2, trec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Data to tune with.
+
+    Args:
+        name: the data in words.
+        minutes: budgets.
+        options: options of the task that name the data, from the folder of published sets.
+        tags: what candidates ask for.
+    """
+
+    name: str
+    minutes: tuple[float, ...]
+    options: Callable[[Path], dict[str, Any]]
+    tags: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One setting.
+
+    Args:
+        name: short name.
+        model: name of the model.
+        settings: settings of the model.
+        options: options of the task.
+        train: training options.
+        minutes: least and most minutes it is tried for.
+        tags: tags that a problem must have, one of them at least; empty: any.
+    """
+
+    name: str
+    model: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    minutes: tuple[float, float] = (0.0, 1e9)
+    tags: frozenset[str] = frozenset()
+
+    def fits(self, problem: Problem, minutes: float) -> bool:
+        return self.minutes[0] <= minutes <= self.minutes[1] and (not self.tags or bool(self.tags & problem.tags))
+
+
+def pairs(folder: str, train: str, valid: str, languages: str) -> Callable[[Path], dict[str, Any]]:
+    source, target = languages.split("-")
+
+    def options(data: Path) -> dict[str, Any]:
+        named = {"data": train, "valid": valid}
+        return {name: tuple(f"{data / folder / part}.{one}.gz" for one in (source, target)) for name, part in named.items()} | {
+            "shares": (0.0, 0.0)
+        }
+
+    return options
+
+
+def tags(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+MUON: dict[str, Any] = {"optimizer": "muon", "schedule": "cosine", "average": 0, "evaluate_every": 0}
+
+PROBLEMS: dict[str, list[Problem]] = {
+    "language": [
+        Problem(
+            name="tinyshakespeare, characters", minutes=(2, 10),
+            options=lambda data: {"data": str(data / "tinyshakespeare/input.txt"), "tokenizer": "char"}, tags=tags("characters"),
+        ),
+        Problem(name="the documentation of Python", minutes=(2, 5), options=lambda data: {"data": "python-docs"}, tags=tags("subwords")),
+    ],
+    "translation": [
+        Problem(name="Multi30k en-de", minutes=(5, 15, 45), options=pairs("multi30k", "train", "val", "en-de"), tags=tags("captions")),
+        Problem(name="number words en-de", minutes=(2,), options=lambda data: {"data": "numbers:en-de"}, tags=tags("numbers")),
+    ],
+    "classify": [
+        Problem(name="SST-2", minutes=(1, 2), options=sst2, tags=tags("texts")),
+        Problem(name="TREC", minutes=(1, 2), options=trec, tags=tags("texts")),
+        Problem(name="SICK", minutes=(1, 2), options=sick, tags=tags("pairs")),
+    ],
+    "images": [
+        Problem(name="digits", minutes=(1,), options=lambda data: {"data": "digits"}, tags=tags("tiny")),
+        Problem(name="Fashion-MNIST", minutes=(2, 10, 30), options=lambda data: {"data": str(data / "fashion-mnist")}, tags=tags("small")),
+        Problem(name="CIFAR-10", minutes=(15,), options=lambda data: {"data": str(data / "cifar10")}, tags=tags("small", "colour")),
+    ],
+}  # fmt: skip
+
+CANDIDATES: dict[str, list[Candidate]] = {"language": [], "translation": [], "classify": [], "images": []}
