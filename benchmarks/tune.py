@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from regard.machine import keep_memory, matmul_speed
-from regard.tasks import TaskObjective, find_task, load_run, train
+from regard.tasks import TaskObjective, find_task, load_run, task_of, train
 from regard.train import TrainOptions
 
 from ._common import machine, progress
@@ -65,7 +65,7 @@ def run(task_name: str, problem: Problem, candidate: Candidate, minutes: float, 
         out = Path(folder) / "run"
         found = train(kind, options, training, out, model=candidate.model, settings=candidate.settings, progress=False)
         trained = load_run(out)
-        task = kind(trained.task.options, trained.processor)
+        task = task_of(trained)
         raw = task.read()
         profile, split = dict(task.profile(raw)), task.prepare(raw, Path(folder) / "again")
         per_epoch = len(TaskObjective(task, split, trained.model, seed).batches(0)) / training.accumulate

@@ -98,4 +98,68 @@ PROBLEMS: dict[str, list[Problem]] = {
     ],
 }  # fmt: skip
 
-CANDIDATES: dict[str, list[Candidate]] = {"language": [], "translation": [], "classify": [], "images": []}
+def llama(width: int, depth: int, **more: Any) -> dict[str, Any]:
+    heads = width // 32
+    return {"width": width, "heads": heads, "kv_heads": heads, "head_dim": 32, "depth": depth, "hidden": round(width * 8 / 3 / 8) * 8, "qk_norm": True, **more}
+
+
+CANDIDATES: dict[str, list[Candidate]] = {
+    "language": [
+        Candidate(
+            name="llama 128 × 4, 16 × 64", model="llama", settings=llama(128, 4), options={"context_length": 64, "batch_size": 16},
+            train=MUON | {"lr": 7e-3}, minutes=(0, 4),
+        ),
+        Candidate(
+            name="llama 128 × 4, 12 × 128", model="llama", settings=llama(128, 4), options={"context_length": 128, "batch_size": 12},
+            train=MUON | {"lr": 7e-3}, minutes=(1.5, 6),
+        ),
+        Candidate(
+            name="llama 192 × 6, 12 × 128", model="llama", settings=llama(192, 6, dropout=0.05), options={"context_length": 128, "batch_size": 12},
+            train=MUON | {"lr": 6e-3, "weight_decay": 0.1}, minutes=(4, 20),
+        ),
+        Candidate(
+            name="llama 256 × 6, 12 × 192", model="llama", settings=llama(256, 6, dropout=0.1), options={"context_length": 192, "batch_size": 12},
+            train=MUON | {"lr": 5e-3, "weight_decay": 0.1}, minutes=(8, 1e9),
+        ),
+    ],
+    "translation": [
+        Candidate(
+            name="transformer 128 × 4", model="transformer",
+            settings={"width": 128, "heads": 4, "depth": [4, 4], "hidden": 256, "position": "rotary", "dropout": 0.15},
+            options={"vocab_size": 4000, "batch_tokens": 1600}, train=MUON | {"lr": 7e-3, "weight_decay": 0.01, "warmup_steps": 150}, minutes=(4, 30),
+            tags=tags("captions"),
+        ),
+        Candidate(
+            name="transformer 160 × 4", model="transformer",
+            settings={"width": 160, "heads": 5, "depth": [4, 4], "hidden": 320, "position": "rotary", "dropout": 0.25},
+            options={"vocab_size": 4000, "batch_tokens": 1600}, train=MUON | {"lr": 6e-3, "weight_decay": 0.01, "warmup_steps": 150}, minutes=(30, 1e9),
+            tags=tags("captions"),
+        ),
+        Candidate(
+            name="transformer 128 × 2", model="transformer",
+            settings={"width": 128, "heads": 4, "depth": [2, 2], "hidden": 256, "position": "rotary", "dropout": 0.0},
+            options={"batch_tokens": 1600}, train=MUON | {"lr": 7e-3, "warmup_steps": 60}, minutes=(0, 4), tags=tags("numbers"),
+        ),
+    ],
+    "classify": [
+        Candidate(
+            name="self-attentive, words", model="self_attentive", options={"tokenizer": "word", "lowercase": True},
+            train={"lr": 2e-3, "schedule": "linear", "average": 0}, tags=tags("texts"),
+        ),
+        Candidate(name="esim, words", model="esim", options={"tokenizer": "word", "lowercase": True}, train={"lr": 2e-3, "schedule": "linear", "average": 0}, tags=tags("pairs")),
+    ],
+    "images": [
+        Candidate(
+            name="ViT 64 × 4, stem", model="vit",
+            settings={"stem": [32], "width": 64, "depth": 3, "heads": 2, "hidden": 128, "patch_size": 2, "pooling": "mean"},
+            options={"flip": "no", "crop": 1, "batch_size": 64}, train={"optimizer": "muon", "lr": 5e-3, "schedule": "cosine", "average": 0, "weight_decay": 0.05},
+            tags=tags("tiny"),
+        ),
+        Candidate(
+            name="ViT 96 × 3, stem", model="vit",
+            settings={"stem": [48, 96], "width": 96, "depth": 3, "heads": 3, "hidden": 192, "patch_size": 4, "pooling": "mean"},
+            options={"flip": "yes", "crop": 2, "batch_size": 128}, train={"optimizer": "muon", "lr": 3e-3, "schedule": "cosine", "average": 0, "weight_decay": 0.05},
+            tags=tags("small"),
+        ),
+    ],
+}  # fmt: skip
