@@ -98,9 +98,19 @@ PROBLEMS: dict[str, list[Problem]] = {
     ],
 }  # fmt: skip
 
+
 def llama(width: int, depth: int, **more: Any) -> dict[str, Any]:
     heads = width // 32
-    return {"width": width, "heads": heads, "kv_heads": heads, "head_dim": 32, "depth": depth, "hidden": round(width * 8 / 3 / 8) * 8, "qk_norm": True, **more}
+    return {
+        "width": width,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": 32,
+        "depth": depth,
+        "hidden": round(width * 8 / 3 / 8) * 8,
+        "qk_norm": True,
+        **more,
+    }
 
 
 CANDIDATES: dict[str, list[Candidate]] = {

@@ -92,7 +92,8 @@ class Train(Command, Generic[TaskOptions]):
             description=inspect.getdoc(task),
             default=train_defaults(cls, task, given, known.model),
         )
-        replace(command, given=_given(arguments, None if known.resume else given)).run()
+        names = _given(arguments, None if known.resume else given)
+        replace(command, given=names, train=command.train if known.resume else _with_budget(command.train, names)).run()
 
     def run(self) -> None:
         from ..tasks import find_task, new_config, train, turn_dial
@@ -203,6 +204,12 @@ def _given(arguments: Sequence[str], config: RunConfig | None) -> tuple[str, ...
     if "attention" in named:
         named.append("attention_overrides")
     return tuple(dict.fromkeys([*named, *({} if config is None else {**config.options, **config.train, "model": config.model})]))
+
+
+def _with_budget(options: TrainOptions, given: Collection[str]) -> TrainOptions:
+    """Training options without the usual budget of the task, where the user has given another: --minutes 5 is not cut short by 6 epochs."""
+    mine = {name for name in TrainOptions.BUDGETS if name in given}
+    return options.replace(**{name: None for name in TrainOptions.BUDGETS if name not in mine}) if mine else options
 
 
 def _suitable(task: type[Declaration], model: str) -> TrainOptions:

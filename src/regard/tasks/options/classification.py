@@ -47,7 +47,7 @@ class ClassifyDeclaration(Declaration):
     Options = ClassifyOptions
     PredictOptions = ClassesOptions
     default_model = "bert"
-    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
+    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0)
     main_options = (
         "fields",
         "max_length",
@@ -64,7 +64,7 @@ class LabelDeclaration(Declaration):
     name = "label"
     Options = LabelOptions
     default_model = "bert"
-    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
+    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0)
     main_options = (
         "fields",
         "max_length",
