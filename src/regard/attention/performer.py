@@ -12,16 +12,7 @@ from ..kernels import causal_favor, favor
 from ._base import Call, Paper
 from ._feature_map import FeatureMapAttention, FeatureMapFacts, recurrent
 from ._recurrent_state import RecurrentState
-from .helpers import (
-    float32_or_wider,
-    hide_keys,
-    is_causal,
-    last_tokens,
-    no_autocast,
-    seeded_generator,
-    share_heads,
-    softmax_where,
-)
+from .helpers import float32_or_wider, hide_keys, is_causal, last_tokens, no_autocast, seeded_generator, share_heads, softmax_where
 
 
 class Performer(FeatureMapAttention):

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 from ...errors import BadConfig
 from ...train.options import TrainOptions
-from .shared import (
-    ClassesOptions,
-    Declaration,
-    VectorOptions,
-)
+from .shared import ClassesOptions, Declaration, VectorOptions
 from .tuning import TuningOptions
 
 
@@ -48,10 +44,7 @@ class ClassifyDeclaration(Declaration):
     PredictOptions = ClassesOptions
     default_model = "bert"
     default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
-    main_options = (
-        "fields",
-        "max_length",
-    )
+    main_options = ("fields", "max_length")
 
 
 class LabelDeclaration(Declaration):
@@ -65,7 +58,4 @@ class LabelDeclaration(Declaration):
     Options = LabelOptions
     default_model = "bert"
     default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0, seeds=(0, 1, 2))
-    main_options = (
-        "fields",
-        "max_length",
-    )
+    main_options = ("fields", "max_length")

@@ -8,12 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from ...bounds import Count, Probability, Size
-from .shared import (
-    Files,
-    MetricName,
-    Targets,
-    TokenizerOptions,
-)
+from .shared import Files, MetricName, Targets, TokenizerOptions
 
 
 @dataclass(frozen=True, kw_only=True)
