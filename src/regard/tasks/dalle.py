@@ -46,10 +46,8 @@ class Dalle(DalleDeclaration, ImageTextTask[DalleOptions]):
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
-    def make_processor(self, data: Splits[list[Captioned]], base: ImageTextProcessor | None) -> ImageTextProcessor:
-        made = super().make_processor(data, base)
-        if base is not None:
-            return made
+    def fit_processor(self, train: list[Captioned]) -> ImageTextProcessor:
+        made = super().fit_processor(train)
         size, channels = made.image.size, made.image.channels  # pixels from 0 to 1
         return ImageTextProcessor(ImageProcessor(size=size, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels), made.text)
 
