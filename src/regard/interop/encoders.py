@@ -84,6 +84,7 @@ class EncoderFamily(Family):
 
     def __init_subclass__(cls) -> None:
         output, first = cls.mlm_head.output, cls.first_position
+        cls.prefix = vars(cls).get("prefix", cls.model_types[0])
         cls.base = f"{cls.architecture}Model"
         cls.tied = ((f"{output}.decoder.weight", "embeddings.word_embeddings.weight"), (f"{output}.decoder.bias", f"{output}.bias"))
         cls.constants = (  # in older files

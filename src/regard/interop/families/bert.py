@@ -14,7 +14,6 @@ from ..hf_config import HFConfig
 class BertFamily(EncoderFamily):
     model = "bert"
     model_types = ("bert",)
-    prefix = "bert"
     architecture = "Bert"
     pretraining = True
     settings = HEADS

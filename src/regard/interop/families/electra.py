@@ -15,7 +15,6 @@ from .bert import BertFamily
 
 class ElectraFamily(BertFamily):
     model_types = ("electra",)
-    prefix = "electra"
     architecture = "Electra"
     pretraining = False
     extra_table = tuple(layer("embedding.projection", "embeddings_project"))

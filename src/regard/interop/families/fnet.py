@@ -12,7 +12,6 @@ from ..names import Entry, layer
 class FNetFamily(EncoderFamily):
     model = "fnet"
     model_types = ("fnet",)
-    prefix = "fnet"
     architecture = "FNet"
     pretraining = True
     settings = SETTINGS

@@ -14,7 +14,6 @@ from ..names import Entry, layer
 class LongformerFamily(EncoderFamily):
     model = "longformer_encoder"  # `longformer` is the mechanism
     model_types = ("longformer",)
-    prefix = "longformer"
     architecture = "Longformer"
     settings = HEADS_AND_DROPOUT
     mlm_head = ROBERTA_HEAD

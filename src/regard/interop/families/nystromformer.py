@@ -16,7 +16,6 @@ from ..names import Entry, tensor
 class NystromformerFamily(EncoderFamily):
     model = "nystromformer"
     model_types = ("nystromformer",)
-    prefix = "nystromformer"
     architecture = "Nystromformer"
     settings = HEADS | {"segmented": "segment_means_seq_len", "kernel": "conv_kernel_size"}
     first_position = 2

@@ -13,7 +13,6 @@ from .bert import BertFamily
 
 class RobertaFamily(BertFamily):
     model_types = ("roberta",)
-    prefix = "roberta"
     architecture = "Roberta"
     pretraining = False
     mlm_head = ROBERTA_HEAD
