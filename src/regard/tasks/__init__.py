@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .image_processor import ImageProcessor
     from .images import Images
     from .label import Label
-    from .language import Language, TextScore, perplexity
+    from .language import Language, perplexity
     from .masked import Masked
     from .measuring import TaskObjective, measure
     from .options import (
@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from .summarization import Summarization
     from .task import BeamPrefix, JsonProcessor, Prediction, Report, Task
     from .text_processor import TextProcessor
+    from .text_score import TextScore
     from .trainer import TrainResult, new_config, resumed_config, train
     from .translation import Translation, alignment, likelihood, translations
     from .video import Video
