@@ -6,10 +6,12 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from regard.compare import Child, measure
+from regard.tasks import TaskObjective
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TIMEOUT = 3600.0  # seconds for one call in a child process
@@ -25,6 +27,17 @@ def machine() -> str:
 def progress(text: str) -> None:
     """A line on standard error with the seconds since the start."""
     print(f"{time.monotonic() - _started:6.0f} s  {text}", file=sys.stderr, flush=True)
+
+
+def train_step(
+    objective: TaskObjective, model: torch.nn.Module, optimizer: torch.optim.Optimizer, item: Any, generator: torch.Generator
+) -> None:
+    """One step on one batch, without the loop around it."""
+    loss = objective.loss(model, objective.batch(item, generator))
+    (loss.total / loss.count).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def installed(package: str) -> bool:

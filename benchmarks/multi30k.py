@@ -33,7 +33,7 @@ from regard.runs import Run
 from regard.tasks import TaskObjective, Translation, TranslationOptions, load_run, train, translations
 from regard.train import TrainOptions, optimizer_of
 
-from ._common import machine, write_row
+from ._common import machine, train_step, write_row
 
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {"width": 128, "heads": 4, "depth": (4, 4), "hidden": 256, "position": "rotary"},  # Transformer-Tiny's size
@@ -59,11 +59,7 @@ def seconds_per_step(options: TranslationOptions, model: str, settings: dict[str
     for number, item in enumerate(objective.batches(0)[: steps + 5]):
         if number == 5:
             start = time.perf_counter()
-        loss = objective.loss(made, objective.batch(item, generator))
-        (loss.total / loss.count).backward()
-        torch.nn.utils.clip_grad_norm_(made.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        train_step(objective, made, optimizer, item, generator)
     return (time.perf_counter() - start) / steps
 
 

@@ -30,7 +30,7 @@ from regard.models import LanguageModel, build
 from regard.tasks import Language, LanguageOptions, TaskObjective, load_run, perplexity, train
 from regard.train import TrainOptions, optimizer_of
 
-from ._common import machine, write_row
+from ._common import machine, train_step, write_row
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,7 @@ def seconds_per_step(setting: Setting, path: Path, folder: Path, steps: int) -> 
     optimizer, taken = optimizer_of(setting.train_options(10, 0)).build(model), []
     for item in objective.batches(0)[: steps + 5]:
         start = time.perf_counter()
-        loss = objective.loss(model, objective.batch(item, generator))
-        (loss.total / loss.count).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        train_step(objective, model, optimizer, item, generator)
         taken.append(time.perf_counter() - start)
     return statistics.median(taken[5:])
 

@@ -28,6 +28,14 @@ def nothing_stays_registered():
             package.registered.clear()
 
 
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=["as it comes", "always in tiles"])
 def kernel_path(request):
     """Small inputs go to a dense kernel; both paths must hold."""

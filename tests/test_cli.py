@@ -160,7 +160,7 @@ def test_env(capsys):
         (["show", "windw(3)"], "'window'"),
         (["show", "window"], "window(3)"),
         (["show", "window(3"], "not a pattern"),
-        (["show", "window(-1)"], "at least 0"),
+        (["show", "window(-1)"], "0 or more"),
         (["show", "softmax", "--length", "x"], "--length"),
         (["show", "softmax", "--length", "100000"], "expected 2 to 200"),
         (["show", "causal", "--png", "picture.gif"], ".png"),

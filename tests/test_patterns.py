@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard.patterns as P
-from regard.errors import DtypeError, RegardError, ShapeError
+from regard.errors import BadConfig, DtypeError, RegardError, ShapeError
 
 L, M = 23, 37  # unequal: everything must be aligned at the end
 
@@ -188,7 +188,8 @@ def test_random_blocks_can_be_repeated_and_fixed_for_streaming():
         (lambda: P.keep(torch.ones(3, 3, dtype=torch.bool)).mask(4, 4), ShapeError, "too small"),
         (lambda: P.lengths(torch.ones(2, 3, dtype=torch.long)), ShapeError, "keep"),
         (lambda: P.lengths([2, 3]) & P.lengths([1, 2, 3]), ShapeError, "2 and 3 batch rows"),
-        (lambda: P.window(-1), ShapeError, "radius=-1"),
+        (lambda: P.window(-1), BadConfig, "window: radius=-1, expected 0 or more"),
+        (lambda: P.window(True), BadConfig, "radius=True"),
         (lambda: P.tokens("cls"), DtypeError, "integers"),
         (lambda: P.segments(torch.rand(4)), ShapeError, "integers"),
     ],

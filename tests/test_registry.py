@@ -10,7 +10,7 @@ from regard import catalogue, registry
 from regard.attention import SoftmaxAttention
 from regard.cli import main
 from regard.errors import BadConfig, UnknownName
-from regard.interop.families import LLAMA, families
+from regard.interop.families import LlamaFamily, families
 from regard.models import GPT2, find_model
 from regard.patterns import parse, window
 from regard.recipes import RECIPES
@@ -44,11 +44,15 @@ class my_window(window):
     """A sliding window by another name."""
 
 
+class MyFamily(LlamaFamily):
+    model_types = ("my_family",)
+
+
 def test_every_kind_is_known_by_its_name():
     for thing in (MyAttention, MyModel, MyTask, my_window):
         assert regard.register(thing) is thing  # a decorator
     recipe = regard.register(replace(RECIPES[0], facts=replace(RECIPES[0].facts, name="my_recipe")))
-    family = regard.register(replace(LLAMA, model_types=("my_family",)))
+    family = regard.register(MyFamily())
     assert catalogue.find("my_attention") is MyAttention and regard.attention.find_mechanism("my_attention") is MyAttention
     assert find_model("my_model") is MyModel and find_task("my-task") is MyTask and catalogue.find("my_recipe") is recipe
     assert families()["my_family"] is family and parse("my_window(3)") == my_window(3)

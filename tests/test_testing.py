@@ -28,7 +28,7 @@ from regard.attention import (
 from regard.attention.helpers import share_heads, softmax_where
 from regard.cli import main
 from regard.errors import BadConfig, UnknownName
-from regard.interop.families import LLAMA
+from regard.interop.families import LlamaFamily
 from regard.models import GPT2
 from regard.patterns import causal, window
 from regard.recipes import RECIPES
@@ -443,9 +443,9 @@ def test_tasks_are_checked(tmp_path, monkeypatch):
 
 
 def test_families_and_recipes_are_checked():
-    found = outcomes(LLAMA, vocab_size=50, context_length=32, hidden=20, kv_heads=1, head_dim=8, **SMALL)
+    found = outcomes(LlamaFamily(), vocab_size=50, context_length=32, hidden=20, kv_heads=1, head_dim=8, **SMALL)
     assert {outcome for outcome, _ in found.values()} == {"passed"} and "round-trip" in found
-    assert outcomes(LLAMA)["round-trip"][0] == "not applicable"
+    assert outcomes(LlamaFamily())["round-trip"][0] == "not applicable"
     assert outcomes(RECIPES[0]) == {"claims": ("passed", "")}
     with pytest.raises(BadConfig, match="a subclass of Model with `facts` or"):
         outcomes(object())

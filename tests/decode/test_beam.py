@@ -132,23 +132,15 @@ def test_ends_do_not_starve_the_beam(table):
     p = torch.tensor
     model.logits[0][0, 0] = p([0.3, 0.25, 0.4, 0.05]).log()  # ends first of all
     model.logits[1][0, :] = p([0.02, 0.02, 0.94, 0.02]).log()
-    found = search(
-        model,
-        model.start_rows([0]),
-        Beam(size=2, length_penalty=Power(0), nbest=2, max_tokens=3),
-        source_n_B=torch.tensor([3]),
-        tokens=FREE,
-    )
-    assert [answer.ids for answer in found[0]] == [[], [0]]
+
+    def two_best(length):
+        options = Beam(size=2, length_penalty=length, nbest=2, max_tokens=3)
+        (found,) = search(model, model.start_rows([0]), options, source_n_B=torch.tensor([3]), tokens=FREE)
+        return [answer.ids for answer in found]
+
+    assert two_best(Power(0)) == [[], [0]]
     assert model.rows[:2] == [1, 2]
-    found = search(
-        model,
-        model.start_rows([0]),
-        Beam(size=2, length_penalty=Power(1), nbest=2, max_tokens=3),
-        source_n_B=torch.tensor([3]),
-        tokens=FREE,
-    )
-    assert [answer.ids for answer in found[0]] == [[0], [1]]  # (log .3 + log .94) / 2 is more than log .4
+    assert two_best(Power(1)) == [[0], [1]]  # (log .3 + log .94) / 2 is more than log .4
 
 
 @pytest.mark.parametrize(

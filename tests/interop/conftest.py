@@ -1,4 +1,4 @@
-"""What these tests share. Tensors are tiny: on a busy machine two threads would mostly wait for each other."""
+"""What these tests share. Tensors are tiny."""
 
 import json
 
@@ -7,11 +7,8 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def tiny_tensors(one_thread):
+    """On a busy machine two threads would mostly wait for each other."""
 
 
 def randomize(model):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kernels.shapes import patterns
 from torch import Tensor
 
 import regard.patterns as P
@@ -40,16 +41,8 @@ def same(out, expected, wanted, tolerance=1e-10):
 
 
 PATTERNS = [
-    P.full,
-    P.causal,
-    P.causal & P.window(20),
-    P.causal & (P.window(33) | P.tokens(0)),
-    P.causal & P.lengths([M, 100, 0]),
-    P.per_head(P.causal, P.window(9), P.stride(5), P.full),
-    P.per_head(P.causal, P.window(9), P.stride(5), P.full) & P.lengths([M, 200, 20]),
-    P.window(5) | P.random_blocks(2, 16, seed=1, per_head=4),
+    *patterns(L, M),
     P.window(10) | P.tokens(0, -1),
-    P.keep(torch.rand(3, 4, L, M, generator=torch.Generator().manual_seed(0)) < 0.05),
     P.segments(torch.arange(M).expand(3, M) // 40),
     P.block_window(64, 1) | P.tokens(0, -1) | P.random_blocks(1, 64, seed=1, per_head=4),
     P.window(3) | P.per_head(*(P.from_tokens(200 + 12 * h) for h in range(H))),  # alike in blocks, not in rows

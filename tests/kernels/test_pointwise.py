@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.kernels.shapes import patterns
 from torch import Tensor
 
 import regard.patterns as P
@@ -22,15 +23,7 @@ ACTIVATIONS = {
     ),  # not 0 at −inf
 }
 PATTERNS = [
-    P.full,
-    P.causal,
-    P.causal & P.window(20),
-    P.causal & (P.window(33) | P.tokens(0)),
-    P.causal & P.lengths([M, 100, 0]),
-    P.per_head(P.causal, P.window(9), P.stride(5), P.full),
-    P.per_head(P.causal, P.window(9), P.stride(5), P.full) & P.lengths([M, 200, 20]),
-    P.keep(torch.rand(3, 4, L, M, generator=torch.Generator().manual_seed(0)) < 0.05),
-    P.window(5) | P.random_blocks(2, 16, seed=1, per_head=4),
+    *patterns(L, M),
     ~P.full,
 ]
 

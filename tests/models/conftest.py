@@ -1,12 +1,8 @@
-"""Tensors here are tiny: on a busy machine two threads would mostly wait for each other."""
+"""Tensors here are tiny."""
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def tiny_tensors(one_thread):
+    """On a busy machine two threads would mostly wait for each other."""

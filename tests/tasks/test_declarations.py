@@ -1,7 +1,10 @@
 """Declarations of tasks: the half of a task that needs no PyTorch agrees with the other half, and with the constants of lower packages."""
 
+import inspect
+import statistics
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -22,6 +25,12 @@ def test_a_task_is_what_it_declares(task):
     assert issubclass(task, declared) and DECLARATIONS[task.name] is declared and declared.__name__ == f"{task.__name__}Declaration"
     assert task.train_defaults(task.default_model) == declared.default_train
     assert all(name in {*task.Options.__dataclass_fields__, "attention"} for name in task.main_options)
+
+
+def test_a_task_is_short():
+    """Second ideas of a task are in files of their own."""
+    lines = [len(Path(inspect.getfile(task)).read_text(encoding="utf-8").splitlines()) for task in TASKS]
+    assert statistics.median(lines) <= 180 and max(lines) <= 240, dict(zip(NAMES, lines, strict=True))
 
 
 def test_the_list_is_in_order():

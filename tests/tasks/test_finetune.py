@@ -112,7 +112,7 @@ def test_matthews_of_many_labels_is_a_correlation():
 def test_a_borrowed_vocabulary_keeps_its_own_marks(tmp_path):
     """As a published BERT has them: [CLS] a [SEP] b [SEP], and [MASK]; none of them is ever drawn or hidden."""
     from regard.data import HFTokenizer, TokenizedText
-    from regard.tasks.masked import Rows, mask_rows
+    from regard.tasks.masked_rows import Rows, mask_rows
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"]
     (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")

@@ -7,6 +7,7 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 import torch
+from tests.tasks.processes import check_two_processes
 
 from regard.cli import main
 from regard.data import TokenizedText, Tokenizer
@@ -187,20 +188,8 @@ def test_a_run_may_begin_with_another(folder, text, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(text, tmp_path):
-    import subprocess
-    import sys
-
     argv = ["train", "language", "--data", str(text), "--vocab-size", "300", *SMALL, "--steps", "4", "--accumulate", "2"]
-    assert main([*argv, "--out", str(tmp_path / "1")]) == 0
-    command = [sys.executable, "-m", "regard", *argv, "--out", str(tmp_path / "2"), "--nproc-per-node", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    found = load_run(tmp_path / "2").model.state_dict()
-    for name, one in load_run(tmp_path / "1").model.state_dict().items():
-        two = found[name]
-        if name.endswith("qkv.bias"):  # the gradient of a key's bias is nothing but rounding, which Adam makes as large as any
-            one, two = (torch.cat([x.chunk(3)[0], x.chunk(3)[2]]) for x in (one, two))
-        torch.testing.assert_close(two, one, atol=1e-5, rtol=1e-4)
+    check_two_processes(argv, tmp_path)
 
 
 @pytest.mark.parametrize(

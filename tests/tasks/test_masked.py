@@ -11,7 +11,7 @@ from regard.data import BOS, EOS, PAD, Splits, TokenizedText, Tokenizer, Tokeniz
 from regard.errors import BadConfig
 from regard.models import TextEncoder, build
 from regard.tasks import Masked, MaskedOptions, TaskObjective, TextProcessor, load_run, measure
-from regard.tasks.masked import Rows, mask_rows
+from regard.tasks.masked_rows import Rows, mask_rows
 
 WORDS = [f"w{n}" for n in range(50)]
 DOCUMENTS = [" ".join(WORDS[(n * k) % 50] for k in range(1, 30 + n)) for n in range(1, 13)]

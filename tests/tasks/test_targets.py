@@ -95,14 +95,7 @@ def test_any_number_of_labels(tmp_path, capsys):
     one, two = (Classify(replace(options, data=str(path))) for path in (table, objects))
     for first, second in zip(*(task.read().train for task in (one, two)), strict=True):
         assert first.texts == second.texts and one.labels_of(first) == two.labels_of(second)
-    result = train(
-        Classify,
-        options,
-        LONGER,
-        tmp_path / "run",
-        settings=WIDER,
-        progress=False,
-    )
+    result = train(Classify, options, LONGER, tmp_path / "run", settings=WIDER, progress=False)
     assert result.metrics["f1_micro"] > 0.9
     run = load_run(tmp_path / "run")
     assert run.processor.labels == ("big", "red")
@@ -118,14 +111,7 @@ def test_values(tmp_path):
     options = ClassifyOptions(
         data=str(path), fields=("text", "score"), regression=True, tokenizer="word", max_length=16, batch_size=8, shares=(0.2, 0.1)
     )
-    result = train(
-        Classify,
-        options,
-        LONGER,
-        tmp_path / "run",
-        settings=WIDER,
-        progress=False,
-    )
+    result = train(Classify, options, LONGER, tmp_path / "run", settings=WIDER, progress=False)
     assert result.metrics["pearson"] > 0.9 and set(result.metrics) == {"loss", "pearson", "spearman", "mse"}
     low, high = predict(load_run(tmp_path / "run"), ["thing", "good good good thing"])
     transformers = pytest.importorskip("transformers")

@@ -11,10 +11,12 @@ from ._base import Paper as Paper
 from ._cache import Cache as Cache
 from ._feature_map import KEY_PATTERNS as KEY_PATTERNS
 from ._feature_map import FeatureMapAttention as FeatureMapAttention
+from ._feature_map import FeatureMapFacts as FeatureMapFacts
 from ._pattern import PatternAttention as PatternAttention
+from ._pattern import PatternFacts as PatternFacts
 from ._recurrent import CAUSAL_PATTERNS as CAUSAL_PATTERNS
-from ._recurrent import RECURRENT as RECURRENT
 from ._recurrent import RecurrentAttention as RecurrentAttention
+from ._recurrent import RecurrentFacts as RecurrentFacts
 from ._recurrent import Terms as Terms
 from ._recurrent_state import RecurrentState as RecurrentState
 from ._recurrent_state import StepState as StepState
@@ -112,10 +114,13 @@ if not TYPE_CHECKING:
         "DotProductAttention",
         "Facts",
         "FeatureMapAttention",
+        "FeatureMapFacts",
         "Paper",
         "PatternAttention",
+        "PatternFacts",
         "PointwiseAttention",
         "RecurrentAttention",
+        "RecurrentFacts",
         "RecurrentState",
         "ScoreAttention",
         "State",

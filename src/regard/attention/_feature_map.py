@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ..errors import ShapeError
 from ..kernels import scan
-from ._base import Attention, Call
+from ._base import Attention, Call, Facts
 from ._recurrent_state import RecurrentState
+from ._state import State
 from .helpers import hide_keys, is_causal, last_tokens, no_autocast, share_heads
 
 KEY_PATTERNS = ("full", "causal", "lengths", "since")  # a key is allowed for all queries or for none, except by causal
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureMapFacts(Facts):
+    """Facts of mechanisms whose weights are dot products of features."""
+
+    patterns: Literal["any"] | tuple[str, ...] = KEY_PATTERNS
+    state: type[State] | None = RecurrentState
+    bias: bool = False
 
 
 class FeatureMapAttention(Attention):
@@ -22,7 +35,7 @@ class FeatureMapAttention(Attention):
           = \frac{\big(\sum_j v_j\, \phi(k_j)^\top\big)\, \phi(q_i)}{\big(\sum_j \phi(k_j)\big)^\top \phi(q_i)}$$
 
     The sums over j are computed once for all queries, or, causally, along the sequence; they are all that a state holds. Write
-    `features`, which is φ, and `facts` with `patterns=KEY_PATTERNS`, `state=RecurrentState`, `bias=False`. Optional: `divide`.
+    `features`, which is φ, and `facts` as `FeatureMapFacts`. Optional: `divide`.
     """
 
     def features(self, x_BLHK: Tensor, positions_BL: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +14,17 @@ from ..bounds import Count, Finite, Positive, Probability
 from ..kernels import attend
 from ..patterns import Both, Causal, Pattern, at_positions, from_row_start, full
 from ..patterns.distance import Distance
-from ._base import Attention, Call
+from ._base import Attention, Call, Facts
 from .helpers import share_heads
 from .softmax import SoftmaxAttention
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternFacts(Facts):
+    """Facts of mechanisms that are a pattern: queries and keys are one sequence, whose order matters."""
+
+    cross: bool | Literal["last"] = False
+    positional: bool = True
 
 
 class SoftmaxOptions(TypedDict, total=False):
@@ -30,7 +39,7 @@ class SoftmaxOptions(TypedDict, total=False):
 class PatternAttention(Attention):
     """Softmax attention where the mechanism's own pattern and the caller's both allow.
 
-    Pass the pattern to `super().__init__(pattern, **options)`, and set `cross=False, positional=True` in `facts`. It should leave the
+    Pass the pattern to `super().__init__(pattern, **options)`, and write `facts` as `PatternFacts`. It should leave the
     direction to the caller: `causal` makes it causal, strictly. Queries and keys are one sequence: a window or a grid means nothing
     between two. The options are those of SoftmaxAttention.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.nn.functional import pad, softplus
 
 from ..errors import ShapeError
 from ..kernels import delta_scan, scan
-from ._base import Attention, Call
+from ._base import Attention, Call, Facts
 from ._feature_map import recurrent
 from ._recurrent_state import RecurrentState
 from ._state import State
@@ -19,22 +20,15 @@ from .helpers import float32_or_wider, hide_keys, share_heads
 CAUSAL_PATTERNS = ("causal", "lengths", "since")
 
 
-class _RecurrentFacts(TypedDict):
-    patterns: tuple[str, ...]
-    state: type[State]
-    normalised: bool
-    positional: bool
-    bias: bool
+@dataclass(frozen=True, kw_only=True)
+class RecurrentFacts(Facts):
+    """Facts of mechanisms whose weights are what a recurrence makes of them."""
 
-
-# the facts that all of them share: Facts(name=…, …, **RECURRENT)
-RECURRENT: _RecurrentFacts = {
-    "patterns": CAUSAL_PATTERNS,
-    "state": RecurrentState,
-    "normalised": False,
-    "positional": True,
-    "bias": False,
-}
+    patterns: Literal["any"] | tuple[str, ...] = CAUSAL_PATTERNS
+    state: type[State] | None = RecurrentState
+    normalised: bool = False
+    positional: bool = True
+    bias: bool = False
 
 
 class Terms(NamedTuple):
@@ -52,7 +46,7 @@ class RecurrentAttention(Attention):
     $$S_t = \gamma_t \circ S_{t-1} + k_t\, u_t^\top, \qquad o_t = S_t^\top q_t, \qquad
       u_t = v_t \;\text{ or }\; \beta_t\big(v_t - (\gamma_t \circ S_{t-1})^\top k_t\big)$$
 
-    Write `terms`, and `facts` with `**RECURRENT`. Tokens that are not allowed (padding, another document) write nothing and decay nothing.
+    Write `terms`, and `facts` as `RecurrentFacts`. Tokens that are not allowed (padding, another document) write nothing and decay nothing.
     """
 
     def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:

@@ -142,13 +142,8 @@ class _Fade(Bias):
         return height_HLM.clamp(tiny, 1).log().masked_fill(height_HLM <= 0, -torch.inf)
 
 
-class _Slope(Bias):
+class _Slope(_Fade):
     """0 on the ramp, z ≤ δ < z + R, where the weight changes with z; −inf elsewhere."""
-
-    by_distance = True
-
-    def __init__(self, span_H: Tensor, ramp: float):
-        self.tensors, self.ramp = (span_H,), ramp
 
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
         height_HLM = _ramp_height(i, j, tensors[0], self.ramp)

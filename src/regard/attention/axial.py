@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..bounds import Size
 from ..patterns import same_column, same_row
-from ._base import Call, Facts, Paper
-from ._pattern import ColumnPatternAttention, PatternAttention, SoftmaxOptions
+from ._base import Call, Paper
+from ._pattern import ColumnPatternAttention, PatternAttention, PatternFacts, SoftmaxOptions
 
 
 class RowAttention(PatternAttention):
@@ -29,14 +29,12 @@ class RowAttention(PatternAttention):
     Paper:   Ho et al. 2019, "Axial attention in multidimensional transformers", arXiv:1912.12180, section 3.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="axial_row",
         paper=Paper("Axial attention in multidimensional transformers", 2019, "arXiv:1912.12180"),
         formula="softmax(q·k / √K) v,  j in the row of i",
         time="L·w·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, columns: Size, **options: Unpack[SoftmaxOptions]):
@@ -72,14 +70,12 @@ class ColumnAttention(ColumnPatternAttention):
     Paper:   Ho et al. 2019, "Axial attention in multidimensional transformers", arXiv:1912.12180, section 3.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="axial_column",
         paper=Paper("Axial attention in multidimensional transformers", 2019, "arXiv:1912.12180"),
         formula="softmax(q·k / √K) v,  j in the column of i",
         time="L·M·K/w",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, columns: Size, **options: Unpack[SoftmaxOptions]):

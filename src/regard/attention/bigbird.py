@@ -8,8 +8,8 @@ from ..bounds import Count, Seed, Size
 from ..errors import ShapeError
 from ..patterns import Pattern, block_window, random_blocks, token_blocks
 from ..patterns.blocks import longer_than
-from ._base import Facts, Paper
-from ._pattern import PatternAttention, SoftmaxOptions
+from ._base import Paper
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
 
 
 class BigBirdAttention(PatternAttention):
@@ -36,15 +36,13 @@ class BigBirdAttention(PatternAttention):
              the same at every call; use different `seed`s in different layers. Lengths need not be multiples of the block size.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="bigbird",
         paper=Paper("Big Bird: transformers for longer sequences", 2020, "arXiv:2007.14062"),
         formula="softmax(q·k / √K) v,  j in window, global or random blocks",
         time="L·(5 + n)·c·K",
         memory="L·K",
-        cross=False,
         state=None,
-        positional=True,
     )
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._base import Facts, Paper
-from ._recurrent import RECURRENT, RecurrentAttention, Terms
+from ._base import Paper
+from ._recurrent import RecurrentAttention, RecurrentFacts, Terms
 
 
 class DeltaNet(RecurrentAttention):
@@ -31,13 +31,12 @@ class DeltaNet(RecurrentAttention):
              which the norm per head undoes; here a query equal to a key reads its value with weight one.
     """
 
-    facts = Facts(
+    facts = RecurrentFacts(
         name="delta",
         paper=Paper("Parallelizing linear transformers with the delta rule over sequence length", 2024, "arXiv:2406.06484"),
         formula="S ← S + β k (v − Sᵀk)ᵀ,  Sᵀq",
         time="L·(C·(C + K + V) + K·V)",
         memory="L·(C + K)",
-        **RECURRENT,
     )
     gates = 1
 

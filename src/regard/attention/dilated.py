@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..bounds import Count, Size
 from ..patterns import dilated, per_head, window
-from ._base import Call, Facts, Paper
-from ._pattern import Attend, PatternAttention, SoftmaxOptions, attend_columns, attend_head_groups
+from ._base import Call, Paper
+from ._pattern import Attend, PatternAttention, PatternFacts, SoftmaxOptions, attend_columns, attend_head_groups
 
 Steps = Annotated[tuple[Size, ...], Meta(min_length=1)]  # one per head
 
@@ -36,14 +36,12 @@ class DilatedAttention(PatternAttention):
              (dilated sliding window; there in two heads of the upper layers).
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="dilated",
         paper=Paper("Longformer: the long-document transformer", 2020, "arXiv:2004.05150"),
         formula="softmax(q·k / √K) v,  i − j = s·n, |n| ≤ r",
         time="L·r·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, radius: Count = 128, steps: Size | Steps = 2, **options: Unpack[SoftmaxOptions]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..bounds import Size
-from ._base import Facts, Paper
-from ._recurrent import RECURRENT, Clock, RecurrentAttention, Terms
+from ._base import Paper
+from ._recurrent import Clock, RecurrentAttention, RecurrentFacts, Terms
 from .delta_net import unit_norm
 
 
@@ -29,13 +29,12 @@ class GatedDeltaNet(RecurrentAttention):
              and k; here heads have their own, or share k and v.
     """
 
-    facts = Facts(
+    facts = RecurrentFacts(
         name="gated_delta",
         paper=Paper("Gated delta networks: improving Mamba2 with delta rule", 2024, "arXiv:2412.06464"),
         formula="S ← γ S + β k (v − γ Sᵀk)ᵀ,  Sᵀq",
         time="L·(C·(C + K + V) + K·V)",
         memory="L·(C + K)",
-        **RECURRENT,
     )
     gates = 2
 

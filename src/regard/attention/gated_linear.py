@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..bounds import Positive, Size
-from ._base import Facts, Paper
-from ._recurrent import RECURRENT, RecurrentAttention, Terms
+from ._base import Paper
+from ._recurrent import RecurrentAttention, RecurrentFacts, Terms
 
 
 class GatedLinearAttention(RecurrentAttention):
@@ -28,13 +28,12 @@ class GatedLinearAttention(RecurrentAttention):
              and the output gate are in GatedHeads. The division by √K follows the authors' code.
     """
 
-    facts = Facts(
+    facts = RecurrentFacts(
         name="gated_linear",
         paper=Paper("Gated linear attention transformers with hardware-efficient training", 2023, "arXiv:2312.06635"),
         formula="Σ_f q_f k_f Π α_f v,  α = σ(a)^(1/16)",
         time="L·(C·log C + K)·V",
         memory="L·(C + K)",
-        **RECURRENT,
     )
 
     def __init__(self, *, head_dim: Size, temperature: Positive = 16.0):

@@ -7,8 +7,8 @@ from typing import Self, Unpack
 
 from ..bounds import Count, Size
 from ..patterns import block_memory, grid_memory
-from ._base import Facts, Paper
-from ._pattern import PatternAttention, SoftmaxOptions
+from ._base import Paper
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
 
 
 class Image1DAttention(PatternAttention):
@@ -29,14 +29,12 @@ class Image1DAttention(PatternAttention):
     Paper:   Parmar et al. 2018, "Image transformer", arXiv:1802.05751, section 3.3 (1D local attention; blocks of 256, memories of 512).
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="image_1d",
         paper=Paper("Image transformer", 2018, "arXiv:1802.05751"),
         formula="softmax(q·k / √K) v,  j in the block of i or m before it",
         time="L·(c + m)·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, block: Size = 256, memory: Count = 512, **options: Unpack[SoftmaxOptions]):
@@ -71,14 +69,12 @@ class Image2DAttention(PatternAttention):
     We differ: the paper generates rectangle by rectangle; here `causal` is plain raster order, row by row over the whole grid.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="image_2d",
         paper=Paper("Image transformer", 2018, "arXiv:1802.05751"),
         formula="softmax(q·k / √K) v,  j in the rectangle of i, extended up and aside",
         time="L·(h + u)·(w + 2e)·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(

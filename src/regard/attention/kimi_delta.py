@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ..bounds import Size
-from ._base import Facts, Paper
-from ._recurrent import RECURRENT, RecurrentAttention, Terms, initial_log_rates, initial_step_biases
+from ._base import Paper
+from ._recurrent import RecurrentAttention, RecurrentFacts, Terms, initial_log_rates, initial_step_biases
 from .delta_net import unit_norm
 
 
@@ -39,13 +39,12 @@ class KimiDeltaAttention(RecurrentAttention):
              paper uses one of rank K to save parameters.
     """
 
-    facts = Facts(
+    facts = RecurrentFacts(
         name="kimi_delta",
         paper=Paper("Kimi Linear: an expressive, efficient attention architecture", 2025, "arXiv:2510.26692"),
         formula="S ← α S + β k (v − (α S)ᵀk)ᵀ,  Sᵀq,  α per feature",
         time="L·(C·(C + K·log C + V) + K·V)",
         memory="L·(C + K·log C)",
-        **RECURRENT,
     )
 
     def __init__(self, *, heads: Size, head_dim: Size):

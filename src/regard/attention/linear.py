@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._base import Facts, Paper
-from ._feature_map import KEY_PATTERNS, FeatureMapAttention
-from ._recurrent_state import RecurrentState
+from ._base import Paper
+from ._feature_map import FeatureMapAttention, FeatureMapFacts
 from .helpers import float32_or_wider
 
 LEAST = -20.0  # where the exponential is cut off: products of two features stay far above the smallest float32
@@ -32,15 +31,12 @@ class LinearAttention(FeatureMapAttention):
              10⁻⁶ to it instead. Causal training runs in chunks, not token by token.
     """
 
-    facts = Facts(
+    facts = FeatureMapFacts(
         name="linear",
         paper=Paper("Transformers are RNNs: fast autoregressive transformers with linear attention", 2020, "arXiv:2006.16236"),
         formula="φ(q)·φ(k) / Σ φ(q)·φ(k) v,  φ = elu + 1",
         time="(L + M)·K·V",
         memory="L·(C + K)",
-        patterns=KEY_PATTERNS,
-        state=RecurrentState,
-        bias=False,
     )
 
     def features(self, x_BLHK: Tensor, positions_BL: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Self, Unpack
 
 from ..bounds import Count
 from ..patterns import window
-from ._base import Facts, Paper
-from ._pattern import PatternAttention, SoftmaxOptions
+from ._base import Paper
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
 
 
 class LocalAttention(PatternAttention):
@@ -27,14 +27,12 @@ class LocalAttention(PatternAttention):
              For windows that grow with depth (Sukhbaatar et al. 2019), set another `radius` in each layer.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="local",
         paper=Paper("Attention is all you need", 2017, "arXiv:1706.03762"),
         formula="softmax(q·k / √K) v,  |i − j| ≤ r",
         time="L·r·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, radius: Count = 128, **options: Unpack[SoftmaxOptions]):

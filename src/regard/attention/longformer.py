@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from ..bounds import MOST, Count
 from ..patterns import tokens, window
-from ._base import Facts, Paper
-from ._pattern import PatternAttention, SoftmaxOptions
+from ._base import Paper
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
 
 # so they mean the same under any padding, and while a sequence grows
 FromStart = Annotated[
@@ -39,14 +39,12 @@ class LongformerAttention(PatternAttention):
              The radius is per side: the paper's window of 512 is a radius of 256.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="longformer",
         paper=Paper("Longformer: the long-document transformer", 2020, "arXiv:2004.05150"),
         formula="softmax(q·k / √K) v,  |i − j| ≤ r or i ∈ G or j ∈ G",
         time="L·(r + G)·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, radius: Count = 256, at: tuple[FromStart, ...] = (0,), **options: Unpack[SoftmaxOptions]):

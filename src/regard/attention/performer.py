@@ -9,19 +9,10 @@ from torch import Tensor
 
 from ..bounds import Seed, Size
 from ..kernels import causal_favor, favor
-from ._base import Call, Facts, Paper
-from ._feature_map import KEY_PATTERNS, FeatureMapAttention, recurrent
+from ._base import Call, Paper
+from ._feature_map import FeatureMapAttention, FeatureMapFacts, recurrent
 from ._recurrent_state import RecurrentState
-from .helpers import (
-    float32_or_wider,
-    hide_keys,
-    is_causal,
-    last_tokens,
-    no_autocast,
-    seeded_generator,
-    share_heads,
-    softmax_where,
-)
+from .helpers import float32_or_wider, hide_keys, is_causal, last_tokens, no_autocast, seeded_generator, share_heads, softmax_where
 
 
 class Performer(FeatureMapAttention):
@@ -50,15 +41,12 @@ class Performer(FeatureMapAttention):
              decomposition leaves open: without them their mean is not zero. They are fixed until `redraw(seed)`.
     """
 
-    facts = Facts(
+    facts = FeatureMapFacts(
         name="performer",
         paper=Paper("Rethinking attention with performers", 2020, "arXiv:2009.14794"),
         formula="φ(q)·φ(k) / Σ φ(q)·φ(k) v,  φ = exp(ωx − ‖x‖²/2)",
         time="(L + M)·F·V",
         memory="L·K",
-        patterns=KEY_PATTERNS,
-        state=RecurrentState,
-        bias=False,
     )
 
     head_dim: int

@@ -9,8 +9,8 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from ._base import Facts, Paper
-from ._recurrent import RECURRENT, RecurrentAttention, Terms
+from ._base import Paper
+from ._recurrent import RecurrentAttention, RecurrentFacts, Terms
 
 Decays = Annotated[Sequence[Annotated[float, Meta(gt=0, le=1)]], Meta(min_length=1)]  # one per head
 
@@ -31,13 +31,12 @@ class Retention(RecurrentAttention):
     Beyond it: `decay` sets γ per head; γ = exp(−2^(−8h/H)) gives Lightning attention (Qin et al. 2024, arXiv:2401.04658).
     """
 
-    facts = Facts(
+    facts = RecurrentFacts(
         name="retention",
         paper=Paper("Retentive network: a successor to transformer for large language models", 2023, "arXiv:2307.08621"),
         formula="γ^(i−j) q·k / √K v",
         time="L·(C + K)·V",
         memory="L·(C + K)",
-        **RECURRENT,
     )
 
     def __init__(self, *, decay: Decays | None = None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,8 @@ from torch.nn.functional import logsigmoid, normalize, pad
 
 from ..bounds import Seed, Size
 from ._base import Call, Facts, Paper
-from ._feature_map import KEY_PATTERNS, FeatureMapAttention, recurrent
-from ._recurrent import RECURRENT
-from ._recurrent_state import RecurrentState
+from ._feature_map import FeatureMapAttention, FeatureMapFacts, recurrent
+from ._recurrent import RecurrentFacts
 from .helpers import float32_or_wider, hide_keys, no_autocast, seeded_generator, share_heads
 
 LEAST = 1e-2  # lower bound of the estimated denominator: sines and cosines may estimate a sum of positive terms as zero or less
@@ -36,16 +36,13 @@ class RandomFeatureAttention(FeatureMapAttention):
     We differ: the authors draw from a pool of 200 sets of w̃ at every training step; here w̃ is fixed until `redraw(seed)`.
     """
 
-    facts = Facts(
+    facts: ClassVar[Facts] = FeatureMapFacts(
         name="rfa",
         paper=Paper("Random feature attention", 2021, "arXiv:2103.02143"),
         formula="φ(q)·φ(k) / Σ φ(q)·φ(k) v,  φ = [sin wx̂; cos wx̂]",
         time="(L + M)·F·V",
         memory="L·(C + F)",
-        patterns=KEY_PATTERNS,
-        state=RecurrentState,
         normalised=False,
-        bias=False,
     )
 
     def __init__(self, *, head_dim: Size, heads: Size = 1, num_features: Size = 64, seed: Seed | None = None):
@@ -84,13 +81,12 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
     We differ: as RandomFeatureAttention. Masked keys leave the past as it is, g = 1.
     """
 
-    facts = Facts(
+    facts = RecurrentFacts(
         name="rfa_gate",
         paper=Paper("Random feature attention", 2021, "arXiv:2103.02143"),
         formula="S ← g S + (1 − g) φ(k) vᵀ,  Sᵀφ(q) / z·φ(q)",
         time="L·F·V",
         memory="L·(C + F)",
-        **RECURRENT,
     )
 
     gates = 1

@@ -12,8 +12,8 @@ from ..bounds import Size
 from ..errors import ShapeError
 from ..kernels import attend, merge
 from ..patterns import Pattern, block, per_head, stride, summary, window
-from ._base import Call, Facts, Paper
-from ._pattern import Attend, PatternAttention, SoftmaxOptions, attend_columns, attend_head_groups
+from ._base import Call, Paper
+from ._pattern import Attend, PatternAttention, PatternFacts, SoftmaxOptions, attend_columns, attend_head_groups
 
 Factor = Literal[0, 1] | None
 
@@ -41,14 +41,12 @@ class SparseStridedAttention(PatternAttention):
     We differ: the direction is the caller's; heads are split into halves, not odd and even, which only renames them.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="sparse_strided",
         paper=Paper("Generating long sequences with sparse transformers", 2019, "arXiv:1904.10509"),
         formula="softmax(q·k / √K) v,  |i − j| ≤ s or (i − j) mod s = 0",
         time="L·(s + M/s)·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, step: Size = 128, *, heads: Size | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]):
@@ -118,14 +116,12 @@ class SparseFixedAttention(PatternAttention):
              paper lets heads use different ones, as `per_head` patterns do).
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="sparse_fixed",
         paper=Paper("Generating long sequences with sparse transformers", 2019, "arXiv:1904.10509"),
         formula="softmax(q·k / √K) v,  ⌊j/s⌋ = ⌊i/s⌋ or j mod s ≥ s − c",
         time="L·(s + c·M/s)·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(

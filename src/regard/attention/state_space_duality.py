@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..bounds import Size
-from ._base import Facts, Paper
-from ._recurrent import RECURRENT, Clock, RecurrentAttention, Terms
+from ._base import Paper
+from ._recurrent import Clock, RecurrentAttention, RecurrentFacts, Terms
 
 
 class StateSpaceDuality(RecurrentAttention):
@@ -27,7 +27,7 @@ class StateSpaceDuality(RecurrentAttention):
              and limits on Δ. There heads share q and k (one group for many values); here heads have their own, or share k and v.
     """
 
-    facts = Facts(
+    facts = RecurrentFacts(
         name="state_space_duality",
         paper=Paper(
             "Transformers are SSMs: generalized models and efficient algorithms through structured state space duality",
@@ -37,7 +37,6 @@ class StateSpaceDuality(RecurrentAttention):
         formula="exp(−a Σ Δ) Δ q·k v",
         time="L·(C + K)·V",
         memory="L·(C + K)",
-        **RECURRENT,
     )
     gates = 1
 

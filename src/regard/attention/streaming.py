@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from ..bounds import Count
 from ..patterns import to_tokens, window
-from ._base import Facts, Paper
-from ._pattern import PatternAttention, SoftmaxOptions
+from ._base import Paper
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
 
 Sinks = Annotated[int, Meta(ge=0, le=2**16)]  # each is a rule of its own
 
@@ -34,14 +34,12 @@ class StreamingAttention(PatternAttention):
              positional encoding: with a relative one, such as ALiBi or rotary, only the first tokens differ.
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="streaming",
         paper=Paper("Efficient streaming language models with attention sinks", 2023, "arXiv:2309.17453"),
         formula="softmax(q·k / √K) v,  |i − j| ≤ w or j < n",
         time="L·(w + n)·K",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, back: Count = 1024, first: Sinks = 4, **options: Unpack[SoftmaxOptions]):

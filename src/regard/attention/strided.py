@@ -7,8 +7,8 @@ from typing import Self, Unpack
 
 from ..bounds import Size
 from ..patterns import stride
-from ._base import Facts, Paper
-from ._pattern import ColumnPatternAttention, SoftmaxOptions
+from ._base import Paper
+from ._pattern import ColumnPatternAttention, PatternFacts, SoftmaxOptions
 
 
 class StridedAttention(ColumnPatternAttention):
@@ -29,14 +29,12 @@ class StridedAttention(ColumnPatternAttention):
              factor of strided attention).
     """
 
-    facts = Facts(
+    facts = PatternFacts(
         name="strided",
         paper=Paper("Generating long sequences with sparse transformers", 2019, "arXiv:1904.10509"),
         formula="softmax(q·k / √K) v,  (i − j) mod s = 0",
         time="L·M·K/s",
         memory="L·K",
-        cross=False,
-        positional=True,
     )
 
     def __init__(self, step: Size = 128, **options: Unpack[SoftmaxOptions]):

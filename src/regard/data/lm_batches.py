@@ -101,3 +101,27 @@ def gather(tokens: TokenizedText, span_B2: Numbers, *, asked_B: Numbers | None =
             document_BL = torch.from_numpy(document)
     wanted[~asked] = NONE
     return LMBatch(torch.from_numpy(ids), torch.from_numpy(wanted), document_BL)
+
+
+def sliding_windows(tokens: TokenizedText, length: int, stride: int, documents: bool) -> tuple[Numbers, Numbers]:
+    """Spans [from, to) of windows that overlap, and the first token each one scores the successor of.
+
+    Args:
+        tokens: Text as token ids.
+        length: Tokens per window.
+        stride: Tokens between the starts of two windows.
+        documents: Each document by itself.
+    """
+    spans, asked = [], []
+    for begin, end in zip(tokens.starts.tolist(), tokens.ends.tolist(), strict=True) if documents else [(0, len(tokens))]:
+        last = end - 1  # is only predicted
+        if last <= begin:
+            continue
+        reached = begin
+        for start in range(begin, max(last - length, begin) + stride, stride):
+            spans.append((start, min(start + length, last)))
+            asked.append(reached)
+            reached = spans[-1][1]
+            if reached == last:
+                break
+    return np.array(spans, dtype=np.int64).reshape(-1, 2), np.array(asked, dtype=np.int64)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from ._generation import IDS
 from .families import UNSUPPORTED, families
 from .family import Family
 from .hf_config import HFConfig, label_config
-from .names import BaseNames, from_hf
+from .names import BaseNames, NamedTensors, from_hf
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST = 2**31
@@ -171,7 +171,7 @@ def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], f
     names, shapes = BaseNames(tensors, family.prefix), BaseNames(tensors.shapes(), family.prefix)
     found, sizes = dict[str, Tensor](), list[str]()
     missing = [name for entry in family.table(described) for name in entry.hf_names if name not in names]
-    unknown = [names.stored[name] for name in family.check_others(BaseNames(tensors.values_as_stored(), family.prefix), described)]
+    unknown = [names.where[name] for name in family.check_others(BaseNames(tensors.values_as_stored(), family.prefix), described)]
     for entry in family.table(described):
         if all(name in names for name in entry.hf_names):
             try:
@@ -185,7 +185,7 @@ def _check_fit(family: Family, tensors: _Tensors, settings: Mapping[str, Any], f
         raise Misfit(f"{folder} is not the {empty.facts.name} that its config.json describes", missing, unknown + ours, sizes + other)
 
 
-class _Tensors(Mapping[str, Tensor]):
+class _Tensors(NamedTensors):
     """The tensors of some files in float32, read on demand."""
 
     def __init__(self, files: Mapping[Path, list[str] | None], opened: ExitStack):
@@ -235,15 +235,6 @@ class _Tensors(Mapping[str, Tensor]):
         file, stored = self.where[name]
         tensor: Tensor = file.get_tensor(stored)
         return tensor
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.where
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.where)
-
-    def __len__(self) -> int:
-        return len(self.where)
 
 
 class _AsStored(_Tensors):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import NotSupported
 from ..models.encoder import Encoder
 from .constants import is_counting, is_zeros
-from .family import ClassifierHead, Family, SettingKeys, Settings
+from .family import Family, SettingKeys, Settings
 from .hf_config import HFConfig, hf_activation
 from .names import Entry, layer, tensor
 
@@ -73,74 +72,53 @@ def mlm_table(head: MLMHead) -> list[Entry]:
     return [*layer("mlm_head.0", head.dense), *layer("mlm_head.1", head.norm), tensor("mlm_bias", f"{head.output}.bias")]
 
 
-def encoder_family(
-    model: str,
-    architecture: str,
-    settings: SettingKeys,
-    more_settings: Callable[[HFConfig], dict[str, Any]],
-    more_config: Callable[[Any], dict[str, Any]],
-    *,
-    model_type: str = "",
-    prefix: str = "",
-    pretraining: bool = True,
-    mixer_table: Callable[[int], list[Entry]] = attention_table,
-    extra_table: tuple[Entry, ...] = (),
-    pooler: str = "pooler.dense",
-    mlm_head: MLMHead = BERT_HEAD,
-    first_position: int = 0,
-    fits: Callable[[Any], bool] = lambda encoder: True,
-    classifiers: Mapping[str, ClassifierHead] | None = None,
-) -> Family:
-    """A family with BERT's files around another mixer.
+class EncoderFamily(Family):
+    """A family with BERT's files around another mixer."""
 
-    `architecture` is the stem of its class names ("Bert" of BertModel and BertForMaskedLM), `pretraining` whether there is a class
-    with a next-sentence head, too. `mixer_table` gives the names of layer i's mixer and the norm after it (attention by default),
-    `extra_table` further tensors.
-    """
+    architecture: str  # stem of its class names: "Bert" of BertModel and BertForMaskedLM
+    pretraining: bool = False  # there is a class with a next-sentence head, too
+    mlm_head: MLMHead = BERT_HEAD
+    first_position: int = 0  # in the list of positions that older files hold
+    extra_table: tuple[Entry, ...] = ()  # further tensors
+    heads = ("cls.", "lm_head.", "generator_")
 
-    def all_settings(hf: HFConfig) -> dict[str, Any]:
+    def __init_subclass__(cls) -> None:
+        output, first = cls.mlm_head.output, cls.first_position
+        cls.prefix = vars(cls).get("prefix", cls.model_types[0])
+        cls.base = f"{cls.architecture}Model"
+        cls.tied = ((f"{output}.decoder.weight", "embeddings.word_embeddings.weight"), (f"{output}.decoder.bias", f"{output}.bias"))
+        cls.constants = (  # in older files
+            (r"^embeddings\.position_ids$", lambda x, settings: is_counting(x - first, settings)),
+            (r"^embeddings\.token_type_ids$", is_zeros),
+        )
+
+    def mixer_table(self, i: int) -> list[Entry]:
+        """Names of layer i's mixer, attention by default, and of the norm after it."""
+        return attention_table(i)
+
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        head = self.mlm_head
         return {
             "activation": hf.activation("hidden_act"),
             "pooler": any(name.endswith(("pooler.dense.weight", "pooler.weight")) for name in hf.tensor_names),
-            "mlm_head": any(name.startswith((f"{mlm_head.output}.", mlm_head.dense)) for name in hf.tensor_names),
+            "mlm_head": any(name.startswith((f"{head.output}.", head.dense)) for name in hf.tensor_names),
             "nsp_head": "cls.seq_relationship.weight" in hf.tensor_names,
-        } | more_settings(hf)
+        }
 
-    def config(encoder: Encoder) -> dict[str, Any]:
-        c = encoder.config
-        head = "Model" if not c.mlm_head else "ForPreTraining" if c.nsp_head and pretraining else "ForMaskedLM"
-        return {"architectures": [architecture + head], "hidden_act": hf_activation(c.activation)} | more_config(encoder)
+    def more_config(self, model: Any) -> dict[str, Any]:
+        c = model.config
+        head = "Model" if not c.mlm_head else "ForPreTraining" if c.nsp_head and self.pretraining else "ForMaskedLM"
+        return {"architectures": [self.architecture + head], "hidden_act": hf_activation(c.activation)}
 
-    def table(settings: Settings) -> list[Entry]:
+    def table(self, settings: Settings) -> list[Entry]:
         return [
             tensor("embedding.token.weight", "embeddings.word_embeddings.weight"),
             tensor("embedding.position.weight", "embeddings.position_embeddings.weight"),
             *([tensor("embedding.segment.weight", "embeddings.token_type_embeddings.weight")] if settings["segments"] else []),
             *layer("embedding.norm", "embeddings.LayerNorm"),
-            *extra_table,
-            *(entry for i in range(settings["depth"]) for entry in mixer_table(i) + feed_forward_table(i)),
-            *(layer("pooler", pooler) if settings["pooler"] else ()),
-            *(mlm_table(mlm_head) if settings["mlm_head"] else ()),
+            *self.extra_table,
+            *(entry for i in range(settings["depth"]) for entry in self.mixer_table(i) + feed_forward_table(i)),
+            *(layer("pooler", self.pooler) if settings["pooler"] else ()),
+            *(mlm_table(self.mlm_head) if settings["mlm_head"] else ()),
             *(layer("nsp_head", "cls.seq_relationship") if settings["nsp_head"] else ()),
         ]
-
-    output = mlm_head.output
-    return Family(
-        model=model,
-        model_types=(model_type or model,),
-        settings=settings,
-        more_settings=all_settings,
-        more_config=config,
-        table=table,
-        prefix=prefix or model_type or model,
-        base=f"{architecture}Model",
-        heads=("cls.", "lm_head.", "generator_"),
-        pooler=pooler,
-        tied=((f"{output}.decoder.weight", "embeddings.word_embeddings.weight"), (f"{output}.decoder.bias", f"{output}.bias")),
-        constants=(  # in older files
-            (r"^embeddings\.position_ids$", lambda x, settings: is_counting(x - first_position, settings)),
-            (r"^embeddings\.token_type_ids$", is_zeros),
-        ),
-        classifiers=classifiers or {},
-        fits=fits,
-    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -40,33 +40,49 @@ class ClassifierHead:
     pooler: str = ""  # none
 
 
-@dataclass(frozen=True, kw_only=True)
+Classifiers = Mapping[str, ClassifierHead]  # heads over a "text", each "token", or the "span" that answers a question
+
+
 class Family:
     """One architecture of transformers and our model that computes the same.
 
-    Two tables work in both directions: `settings` for config.json, `table` for the tensors. Two functions add what differs by more than
-    a name, and refuse what the other side cannot compute. Missing and unknown tensors, and wrong shapes, are found by the caller.
+    Two tables work in both directions: `settings` for config.json, `table` for the tensors. `more_settings` and `more_config` add what
+    differs by more than a name, and refuse what the other side cannot compute. Missing and unknown tensors, and wrong shapes, are found by
+    the caller.
     """
 
     model: str  # the name of our model
     model_types: tuple[str, ...]  # "model_type" of the config.json files it reads; the first is written
-    settings: SettingKeys
-    table: Callable[[Settings], list[Entry]]  # tensor names, ours and those of transformers' base model
-    more_settings: Callable[[HFConfig], dict[str, Any]]  # config.json → further settings of our model
-    more_config: Callable[[Any], dict[str, Any]]  # our model → the rest of config.json, "architectures" among it
+    settings: ClassVar[SettingKeys]
     prefix: str = ""  # prefix of the base model's tensors in the files of a model with a head
     heads: tuple[str, ...] = ("cls.", "lm_head.")  # beginnings of the names of heads, which have no prefix
     base: str = ""  # the architecture without a head; its files have no prefix
     pooler: str = "pooler.dense"  # the base model's pooler
     tied: tuple[tuple[str, str], ...] = ()  # copies that files may hold, and originals
     constants: Constants = ()  # tensors in some files that are not parameters
-    extra_tensors: Callable[[Settings], dict[str, Tensor]] = lambda settings: {}  # written, but not read
-    fits: Callable[[Any], bool] = lambda model: True  # True if it can hold the model; the first that fits is written
-    classifiers: Mapping[str, ClassifierHead] = field(
-        default_factory=dict
-    )  # heads over a "text", each "token", or the "span" that answers a question
+    classifiers: ClassVar[Classifiers] = {}
     own_heads: tuple[str, ...] = ()  # architectures whose classification head is a part of our model
     files: ProcessorFiles = TEXT  # files that are read and written besides the model
+
+    def table(self, settings: Settings) -> list[Entry]:
+        """Tensor names, ours and those of transformers' base model."""
+        raise NotImplementedError
+
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        """Further settings of our model, from config.json."""
+        return {}
+
+    def more_config(self, model: Any) -> dict[str, Any]:
+        """The rest of config.json, "architectures" among it, from our model."""
+        raise NotImplementedError
+
+    def extra_tensors(self, settings: Settings) -> dict[str, Tensor]:
+        """Tensors that are written, but not read."""
+        return {}
+
+    def fits(self, model: Any) -> bool:
+        """True if it can hold the model; the first family that fits is written."""
+        return True
 
     def to_settings(self, hf: HFConfig) -> dict[str, Any]:
         """The settings of our model, from config.json."""

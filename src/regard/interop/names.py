@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,29 +87,35 @@ def to_hf(state: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tens
     return {name: x for entry in table for name, x in entry.to_hf(state[entry.name]).items()}
 
 
-class BaseNames(Mapping[str, Tensor]):
+class NamedTensors(Mapping[str, Tensor]):
+    """Tensors that are read when they are asked for; the names are the keys of `where`."""
+
+    where: Mapping[str, Any]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.where
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.where)
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+
+class BaseNames(NamedTensors):
     """The tensors of a file by the names of the base model: without its prefix, and norms as they are called today."""
 
     def __init__(self, hf: Mapping[str, Tensor], prefix: str):
         self.hf = hf
-        self.stored: dict[str, str] = {}  # base name → name in the file
+        self.where: dict[str, str] = {}  # base name → name in the file
         for name in hf:
             base = current_name(name.removeprefix(f"{prefix}."))
-            if base in self.stored:
-                raise Misfit("the checkpoint", unknown=[f"{name} beside {self.stored[base]}"])
-            self.stored[base] = name
+            if base in self.where:
+                raise Misfit("the checkpoint", unknown=[f"{name} beside {self.where[base]}"])
+            self.where[base] = name
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.hf[self.stored[name]]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.stored
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.stored)
-
-    def __len__(self) -> int:
-        return len(self.stored)
+        return self.hf[self.where[name]]
 
 
 def current_name(name: str) -> str:

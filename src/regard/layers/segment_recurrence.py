@@ -17,7 +17,7 @@ Paper: Dai et al. 2019, "Transformer-XL", arXiv:1901.02860, section 3.2; Rae et 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self, TypeVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,6 @@ from ..kernels import attend
 from ..patterns import Pattern, at_positions, causal, from_row_start, since
 from .block import States
 from .multihead import MultiHead
-
-Kind = TypeVar("Kind", bound="Past")
 
 
 class Past(State):
@@ -110,10 +108,12 @@ class SegmentRecurrence(nn.Module):
     Shape: x_BLD → out_BLD.
     """
 
+    kind: ClassVar[type[Past]] = Past
+
     def __init__(self, heads: MultiHead, length: int):
         super().__init__()
         if length < 0:
-            raise ShapeError(f"SegmentRecurrence: length={length}; expected at least 0")
+            raise ShapeError(f"{type(self).__name__}: length={length}; expected at least 0")
         self.heads, self.length = heads, length
 
     def forward(self, x_BLD: Tensor, pattern: Pattern = causal, state: State | None = None) -> Tensor:
@@ -126,10 +126,16 @@ class SegmentRecurrence(nn.Module):
         """
         if state is None:
             return self.heads(x_BLD, pattern=pattern)
-        past = _known(state, Past, "SegmentRecurrence")
-        out_BLD = self.heads(x_BLD, past.with_rows(x_BLD), past.over(pattern, x_BLD.shape[1]))
-        past.take(x_BLD)
+        if type(state) is not self.kind:
+            me, given = type(self).__name__, type(state).__name__
+            raise StateNotSupported(f"a {me} takes the {self.kind.__name__} of its start(batch, pattern), not a {given}")
+        out_BLD = self.heads(x_BLD, state.with_rows(x_BLD), state.over(pattern, x_BLD.shape[1]))
+        self.remember(state, x_BLD)
         return out_BLD
+
+    def remember(self, past: Past, x_BLD: Tensor) -> None:
+        """Add x to the memory."""
+        past.take(x_BLD)
 
     def start(self, batch: int, pattern: Pattern = causal) -> Past:
         """An empty memory. A pattern that reaches r rows back needs no more than r of them."""
@@ -245,7 +251,7 @@ class CompressedPast(Past):
         return super().reorder(rows)
 
 
-class Compression(nn.Module):
+class Compression(SegmentRecurrence):
     r"""Compressive transformer: rows too old for the memory are compressed into a second one instead of dropped.
 
     $$\tilde h = [\,c;\, m;\, h\,] \qquad c \leftarrow [\,c;\, f(\text{the oldest rows of } m)\,]$$
@@ -270,24 +276,16 @@ class Compression(nn.Module):
     Paper:   arXiv:1911.05507, algorithms 1 and 2. The paper's pools "dilated convolution" and "most used" are not here.
     """
 
+    kind = CompressedPast
+
     def __init__(self, heads: MultiHead, length: int, small: int, pool: MeanPool | ConvPool):
-        super().__init__()
-        if length < 0 or small < 0 or pool.rate < 1:
-            raise ShapeError(f"Compression: length={length}, small={small}, rate={pool.rate}; expected at least 0, 0 and 1")
-        self.heads, self.length, self.small, self.pool = heads, length, small, pool
+        super().__init__(heads, length)
+        if small < 0 or pool.rate < 1:
+            raise ShapeError(f"Compression: small={small}, rate={pool.rate}; expected at least 0 and 1")
+        self.small, self.pool = small, pool
 
-    def forward(self, x_BLD: Tensor, pattern: Pattern = causal, state: State | None = None) -> Tensor:
-        """Attend to x and to the memory in the state; without a state, to x alone.
-
-        Args:
-            x_BLD: activations.
-            pattern: pairs that are allowed.
-            state: state of earlier calls, which advances; None: a whole sequence.
-        """
-        if state is None:
-            return self.heads(x_BLD, pattern=pattern)
-        past = _known(state, CompressedPast, "Compression")
-        out_BLD = self.heads(x_BLD, past.with_rows(x_BLD), past.over(pattern, x_BLD.shape[1]))
+    def remember(self, past: Past, x_BLD: Tensor) -> None:
+        assert isinstance(past, CompressedPast)
         old_BMD = past.overflow(x_BLD)
         if old_BMD.shape[1]:
             small_BCD = self.pool(old_BMD)
@@ -295,7 +293,6 @@ class Compression(nn.Module):
             if small_BCD.requires_grad:
                 loss = self._reconstruction(x_BLD.detach(), old_BMD, small_BCD)
                 past.loss = loss if past.loss is None else past.loss + loss
-        return out_BLD
 
     def start(self, batch: int, pattern: Pattern = causal) -> CompressedPast:
         return CompressedPast(batch, self.length, self.small, self.pool.rate)
@@ -337,9 +334,3 @@ def _compressed(states: tuple[State, ...]) -> Iterator[CompressedPast]:
             yield state
         elif isinstance(state, States):
             yield from _compressed(tuple(state.parts.values()))
-
-
-def _known(state: State, kind: type[Kind], me: str) -> Kind:
-    if type(state) is not kind:
-        raise StateNotSupported(f"a {me} takes the {kind.__name__} of its start(batch, pattern), not a {type(state).__name__}")
-    return state

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .._extras import extra
-from ..errors import BadPattern, ShapeError
+from ..bounds import out_of_bounds
+from ..errors import BadConfig, BadPattern, ShapeError
 
 AT_ONCE = 2**20  # rectangles whose bounds are computed together
 
@@ -33,6 +34,10 @@ class Bounds(NamedTuple):
 
 class Pattern:
     """Rule that says which queries may attend to which keys. Combine with `&`, `|`, `~`; print it to see the rule, `draw(n)` to see the picture."""
+
+    def __post_init__(self) -> None:
+        if wrong := out_of_bounds(type(self), vars(self)):
+            raise BadConfig(f"{type(self).__name__}: {wrong}")
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """True where query i of head h in batch row b may attend to key j. All four broadcast.
@@ -114,7 +119,8 @@ class Pattern:
             keys: number of keys M.
             device: device of the result.
         """
-        at_least(0, queries=queries, keys=keys)
+        if min(queries, keys) < 0:
+            raise ShapeError(f"a mask of {queries} queries and {keys} keys; expected 0 or more of each")
         pattern = self.fit(queries, keys)
         b, h, i, j = indices(pattern, queries, keys, device)
         return pattern.allows(b, h, i, j).expand(pattern.batch, pattern.heads, queries, keys)
@@ -443,12 +449,6 @@ class per_head(Pattern):
 
     def __repr__(self) -> str:
         return f"per_head({', '.join(map(repr, self.rules))})"
-
-
-def at_least(least: int, **values: int) -> None:
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ShapeError(f"{name}={value!r}; expected an integer, at least {least}")
 
 
 def floor(x: Tensor, size: int) -> Tensor:

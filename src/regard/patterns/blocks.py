@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..bounds import Count, Seed, Size
 from ..errors import DtypeError, ShapeError
-from ._base import Bounds, Derived, Pattern, Span, at_least, broadcast, floor, full, rectangles
+from ._base import Bounds, Derived, Pattern, Span, broadcast, floor, full, rectangles
 from .distance import stride, window
 from .global_tokens import tokens
 
@@ -25,12 +26,8 @@ class block_window(Pattern):
         radius: blocks on either side.
     """
 
-    size: int
-    radius: int
-
-    def __post_init__(self) -> None:
-        at_least(1, size=self.size)
-        at_least(0, radius=self.radius)
+    size: Size
+    radius: Count
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return window(self.radius).near(floor(i, self.size) - floor(j, self.size))
@@ -64,13 +61,9 @@ class block_memory(Pattern):
         after: positions after the block that it attends to.
     """
 
-    size: int
-    before: int
-    after: int = 0
-
-    def __post_init__(self) -> None:
-        at_least(1, size=self.size)
-        at_least(0, before=self.before, after=self.after)
+    size: Size
+    before: Count
+    after: Count = 0
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         first = floor(i, self.size) * self.size
@@ -96,14 +89,14 @@ class token_blocks(Pattern):
         at: indices of the global blocks.
     """
 
-    size: int
+    size: Size
     at: tuple[int, ...]
 
     def __init__(self, size: int, *at: int):
-        at_least(1, size=size)
         tokens(*at)  # checks that they are integers
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "at", at)
+        super().__post_init__()
 
     def fit(self, queries: int, keys: int) -> Pattern:
         count = math.ceil(keys / self.size)
@@ -122,10 +115,7 @@ class same_row(Pattern):
         width: columns of the grid.
     """
 
-    width: int
-
-    def __post_init__(self) -> None:
-        at_least(1, width=self.width)
+    width: Size
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return block(self.width).allows(b, h, i, j)
@@ -145,10 +135,7 @@ class same_column(Pattern):
         width: columns of the grid.
     """
 
-    width: int
-
-    def __post_init__(self) -> None:
-        at_least(1, width=self.width)
+    width: Size
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return stride(self.width).near(i - j)
@@ -172,12 +159,8 @@ class grid_window(Pattern):
         width: columns of the grid.
     """
 
-    radius: int
-    width: int
-
-    def __post_init__(self) -> None:
-        at_least(0, radius=self.radius)
-        at_least(1, width=self.width)
+    radius: Count
+    width: Size
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         rows = floor(i, self.width) - floor(j, self.width)
@@ -204,15 +187,11 @@ class grid_memory(Pattern):
         width: columns of the grid.
     """
 
-    rows: int
-    columns: int
-    up: int
-    side: int
-    width: int
-
-    def __post_init__(self) -> None:
-        at_least(1, rows=self.rows, columns=self.columns, width=self.width)
-        at_least(0, up=self.up, side=self.side)
+    rows: Size
+    columns: Size
+    up: Count
+    side: Count
+    width: Size
 
     @property
     def _down(self) -> block_memory:
@@ -250,15 +229,11 @@ class random_blocks(Pattern):
         length: number of keys that the draw is made for; None: the number of keys of each call.
     """
 
-    count: int
-    size: int
-    seed: int = 0
-    per_head: int = 1
-    length: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least(1, count=self.count, size=self.size, per_head=self.per_head)
-        at_least(0, seed=self.seed, length=self.length or 0)
+    count: Size
+    size: Size
+    seed: Seed = 0
+    per_head: Size = 1
+    length: Count | None = None
 
     @property
     def heads(self) -> int:
@@ -289,12 +264,11 @@ class listed_blocks(Pattern):
     """
 
     table: Tensor
-    size: int
-    before: int = 0
+    size: Size
+    before: Count = 0
 
     def __post_init__(self) -> None:
-        at_least(1, size=self.size)
-        at_least(0, before=self.before)
+        super().__post_init__()
         if not isinstance(self.table, Tensor):
             raise DtypeError(
                 f"listed_blocks got {type(self.table).__name__}; expected a tensor of booleans (heads, query blocks, key blocks)"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ._base import Bounds, Pattern, Span, at_least
+from ..bounds import Count, Size
+from ._base import Bounds, Pattern, Span
 
 
 class Distance(Pattern):
@@ -49,10 +50,7 @@ class window(Distance):
         radius: keys on either side.
     """
 
-    radius: int
-
-    def __post_init__(self) -> None:
-        at_least(0, radius=self.radius)
+    radius: Count
 
     def near(self, d: Tensor) -> Tensor:
         return d.abs() <= self.radius
@@ -72,10 +70,7 @@ class local_causal(Distance):
         back: keys before the query.
     """
 
-    back: int
-
-    def __post_init__(self) -> None:
-        at_least(0, back=self.back)
+    back: Count
 
     def near(self, d: Tensor) -> Tensor:
         return (d >= 0) & (d <= self.back)
@@ -95,10 +90,7 @@ class stride(Distance):
         step: distance between neighbouring keys.
     """
 
-    step: int
-
-    def __post_init__(self) -> None:
-        at_least(1, step=self.step)
+    step: Size
 
     def near(self, d: Tensor) -> Tensor:
         return d % self.step == 0
@@ -117,12 +109,8 @@ class dilated(Distance):
         step: distance between neighbouring keys.
     """
 
-    radius: int
-    step: int
-
-    def __post_init__(self) -> None:
-        at_least(0, radius=self.radius)
-        at_least(1, step=self.step)
+    radius: Count
+    step: Size
 
     def near(self, d: Tensor) -> Tensor:
         return (d.abs() <= self.radius * self.step) & (d % self.step == 0)

@@ -9,8 +9,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from ..bounds import Count, Size
 from ..errors import DtypeError
-from ._base import Bounds, Derived, Pattern, Span, at_least, check_pattern, floor
+from ._base import Bounds, Derived, Pattern, Span, check_pattern, floor
 
 
 class _Chosen(Pattern):
@@ -33,11 +34,8 @@ class summary(_Chosen):
         last: summaries at the end of each block.
     """
 
-    size: int
-    last: int
-
-    def __post_init__(self) -> None:
-        at_least(1, size=self.size, last=self.last)
+    size: Size
+    last: Size
 
     def count(self, x: Tensor) -> Tensor:
         return floor(x, self.size) * self.last + (x % self.size - (self.size - self.last)).clamp(min=0)
@@ -135,10 +133,10 @@ class behind(Derived):
     """
 
     rule: Pattern
-    front: int
+    front: Count
 
     def __post_init__(self) -> None:
-        at_least(0, front=self.front)
+        super().__post_init__()
         check_pattern(self.rule)
 
     def fit(self, queries: int, keys: int) -> Pattern:

@@ -26,7 +26,7 @@ from ..data.splits import Splits
 from ..models import CLIP, DALLE
 from ..runs import Run
 from ..tasks import Clip, ClipOptions, Dalle, DalleOptions
-from ..tasks.dalle import draw, ranks
+from ..tasks.image_drawing import draw, ranks
 from ..train import TrainOptions
 from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder
 from ._engine.variants import short_training, train_run

@@ -19,8 +19,8 @@ from ..names import find
 
 NAMES = {
     "captions": "captions:Captioning",
-    "classify": "classification:Classify",
-    "label": "classification:Label",
+    "classify": "classify:Classify",
+    "label": "label:Label",
     "clip": "clip:Clip",
     "dalle": "dalle:Dalle",
     "draw": "draw:DrawTask",
@@ -43,7 +43,7 @@ registered: dict[str, type[Task[Any]]] = {}  # classes from outside the package:
 if TYPE_CHECKING:
     from ..data.splits import Splits
     from .captions import Captioning
-    from .classification import Classify, Label
+    from .classify import Classify
     from .clip import Clip
     from .dalle import Dalle
     from .draw import DrawTask
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from .handwriting import HandwritingTask
     from .image_processor import ImageProcessor
     from .images import Images
-    from .language import Language, TextScore, perplexity
+    from .label import Label
+    from .language import Language, perplexity
     from .masked import Masked
     from .measuring import TaskObjective, measure
     from .options import (
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from .summarization import Summarization
     from .task import BeamPrefix, JsonProcessor, Prediction, Report, Task
     from .text_processor import TextProcessor
+    from .text_score import TextScore
     from .trainer import TrainResult, new_config, plan, resumed_config, train, turn_dial
     from .translation import Translation, alignment, likelihood, translations
     from .video import Video

@@ -19,18 +19,15 @@ from torch import Tensor, nn
 
 from ..data import Skipped, Splits
 from ..data.batches import Numbers
-from ..data.examples import Labelled, Tagged, read_labelled, read_tagged
+from ..data.examples import Labelled
 from ..data.lines import Fault
-from ..errors import BadFile, NotSupported
+from ..errors import NotSupported
 from ..layers import add_lora, merge_lora
-from ..look import Indices, Layers, Maps
-from ..metrics.classification import COLUMNS, OUTSIDE, confusion_matrix, confusion_rows
+from ..metrics.classification import COLUMNS, confusion_matrix, confusion_rows
 from ..metrics.spans import has_spans
-from ..models import Classifier, DocumentModel, LanguageModel, Model, TextEncoder, TextModel, body_of, find_model
-from ..runs import Run
+from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, body_of, find_model
 from ..train import Loss, Metric, TrainOptions, layerwise
 from .dial import Profile
-from .erasure import erasure_text
 from .label_baselines import label_baselines
 from .label_encoding import (
     EncodedExamples,
@@ -41,19 +38,15 @@ from .label_encoding import (
     confusion_of,
     encode_examples,
     label_metrics,
-    label_names,
-    names_of,
     split_answers,
     summed_loss,
 )
-from .options import ClassesOptions, Files, NoOptions, TuningOptions, show_files
-from .options.classification import ClassifyDeclaration, ClassifyOptions, LabelDeclaration, LabelOptions
-from .special_tokens import frame
-from .task import Prediction, Report, Start
+from .options import Files, TuningOptions, show_files
+from .task import Report, Start
 from .text import TokensTask
-from .text_processor import TextProcessor, text_maps
+from .text_processor import TextProcessor
 from .tuning import freeze_layers, require_lora, with_pooler, with_texts
-from .vocabulary import set_embeddings, tokenizers_from, tokenizers_of, vector_settings
+from .vocabulary import tokenizers_of
 
 TuningT = TypeVar("TuningT", bound=TuningOptions)
 
@@ -233,123 +226,6 @@ class ClassificationTask(TokensTask[TuningT]):
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
         return issubclass(kind, Classifier) and per_token == cls.per_token
-
-
-class Classify(ClassifyDeclaration, ClassificationTask[ClassifyOptions]):
-    body_kinds = (LanguageModel, TextModel)
-    per_token = False
-    read_examples = read_labelled
-
-    @property
-    def target(self) -> Target:  # type: ignore[override]
-        return "value" if self.options.regression else "labels" if self.options.multi_label else "class"
-
-    def read_options(self) -> dict[str, Any]:
-        return {"unlabelled": self.options.multi_label}
-
-    def texts_of(self, example: Labelled) -> Sequence[str]:
-        return example.texts
-
-    def labels_of(self, example: Labelled) -> Sequence[str]:
-        return names_of(example.label) if self.target == "labels" else ("value",) if self.target == "value" else (example.label,)
-
-    def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
-        return {**super().settings(model, data), **vector_settings(self.options, model)}
-
-    def make_processor(self, data: Splits[Any], base: TextProcessor | None) -> TextProcessor:
-        if base is not None:
-            tokenizers_from(self.options, base.tokenizers)
-        return super().make_processor(data, base)
-
-    def adapt(self, body: Model, data: Splits[Any] | None = None, start: Start = "loaded") -> Classifier:
-        if start == "new":
-            set_embeddings(self.options, body, self.processor.tokenizer)
-        return super().adapt(body, data, start)
-
-    def load_processor(self, folder: Path) -> TextProcessor:
-        processor: TextProcessor = super().load_processor(folder)
-        if self.target == "value" and len(processor.labels) != 1:
-            raise BadFile(
-                f"{folder}: config.json has regression, which is one number, and labels.json {len(processor.labels)} labels; restore the one "
-                "that was changed"
-            )
-        return processor
-
-    # -- use -----------------------------------------------------------------------------------------------------------
-
-    def parse(self, text: str) -> Labelled:
-        """A tab separates the two texts of a pair."""
-        return Labelled(tuple(text.split("\t")), "0" if self.target == "value" else self.processor.labels[0])
-
-    def lines(self, example: Labelled, answer: LabelAnswer) -> list[str]:
-        labels, logits_N = self.processor.labels, answer.logits[0]
-        if self.target == "value":
-            return [f"{logits_N[0]:.6g}"]
-        return [",".join(labels[n] for n in np.flatnonzero(logits_N > 0)) if self.target == "labels" else labels[int(logits_N.argmax())]]
-
-    def prediction(self, example: Labelled, answer: LabelAnswer, options: ClassesOptions) -> Prediction:
-        labels, logits_N = self.processor.labels, torch.from_numpy(answer.logits[0])
-        if self.target == "value":
-            return Prediction(f"{float(logits_N[0]):.4f}", {"value": float(logits_N[0])})
-        p_N = logits_N.softmax(-1) if self.target == "class" else logits_N.sigmoid()
-        best = p_N.topk(min(options.nbest, len(labels)) if self.target == "class" or options.nbest > 1 else len(labels))
-        found = [{"label": labels[n], "probability": p} for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
-        if self.target == "labels" and options.nbest == 1:
-            found = [one for one in found if float(one["probability"]) > 0.5]
-            return Prediction(", ".join(f"{one['label']} {one['probability']:.4f}" for one in found), {"labels": found})
-        return Prediction("\n".join(f"{one['label']}\t{one['probability']:.4f}" for one in found), {"labels": found})
-
-    def attention_maps(self, run: Run[Classifier], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
-        """Maps of a text; of a document also what is predicted with and without what has the largest weight."""
-        body = run.model.body
-        if not isinstance(body, DocumentModel) or self.target != "class":
-            return super().attention_maps(run, text, layers, heads, options)
-        maps = text_maps(run.model, run.processor, text)
-        document = frame(run.processor.tokenizer, [text], body.max_length, body)
-        return erasure_text(run.model, run.processor.labels, run.processor.tokenizer, document, maps), maps.choose(layers)
-
-
-class Label(LabelDeclaration, ClassificationTask[LabelOptions]):
-    per_token = True
-    read_examples = read_tagged
-    loss_unit = "words"
-
-    def texts_of(self, example: Tagged) -> Sequence[str]:
-        return (" ".join(example.words),)
-
-    def labels_of(self, example: Tagged) -> Sequence[str]:
-        return example.labels
-
-    def parse(self, text: str) -> Tagged:
-        """Spaces separate the words."""
-        words = tuple(text.split())
-        return Tagged(words, (self.processor.labels[0],) * len(words))
-
-    def merge(self, answers: list[LabelAnswer], rows: EncodedExamples, examples: Sequence[Tagged]) -> list[LabelAnswer]:
-        """Answers of whole sentences: long ones have several rows."""
-        parts: list[list[LabelAnswer]] = [[] for _ in examples]
-        for number, one in zip(rows.example_E.tolist(), answers, strict=True):
-            parts[number].append(one)
-        empty = LabelAnswer(np.zeros((0, len(self.processor.labels)), np.float32), np.zeros(0, np.int64))
-        return [LabelAnswer(*(np.concatenate(part) for part in zip(empty, *some, strict=True))) for some in parts]
-
-    def lines(self, example: Tagged, answer: LabelAnswer) -> list[str]:
-        """CoNLL lines: word, label, predicted label; a blank line after each sentence."""
-        predicted = label_names(answer.logits.argmax(1), self.processor.labels)
-        return [*map("\t".join, zip(example.words, label_names(answer.target, self.processor.labels), predicted, strict=False)), ""]
-
-    def prediction(self, example: Tagged, answer: LabelAnswer, options: NoOptions) -> Prediction:
-        """A line per word, as CoNLL has them, and a blank line after each sentence. Words without tokens get label O, probability 0."""
-        labels, (_, numbers) = self.processor.labels, self.processor.tokenizer.encode_words(example.words)
-        best_T, number_T = torch.from_numpy(answer.logits).softmax(-1).max(-1)
-        predicted = zip(label_names(number_T.numpy(), labels), best_T.tolist(), strict=True)
-        by_word = dict(zip(sorted({n for n in numbers if n >= 0}), predicted, strict=True))
-        nothing = (OUTSIDE if OUTSIDE in labels else labels[0], 0.0)
-        found = [
-            {"word": word, "label": label, "probability": p}
-            for word, (label, p) in ((word, by_word.get(n, nothing)) for n, word in enumerate(example.words))
-        ]
-        return Prediction("".join(f"{one['word']}\t{one['label']}\n" for one in found), {"words": found})
 
 
 def check_texts(model: TextModel, examples: Sequence[Any]) -> None:

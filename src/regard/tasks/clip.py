@@ -60,11 +60,9 @@ class Clip(ClipDeclaration, ImageTextTask[ClipOptions]):
 
     # -- data, model, loss ---------------------------------------------------------------------------------------------
 
-    def make_processor(self, data: Splits[list[Captioned]], base: ImageTextProcessor | None) -> ImageTextProcessor:
-        made = super().make_processor(data, base)
-        if base is not None:
-            return made
-        counts = Counter(caption for one in data.train for caption in one.captions)
+    def fit_processor(self, train: list[Captioned]) -> ImageTextProcessor:
+        made = super().fit_processor(train)
+        counts = Counter(caption for one in train for caption in one.captions)
         # as published, the token that ends a text has the largest id: transformers reads texts elsewhere if it is 2, as our EOS
         tokenizer = HFTokenizer.from_tokenizer(made.tokenizer, "both", end_last=True)
         return ImageTextProcessor(

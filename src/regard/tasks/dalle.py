@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ..data import Splits
 from ..data.captions import Captioned
-from ..data.images import Pixels
 from ..errors import NotSupported
 from ..look import Grid, Indices, Layers, Maps, capture
 from ..look.images import png_of, sheet
@@ -30,7 +29,7 @@ from ..models.dalle import PADDING
 from ..processes import world_size
 from ..runs import Run
 from ..train import Loss
-from .clip import image_vectors, text_vectors
+from .image_drawing import draw, ranks, text_ids
 from .image_processor import ImageProcessor
 from .image_text import CaptionBatch, CaptionRows, ImageTextProcessor, ImageTextTask
 from .options.dalle import DalleDeclaration, DalleOptions, GenerateOptions
@@ -46,10 +45,8 @@ class Dalle(DalleDeclaration, ImageTextTask[DalleOptions]):
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
-    def make_processor(self, data: Splits[list[Captioned]], base: ImageTextProcessor | None) -> ImageTextProcessor:
-        made = super().make_processor(data, base)
-        if base is not None:
-            return made
+    def fit_processor(self, train: list[Captioned]) -> ImageTextProcessor:
+        made = super().fit_processor(train)
         size, channels = made.image.size, made.image.channels  # pixels from 0 to 1
         return ImageTextProcessor(ImageProcessor(size=size, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels), made.text)
 
@@ -163,31 +160,3 @@ def _without_padding(batch: CaptionBatch) -> Tensor:
     """The ids of a batch as the model takes them: each text position has a padding of its own."""
     beyond_BL = torch.arange(batch.ids_BL.shape[1], device=batch.ids_BL.device) >= batch.n_B[:, None]
     return batch.ids_BL.masked_fill(beyond_BL, PADDING)
-
-
-def text_ids(processor: ImageTextProcessor, texts: Sequence[str], longest: int) -> Tensor:
-    """Padded ids of texts."""
-    ids = [processor.ids(text, longest) for text in texts]
-    length = max(map(len, ids))
-    return torch.tensor([one + [PADDING] * (length - len(one)) for one in ids])
-
-
-@torch.no_grad()
-def draw(
-    model: DALLE, processor: ImageTextProcessor, texts: Sequence[str], temperature: float = 1.0, seed: int = 0, batch_size: int = 64
-) -> list[Pixels]:
-    """An image per text; the same seed, the same images."""
-    generator, found = torch.Generator().manual_seed(seed), list[Pixels]()
-    with eval_mode(model):
-        for at in range(0, len(texts), batch_size):
-            text_BT = text_ids(processor, texts[at : at + batch_size], model.config.max_length).to(device_of(model))
-            codes_BM = model.sample(text_BT, temperature=temperature, generator=generator)
-            found += [processor.image.decode(x_CHW) for x_CHW in model.vae.draw(codes_BM).cpu()]
-    return found
-
-
-def ranks(judge: Run[CLIP], text: str, images: Sequence[Pixels]) -> list[float]:
-    """The cosine of each image with the text."""
-    i_BE, t_1E = image_vectors(judge.model, judge.processor, images), text_vectors(judge.model, judge.processor, [text])
-    found: list[float] = (i_BE @ t_1E.T)[:, 0].tolist()
-    return found

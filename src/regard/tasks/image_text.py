@@ -96,16 +96,18 @@ class ImageTextTask(TokensTask[ImageTextOptionsT]):
         return read_captions(str(o.one_file("data")), size=o.image_size, images=o.images, **o.parts() | parts)
 
     def make_processor(self, data: Splits[list[Captioned]], base: ImageTextProcessor | None) -> ImageTextProcessor:
+        return self.fit_processor(data.train) if base is None else base
+
+    def fit_processor(self, train: list[Captioned]) -> ImageTextProcessor:
+        """A processor for these examples."""
         o = self.options
-        if base is not None:
-            return base
-        texts = [caption for one in data.train for caption in one.captions]
+        texts = [caption for one in train for caption in one.captions]
         if o.tokenizer_file is not None:
             pair = load_tokenizers(o.tokenizer_file, o.lowercase)
         else:
             least = 2 if len(texts) > 1000 else 1
             pair = Tokenizers(Tokenizer.train(texts, o.tokenizer, o.choose_vocab_size(sum(map(len, texts))), least, o.lowercase))
-        return ImageTextProcessor(ImageProcessor.of_pixels([one.pixels for one in data.train]), TextProcessor(pair))
+        return ImageTextProcessor(ImageProcessor.of_pixels([one.pixels for one in train]), TextProcessor(pair))
 
     def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
         image = self.processor.image

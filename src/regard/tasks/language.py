@@ -6,9 +6,8 @@ nats per token, perplexity (e to that), and bits per byte of the text, which com
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from ..baselines import NGram
 from ..data import LMBatch, LMBatches, Splits, TokenizedText
 from ..data.batches import Numbers
-from ..data.lm_batches import NONE, gather
+from ..data.lm_batches import NONE, gather, sliding_windows
 from ..decode import GenerationOptions, generate
 from ..errors import NotSupported
 from ..layers import Packing, add_lora, merge_lora
@@ -30,6 +29,7 @@ from .options import Files
 from .options.language import LanguageDeclaration, LanguageOptions, PerplexityOptions
 from .task import Prediction, Report, Start
 from .text import TextTask
+from .text_score import TextScore
 from .tuning import require_lora
 
 COUNTED = 5_000_000  # tokens that the n-gram baseline counts
@@ -74,7 +74,7 @@ class Language(LanguageDeclaration, TextTask[LanguageOptions]):
         o = self.options
         if epoch is not None:
             return [Windows(rows, span_B2) for span_B2 in LMBatches(rows, o.context_length, o.batch_size, seed=seed).plan(epoch)]
-        span_B2, asked_B = _sliding(rows, o.context_length, o.stride or max(1, o.context_length // 2), o.documents == "separate")
+        span_B2, asked_B = sliding_windows(rows, o.context_length, o.stride or max(1, o.context_length // 2), o.documents == "separate")
         order = np.argsort(span_B2[:, 0] - span_B2[:, 1], kind="stable")  # rows of similar length together, the longest first
         some = [order[at : at + o.batch_size] for at in range(0, len(order), o.batch_size)]
         return [Windows(rows, span_B2[numbers], asked_B[numbers]) for numbers in some]
@@ -135,30 +135,6 @@ def summed_loss(model: LanguageModel, batch: LMBatch) -> tuple[Tensor, Tensor, i
     return *model.cross_entropy(x_TD, wanted_T), len(index_T)
 
 
-@dataclass(frozen=True)
-class TextScore:
-    """Likelihood of a text."""
-
-    loss: float  # nats per token
-    perplexity: float
-    bits_per_byte: float
-    accuracy: float  # share of tokens that were the most likely ones
-    tokens: int  # predicted
-    bytes: int  # of the text they make
-    unknown: float  # share of tokens that are not in the vocabulary: above 0, bits_per_byte leaves out what they were
-
-    @classmethod
-    def of(cls, sums: Mapping[str, float], tokens: TokenizedText) -> TextScore:
-        """Score from summed losses over these tokens."""
-        count = max(int(sums["count"]), 1)
-        loss, bits = sums["loss"] / count, sums["loss"] / math.log(2) / max(tokens.bytes, 1)
-        accuracy, unknown = sums["accuracy"] / count, tokens.unknown / len(tokens)
-        return cls(loss, math.exp(min(loss, 700.0)), bits, accuracy, count, tokens.bytes, unknown)
-
-    def metrics(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in ("loss", "perplexity", "bits_per_byte", "accuracy")}
-
-
 def perplexity(
     model: LanguageModel,
     tokens: TokenizedText,
@@ -187,20 +163,3 @@ def perplexity(
     )
     some = tokens if at_most is None else tokens.first(at_most + 1)
     return TextScore.of(measure(Language(options), model, some)[0], some)
-
-
-def _sliding(tokens: TokenizedText, length: int, stride: int, documents: bool) -> tuple[Numbers, Numbers]:
-    """Spans [from, to) of windows, and the first token each one scores the successor of."""
-    spans, asked = [], []
-    for begin, end in zip(tokens.starts.tolist(), tokens.ends.tolist(), strict=True) if documents else [(0, len(tokens))]:
-        last = end - 1  # is only predicted
-        if last <= begin:
-            continue
-        reached = begin
-        for start in range(begin, max(last - length, begin) + stride, stride):
-            spans.append((start, min(start + length, last)))
-            asked.append(reached)
-            reached = spans[-1][1]
-            if reached == last:
-                break
-    return np.array(spans, dtype=np.int64).reshape(-1, 2), np.array(asked, dtype=np.int64)

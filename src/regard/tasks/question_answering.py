@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,8 +18,6 @@ from ..data import Skipped, Splits
 from ..data.batches import Numbers, similar_lengths
 from ..data.questions import Question, read_questions
 from ..data.splits import content_of, digest
-from ..errors import BadConfig
-from ..files import read
 from ..look import Indices, Layers, Maps
 from ..metrics.squad import best_threshold, score_answers, sliding_window
 from ..models import Model, Reader, SpanReader, TextEncoder, body_of, find_model
@@ -36,6 +33,7 @@ from .options.question_answering import (
     QuestionAnsweringOptions,
     ThresholdOptions,
 )
+from .question_lines import answers_as_lines, questions_of
 from .span_encoding import (
     Answers,
     WindowAnswer,
@@ -60,23 +58,6 @@ class Mixed(list[Question]):
     """Questions of --data, with those of each of --also."""
 
     also: tuple[list[Question], ...] = ()
-
-
-def questions_of(options: PassageOptions, inputs: Sequence[str]) -> list[Question]:
-    """Read inputs as questions with their passages.
-
-    Args:
-        options: Options with the file of the passage, if there is one.
-        inputs: Questions; without a file, each with a tab and its passage.
-    """
-    passage = None if options.context is None else _passage(options.context)
-    found = []
-    for number, line in enumerate(inputs):
-        text, tab, context = (line, "\t", passage) if passage is not None else line.partition("\t")
-        if not tab or not context.strip() or not text.strip():
-            raise BadConfig(f"{line[:40]!r} is not a question, a tab and a passage; give a file with the passage: --context passage.txt")
-        found.append(Question(str(number), text, context, ()))
-    return found
 
 
 class QuestionAnswering(QuestionAnsweringDeclaration, TokensTask[QuestionAnsweringOptions]):
@@ -209,7 +190,7 @@ class QuestionAnswering(QuestionAnsweringDeclaration, TokensTask[QuestionAnsweri
         """An input is a question, a tab and a passage; with --context a question."""
         self.nbest = options.nbest
         found = answer(self, run.model, questions_of(options, inputs), options)
-        return [_prediction(one.with_threshold(options.threshold), options.nbest) for one in found]
+        return [answers_as_lines(one.with_threshold(options.threshold), options.nbest) for one in found]
 
     def attention_maps(self, run: Run[Reader], text: str, layers: Layers, heads: Indices, options: PassageOptions) -> tuple[str, Maps]:
         """Attention between question and passage in the window that holds the answer, and where each step says it starts and ends."""
@@ -230,31 +211,3 @@ def _also(examples: Sequence[Question]) -> tuple[list[Question], ...]:
 def golds(questions: Sequence[Question]) -> list[list[str]]:
     """Gold answers of each question."""
     return [[span.text for span in one.answers] for one in questions]
-
-
-def _passage(path: Path) -> str:
-    """The text of a file."""
-    try:
-        text = read(path).decode()
-    except UnicodeDecodeError as wrong:
-        raise BadConfig(f"--context {path}: not UTF-8 text ({wrong}); convert the file") from wrong
-    if not text.strip():
-        raise BadConfig(f"--context {path}: the file is empty; expected a passage")
-    return text
-
-
-def _prediction(found: Answers, nbest: int) -> Prediction:
-    """answer, probability and characters, a line per answer; JSON has the text as it is in the passage."""
-    listed: list[dict[str, Any]] = [
-        {"answer": one.text, "probability": float(np.exp(one.log_p)), "start": one.start, "end": one.end} for one in found.spans
-    ]
-    nothing = {"answer": "", "probability": float(np.exp(found.no_answer)), "start": None, "end": None}
-    if found.best is None:
-        listed = [nothing, *listed][:nbest]
-    lines = [
-        f"{' '.join(one['answer'].split())}\t{one['probability']:.4f}\t{one['start']}:{one['end']}"
-        if one["answer"]
-        else f"(no answer)\t{one['probability']:.4f}"
-        for one in listed
-    ]
-    return Prediction("\n".join(lines), {**listed[0], **({"answers": listed} if nbest > 1 else {})})

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from ..family import Family
-from .bart import BART as BART
-from .bert import BERT as BERT
-from .big_bird import BIG_BIRD as BIG_BIRD
-from .clip import CLIP as CLIP
-from .distilbert import DISTILBERT as DISTILBERT
-from .electra import ELECTRA as ELECTRA
-from .fnet import FNET as FNET
-from .gemma import GEMMA as GEMMA
-from .gpt import GPT as GPT
-from .gpt2 import GPT2 as GPT2
-from .gpt_neox import GPT_NEOX as GPT_NEOX
-from .llama import LLAMA as LLAMA
-from .llama import PHI3 as PHI3
-from .longformer import LONGFORMER as LONGFORMER
-from .marian import MARIAN as MARIAN
-from .modernbert import MODERNBERT as MODERNBERT
-from .nystromformer import NYSTROMFORMER as NYSTROMFORMER
-from .opt import OPT as OPT
-from .reformer import REFORMER as REFORMER
-from .roberta import ROBERTA as ROBERTA
-from .t5 import T5 as T5
-from .vit import VIT as VIT
-from .vivit import VIVIT as VIVIT
+from .bart import BartFamily as BartFamily
+from .bert import BertFamily as BertFamily
+from .big_bird import BigBirdFamily as BigBirdFamily
+from .clip import CLIPFamily as CLIPFamily
+from .distilbert import DistilBertFamily as DistilBertFamily
+from .electra import ElectraFamily as ElectraFamily
+from .fnet import FNetFamily as FNetFamily
+from .gemma import GemmaFamily as GemmaFamily
+from .gpt import GPTFamily as GPTFamily
+from .gpt2 import GPT2Family as GPT2Family
+from .gpt_neox import GPTNeoXFamily as GPTNeoXFamily
+from .llama import LlamaFamily as LlamaFamily
+from .llama import Phi3Family as Phi3Family
+from .longformer import LongformerFamily as LongformerFamily
+from .marian import MarianFamily as MarianFamily
+from .modernbert import ModernBertFamily as ModernBertFamily
+from .nystromformer import NystromformerFamily as NystromformerFamily
+from .opt import OPTFamily as OPTFamily
+from .reformer import ReformerFamily as ReformerFamily
+from .roberta import RobertaFamily as RobertaFamily
+from .t5 import T5Family as T5Family
+from .vit import ViTFamily as ViTFamily
+from .vivit import ViViTFamily as ViViTFamily
 
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
@@ -82,9 +82,9 @@ UNSUPPORTED = frozenset(
     ]
 )
 
-FAMILIES: tuple[Family, ...] = (
-    BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT, GPT2, OPT, GPT_NEOX, LLAMA, PHI3, GEMMA, MARIAN, BART, T5, LONGFORMER, BIG_BIRD, FNET, NYSTROMFORMER, REFORMER, VIT, VIVIT, CLIP,
-)  # fmt: skip
+FAMILIES: tuple[Family, ...] = tuple(kind() for kind in (
+    BertFamily, RobertaFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, LlamaFamily, Phi3Family, GemmaFamily, MarianFamily, BartFamily, T5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
+))  # fmt: skip
 registered: dict[str, Family] = {}  # from outside the package: `regard.register`
 
 

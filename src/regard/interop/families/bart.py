@@ -12,47 +12,40 @@ from ..names import Entry, layer, tensor
 from .marian import SETTINGS, check_equal_stacks, stacks_config, stacks_table
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    check_equal_stacks(hf)
-    return {
-        "target_vocab_size": hf["vocab_size"],
-        "depth": (hf["encoder_layers"], hf["decoder_layers"]),
-        "activation": hf.activation("activation_function"),
-        "scaled": hf["scale_embedding"],
-        "output_bias": "final_logits_bias" in hf.tensor_names,
-        "attention": (str(Softmax(dropout=hf["attention_dropout"])),) * 3,
-    }
+class BartFamily(Family):
+    model = "bart"
+    model_types = ("bart",)
+    settings = SETTINGS
+    prefix = "model"
+    heads = ("final_logits_bias", "lm_head.")
+    tied = tuple((copy, "shared.weight") for copy in ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"))
 
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        check_equal_stacks(hf)
+        return {
+            "target_vocab_size": hf["vocab_size"],
+            "depth": (hf["encoder_layers"], hf["decoder_layers"]),
+            "activation": hf.activation("activation_function"),
+            "scaled": hf["scale_embedding"],
+            "output_bias": "final_logits_bias" in hf.tensor_names,
+            "attention": (str(Softmax(dropout=hf["attention_dropout"])),) * 3,
+        }
 
-def more_config(model: Bart) -> dict[str, Any]:
-    return {
-        "architectures": ["BartForConditionalGeneration"],
-        **stacks_config(model),
-        "attention_dropout": plain_attention_dropout(model),
-        "activation_function": hf_activation(model.config.activation),
-        "scale_embedding": model.config.scaled,
-    }
+    def more_config(self, model: Bart) -> dict[str, Any]:
+        return {
+            "architectures": ["BartForConditionalGeneration"],
+            **stacks_config(model),
+            "attention_dropout": plain_attention_dropout(model),
+            "activation_function": hf_activation(model.config.activation),
+            "scale_embedding": model.config.scaled,
+        }
 
-
-def table(settings: Settings) -> list[Entry]:
-    entries = [tensor("embedding.token.weight", "shared.weight")]
-    entries += [tensor("output_bias", "final_logits_bias", singletons=(0,))] if settings["output_bias"] else []
-    for ours, stack in (("source_embedding", "encoder"), ("embedding", "decoder")):
-        entries += [
-            tensor(f"{ours}.position.table.weight", f"{stack}.embed_positions.weight"),
-            *layer(f"{ours}.norm", f"{stack}.layernorm_embedding"),
-        ]
-    return entries + stacks_table(settings, "")
-
-
-BART = Family(
-    model="bart",
-    model_types=("bart",),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=table,
-    prefix="model",
-    heads=("final_logits_bias", "lm_head."),
-    tied=tuple((copy, "shared.weight") for copy in ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")),
-)
+    def table(self, settings: Settings) -> list[Entry]:
+        entries = [tensor("embedding.token.weight", "shared.weight")]
+        entries += [tensor("output_bias", "final_logits_bias", singletons=(0,))] if settings["output_bias"] else []
+        for ours, stack in (("source_embedding", "encoder"), ("embedding", "decoder")):
+            entries += [
+                tensor(f"{ours}.position.table.weight", f"{stack}.embed_positions.weight"),
+                *layer(f"{ours}.norm", f"{stack}.layernorm_embedding"),
+            ]
+        return entries + stacks_table(settings, "")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ...errors import BadConfig, NotSupported
-from ...models import Gemma
 from ..attention import Softmax, layer_attention, specs, window_config
-from ..family import Family
 from ..hf_config import HFConfig
 from ..rotary import rotary_config, rotary_settings, stretch_settings
-from .llama import SETTINGS, layer_windows, table
+from .llama import LlamaLayers, layer_windows
 
 ARCHITECTURES = {"gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}
 NORMS = {
@@ -20,27 +17,6 @@ NORMS = {
     "around_feedforward.before": "pre_feedforward_layernorm",
     "around_feedforward.after": "post_feedforward_layernorm",
 }
-
-
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    if hf.activation("hidden_activation") != "gelu_tanh":
-        raise BadConfig(f"config.json has hidden_activation={hf['hidden_activation']!r}; only 'gelu_pytorch_tanh' is supported")
-    depth, types, third = hf["num_hidden_layers"], hf["layer_types"], hf.model_type == "gemma3_text"
-    if types is None:
-        every = hf.get("sliding_window_pattern", 6) if third else 2  # every sixth, or every second, has full attention
-        types = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(min(depth, 10_000))]
-    scale, softcap = hf["query_pre_attn_scalar"] ** -0.5, None if third else hf["attn_logit_softcapping"]
-    layers = [
-        Softmax(window, hf["attention_dropout"] or 0.0, scale, softcap) for window in layer_windows(types, depth, hf["sliding_window"])
-    ]
-    return {
-        "kv_heads": hf["num_key_value_heads"],
-        "head_dim": hf["head_dim"],
-        "attention": specs(layers),
-        "qk_norm": third,
-        "logit_softcap": hf["final_logit_softcapping"],
-        **(_two_rotaries(hf) if third else _one_rotary(hf)),
-    }
 
 
 def _one_rotary(hf: HFConfig) -> dict[str, Any]:
@@ -64,45 +40,58 @@ def _two_rotaries(hf: HFConfig) -> dict[str, Any]:
     }
 
 
-def more_config(model: Gemma) -> dict[str, Any]:
-    c = model.config
-    layers = layer_attention(model, "window", "scale", "softcap")
-    shared = {layer._replace(window=None) for layer in layers}
-    if len(shared) > 1:
-        raise NotSupported("attention differs between layers by more than a window; transformers' gemma has one kind for all")
-    (common,) = shared
-    scale = c.head_dim**-0.5 if common.scale is None else common.scale
-    scalar = round(scale**-2)
-    if scalar**-0.5 != scale or (c.qk_norm and common.softcap) or (not c.qk_norm and (c.base != c.local_base or c.stretch)):
-        raise NotSupported(
-            f"a Gemma with scale={scale}, qk_norm={c.qk_norm}, softcap={common.softcap}, base={c.base}, local_base={c.local_base}, "
-            f"stretch={c.stretch}; transformers has scales 1/√n, Gemma 3 (qk_norm) without softcap, Gemma 2 with one rotary embedding"
-        )
-    windows = window_config(model, layers)
-    model_type = "gemma3_text" if c.qk_norm else "gemma2"
-    rope = rotary_config(c.base, c.stretch)
-    return {
-        "model_type": model_type,
-        "architectures": [ARCHITECTURES[model_type]],
-        "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_dim,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "rope_parameters": {"full_attention": rope, "sliding_attention": rotary_config(c.local_base, ())} if c.qk_norm else rope,
-        "attention_dropout": common.dropout,
-        "query_pre_attn_scalar": scalar,
-        "attn_logit_softcapping": common.softcap,
-        "final_logit_softcapping": c.logit_softcap,
-        **windows,
-    }
+class GemmaFamily(LlamaLayers):
+    model = "gemma"
+    model_types = ("gemma2", "gemma3_text")
+    norms = NORMS
 
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        if hf.activation("hidden_activation") != "gelu_tanh":
+            raise BadConfig(f"config.json has hidden_activation={hf['hidden_activation']!r}; only 'gelu_pytorch_tanh' is supported")
+        depth, types, third = hf["num_hidden_layers"], hf["layer_types"], hf.model_type == "gemma3_text"
+        if types is None:
+            every = hf.get("sliding_window_pattern", 6) if third else 2  # every sixth, or every second, has full attention
+            types = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(min(depth, 10_000))]
+        scale, softcap = hf["query_pre_attn_scalar"] ** -0.5, None if third else hf["attn_logit_softcapping"]
+        layers = [
+            Softmax(window, hf["attention_dropout"] or 0.0, scale, softcap) for window in layer_windows(types, depth, hf["sliding_window"])
+        ]
+        return {
+            "kv_heads": hf["num_key_value_heads"],
+            "head_dim": hf["head_dim"],
+            "attention": specs(layers),
+            "qk_norm": third,
+            "logit_softcap": hf["final_logit_softcapping"],
+            **(_two_rotaries(hf) if third else _one_rotary(hf)),
+        }
 
-GEMMA = Family(
-    model="gemma",
-    model_types=("gemma2", "gemma3_text"),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=partial(table, norms=NORMS),
-    prefix="model",
-    tied=(("lm_head.weight", "embed_tokens.weight"),),
-)
+    def more_config(self, model: Any) -> dict[str, Any]:
+        c = model.config
+        layers = layer_attention(model, "window", "scale", "softcap")
+        shared = {layer._replace(window=None) for layer in layers}
+        if len(shared) > 1:
+            raise NotSupported("attention differs between layers by more than a window; transformers' gemma has one kind for all")
+        (common,) = shared
+        scale = c.head_dim**-0.5 if common.scale is None else common.scale
+        scalar = round(scale**-2)
+        if scalar**-0.5 != scale or (c.qk_norm and common.softcap) or (not c.qk_norm and (c.base != c.local_base or c.stretch)):
+            raise NotSupported(
+                f"a Gemma with scale={scale}, qk_norm={c.qk_norm}, softcap={common.softcap}, base={c.base}, local_base={c.local_base}, "
+                f"stretch={c.stretch}; transformers has scales 1/√n, Gemma 3 (qk_norm) without softcap, Gemma 2 with one rotary embedding"
+            )
+        windows = window_config(model, layers)
+        model_type = "gemma3_text" if c.qk_norm else "gemma2"
+        rope = rotary_config(c.base, c.stretch)
+        return {
+            "model_type": model_type,
+            "architectures": [ARCHITECTURES[model_type]],
+            "num_key_value_heads": c.kv_heads,
+            "head_dim": c.head_dim,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "rope_parameters": {"full_attention": rope, "sliding_attention": rotary_config(c.local_base, ())} if c.qk_norm else rope,
+            "attention_dropout": common.dropout,
+            "query_pre_attn_scalar": scalar,
+            "attn_logit_softcapping": common.softcap,
+            "final_logit_softcapping": c.logit_softcap,
+            **windows,
+        }

@@ -12,31 +12,24 @@ from ..names import Entry, tensor
 from .gpt2 import SETTINGS, blocks_table, gpt_config, gpt_settings
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    """In this family "gelu", the only activation supported, is the tanh approximation."""
-    return gpt_settings(hf)
+class GPTFamily(Family):
+    model = "gpt"
+    model_types = ("openai-gpt",)
+    settings = SETTINGS
+    prefix = "transformer"
+    tied = (("lm_head.weight", "tokens_embed.weight"),)
+    constants = ((r"\.attn\.bias$", is_causal_mask), (r"^position_ids$", is_counting))  # in older files
 
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        """In this family "gelu", the only activation supported, is the tanh approximation."""
+        return gpt_settings(hf)
 
-def more_config(model: GPTModel) -> dict[str, Any]:
-    return gpt_config(model) | {"architectures": ["OpenAIGPTLMHeadModel"], "afn": "gelu"}
+    def more_config(self, model: GPTModel) -> dict[str, Any]:
+        return gpt_config(model) | {"architectures": ["OpenAIGPTLMHeadModel"], "afn": "gelu"}
 
-
-def table(settings: Settings) -> list[Entry]:
-    return [
-        tensor("embedding.token.weight", "tokens_embed.weight"),
-        tensor("embedding.position.table.weight", "positions_embed.weight"),
-        *blocks_table(settings["depth"], "over"),
-    ]
-
-
-GPT = Family(
-    model="gpt",
-    model_types=("openai-gpt",),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=table,
-    prefix="transformer",
-    tied=(("lm_head.weight", "tokens_embed.weight"),),
-    constants=((r"\.attn\.bias$", is_causal_mask), (r"^position_ids$", is_counting)),  # in older files
-)
+    def table(self, settings: Settings) -> list[Entry]:
+        return [
+            tensor("embedding.token.weight", "tokens_embed.weight"),
+            tensor("embedding.position.table.weight", "positions_embed.weight"),
+            *blocks_table(settings["depth"], "over"),
+        ]

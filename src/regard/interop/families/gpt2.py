@@ -47,35 +47,28 @@ def blocks_table(depth: int, norm: str) -> list[Entry]:
     return table
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    if hf["n_inner"] not in (None, 4 * hf["n_embd"]):
-        raise BadConfig(f"config.json has n_inner={hf['n_inner']!r}; only 4 · n_embd = {4 * hf['n_embd']} is supported")
-    if hf.activation("activation_function") != "gelu_tanh":
-        raise BadConfig(f"config.json has activation_function={hf['activation_function']!r}; only 'gelu_new' is supported")
-    return gpt_settings(hf)
+class GPT2Family(Family):
+    model = "gpt2"
+    model_types = ("gpt2",)
+    settings = SETTINGS
+    prefix = "transformer"
+    tied = (("lm_head.weight", "wte.weight"),)
+    constants = ((r"\.attn\.bias$", is_causal_mask), (r"\.attn\.masked_bias$", is_mask_value))  # in older files
 
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        if hf["n_inner"] not in (None, 4 * hf["n_embd"]):
+            raise BadConfig(f"config.json has n_inner={hf['n_inner']!r}; only 4 · n_embd = {4 * hf['n_embd']} is supported")
+        if hf.activation("activation_function") != "gelu_tanh":
+            raise BadConfig(f"config.json has activation_function={hf['activation_function']!r}; only 'gelu_new' is supported")
+        return gpt_settings(hf)
 
-def more_config(model: GPT2Model) -> dict[str, Any]:
-    return gpt_config(model) | {"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}
+    def more_config(self, model: GPT2Model) -> dict[str, Any]:
+        return gpt_config(model) | {"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}
 
-
-def table(settings: Settings) -> list[Entry]:
-    return [
-        tensor("embedding.token.weight", "wte.weight"),
-        tensor("embedding.position.table.weight", "wpe.weight"),
-        *blocks_table(settings["depth"], "before"),
-        *layer("norm", "ln_f"),
-    ]
-
-
-GPT2 = Family(
-    model="gpt2",
-    model_types=("gpt2",),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=table,
-    prefix="transformer",
-    tied=(("lm_head.weight", "wte.weight"),),
-    constants=((r"\.attn\.bias$", is_causal_mask), (r"\.attn\.masked_bias$", is_mask_value)),  # in older files
-)
+    def table(self, settings: Settings) -> list[Entry]:
+        return [
+            tensor("embedding.token.weight", "wte.weight"),
+            tensor("embedding.position.table.weight", "wpe.weight"),
+            *blocks_table(settings["depth"], "before"),
+            *layer("norm", "ln_f"),
+        ]

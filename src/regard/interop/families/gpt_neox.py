@@ -29,50 +29,43 @@ BLOCK: LayerNames = {
 }
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.get("is_decoder")  # transformers' computes the same with and without
-    if hf.get("head_dim") is not None:
-        raise BadConfig("config.json has head_dim, which a gpt_neox does not have; its heads share hidden_size")
-    rotary = rotary_settings(hf, base_key="rotary_emb_base", part_key="rotary_pct", part=0.25)
-    return {"activation": hf.activation("hidden_act"), "attention": (str(Softmax(dropout=hf["attention_dropout"])),), **rotary}
-
-
-def more_config(model: GPTNeoX) -> dict[str, Any]:
-    c = model.config
-    return {
-        "architectures": ["GPTNeoXForCausalLM"],
-        "hidden_act": hf_activation(c.activation),
-        "attention_dropout": plain_attention_dropout(model),
-        "rope_parameters": rotary_config(c.base, c.stretch, partial_rotary_factor=c.part),
-    }
-
-
-def table(settings: Settings) -> list[Entry]:
-    depth, bias = settings["depth"], settings["qkv_bias"]
-    qkv = block_layers(depth, "layers", {"mixer.qkv": "attention.query_key_value"}, bias=bias)
-    entries = [
-        tensor("embedding.token.weight", "embed_in.weight"),
-        *layer("norm", "final_layer_norm"),
-        *(replace(entry, heads=settings["heads"]) for entry in qkv),
-        *block_layers(depth, "layers", {"mixer.out": "attention.dense"}, bias=bias),
-        *block_layers(depth, "layers", BLOCK),
-    ]
-    return entries if settings["tied"] else [*entries, tensor("output.weight", "embed_out.weight")]
-
-
-GPT_NEOX = Family(
-    model="gpt_neox",
-    model_types=("gpt_neox",),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=table,
-    prefix="gpt_neox",
-    heads=("embed_out.",),
-    tied=(("embed_out.weight", "embed_in.weight"),),
-    constants=(  # in older files
+class GPTNeoXFamily(Family):
+    model = "gpt_neox"
+    model_types = ("gpt_neox",)
+    settings = SETTINGS
+    prefix = "gpt_neox"
+    heads = ("embed_out.",)
+    tied = (("embed_out.weight", "embed_in.weight"),)
+    constants = (  # in older files
         (r"\.attention\.bias$", is_causal_mask),
         (r"\.attention\.masked_bias$", is_mask_value),
         (r"rotary_emb\.inv_freq$", is_rotary_frequency),
-    ),
-)
+    )
+
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        hf.get("is_decoder")  # transformers' computes the same with and without
+        if hf.get("head_dim") is not None:
+            raise BadConfig("config.json has head_dim, which a gpt_neox does not have; its heads share hidden_size")
+        rotary = rotary_settings(hf, base_key="rotary_emb_base", part_key="rotary_pct", part=0.25)
+        return {"activation": hf.activation("hidden_act"), "attention": (str(Softmax(dropout=hf["attention_dropout"])),), **rotary}
+
+    def more_config(self, model: GPTNeoX) -> dict[str, Any]:
+        c = model.config
+        return {
+            "architectures": ["GPTNeoXForCausalLM"],
+            "hidden_act": hf_activation(c.activation),
+            "attention_dropout": plain_attention_dropout(model),
+            "rope_parameters": rotary_config(c.base, c.stretch, partial_rotary_factor=c.part),
+        }
+
+    def table(self, settings: Settings) -> list[Entry]:
+        depth, bias = settings["depth"], settings["qkv_bias"]
+        qkv = block_layers(depth, "layers", {"mixer.qkv": "attention.query_key_value"}, bias=bias)
+        entries = [
+            tensor("embedding.token.weight", "embed_in.weight"),
+            *layer("norm", "final_layer_norm"),
+            *(replace(entry, heads=settings["heads"]) for entry in qkv),
+            *block_layers(depth, "layers", {"mixer.out": "attention.dense"}, bias=bias),
+            *block_layers(depth, "layers", BLOCK),
+        ]
+        return entries if settings["tied"] else [*entries, tensor("output.weight", "embed_out.weight")]

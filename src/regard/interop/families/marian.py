@@ -35,50 +35,6 @@ def stacks_config(model: Transformer) -> dict[str, Any]:
     return {**layers, "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "is_encoder_decoder": True}
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(scale_embedding=True)
-    check_equal_stacks(hf)
-    return {
-        "target_vocab_size": hf["decoder_vocab_size"] or hf["vocab_size"],
-        "depth": (hf["encoder_layers"], hf["decoder_layers"]),
-        "tied": "all" if hf["share_encoder_decoder_embeddings"] else "output",
-        "placement": "post",
-        "position": "sinusoidal_halves",
-        "activation": hf.activation("activation_function"),
-        "output_bias": True,
-        "attention": (str(Softmax(dropout=hf["attention_dropout"])),) * 3,
-    }
-
-
-def more_config(model: Transformer) -> dict[str, Any]:
-    c, dropout = model.config, plain_attention_dropout(model)
-    if not (c.placement == "post" and c.position == "sinusoidal_halves" and c.output_bias and c.tied != "none"):
-        raise NotSupported(
-            f"a Transformer with placement={c.placement!r}, position={c.position!r}, output_bias={c.output_bias}, tied={c.tied!r} cannot be "
-            "exported as Marian, which has placement='post', position='sinusoidal_halves', output_bias=True, tied='all' or 'output'"
-        )
-    return {
-        "architectures": ["MarianMTModel"],
-        "decoder_vocab_size": c.target_vocab_size,
-        **stacks_config(model),
-        "attention_dropout": dropout,
-        "activation_function": hf_activation(c.activation),
-        "scale_embedding": True,
-        "share_encoder_decoder_embeddings": c.tied == "all",
-        "tie_word_embeddings": True,
-    }
-
-
-def table(settings: Settings) -> list[Entry]:
-    shared = settings["tied"] == "all"
-    entries = [
-        tensor("output_bias", "final_logits_bias", singletons=(0,)),
-        tensor("embedding.token.weight", f"model.{'shared' if shared else 'decoder.embed_tokens'}.weight"),
-    ]
-    entries += [] if shared else [tensor("source_embedding.token.weight", "model.encoder.embed_tokens.weight")]
-    return entries + stacks_table(settings, "model.")
-
-
 def stacks_table(settings: Settings, prefix: str) -> list[Entry]:
     """The layers of encoder and decoder."""
     entries = []
@@ -100,18 +56,55 @@ def _attention(block: str, part: str, hf: str) -> list[Entry]:
     ]
 
 
-MARIAN = Family(
-    model="transformer",
-    model_types=("marian",),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=table,
-    tied=(
+class MarianFamily(Family):
+    model = "transformer"
+    model_types = ("marian",)
+    settings = SETTINGS
+    tied = (
         ("lm_head.weight", "model.shared.weight"),
         ("lm_head.weight", "model.decoder.embed_tokens.weight"),
         ("model.encoder.embed_tokens.weight", "model.shared.weight"),
         ("model.decoder.embed_tokens.weight", "model.shared.weight"),
-    ),
-    constants=((r"^model\.(encoder|decoder)\.embed_positions\.weight$", is_sinusoids),),
-)
+    )
+    constants = ((r"^model\.(encoder|decoder)\.embed_positions\.weight$", is_sinusoids),)
+
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        hf.require(scale_embedding=True)
+        check_equal_stacks(hf)
+        return {
+            "target_vocab_size": hf["decoder_vocab_size"] or hf["vocab_size"],
+            "depth": (hf["encoder_layers"], hf["decoder_layers"]),
+            "tied": "all" if hf["share_encoder_decoder_embeddings"] else "output",
+            "placement": "post",
+            "position": "sinusoidal_halves",
+            "activation": hf.activation("activation_function"),
+            "output_bias": True,
+            "attention": (str(Softmax(dropout=hf["attention_dropout"])),) * 3,
+        }
+
+    def more_config(self, model: Transformer) -> dict[str, Any]:
+        c, dropout = model.config, plain_attention_dropout(model)
+        if not (c.placement == "post" and c.position == "sinusoidal_halves" and c.output_bias and c.tied != "none"):
+            raise NotSupported(
+                f"a Transformer with placement={c.placement!r}, position={c.position!r}, output_bias={c.output_bias}, tied={c.tied!r} cannot be "
+                "exported as Marian, which has placement='post', position='sinusoidal_halves', output_bias=True, tied='all' or 'output'"
+            )
+        return {
+            "architectures": ["MarianMTModel"],
+            "decoder_vocab_size": c.target_vocab_size,
+            **stacks_config(model),
+            "attention_dropout": dropout,
+            "activation_function": hf_activation(c.activation),
+            "scale_embedding": True,
+            "share_encoder_decoder_embeddings": c.tied == "all",
+            "tie_word_embeddings": True,
+        }
+
+    def table(self, settings: Settings) -> list[Entry]:
+        shared = settings["tied"] == "all"
+        entries = [
+            tensor("output_bias", "final_logits_bias", singletons=(0,)),
+            tensor("embedding.token.weight", f"model.{'shared' if shared else 'decoder.embed_tokens'}.weight"),
+        ]
+        entries += [] if shared else [tensor("source_embedding.token.weight", "model.encoder.embed_tokens.weight")]
+        return entries + stacks_table(settings, "model.")

@@ -33,24 +33,6 @@ BLOCK: LayerNames = {
 }
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    hf.require(
-        attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False, decoder_bias=True, classifier_activation="gelu"
-    )
-    depth, types = hf["num_hidden_layers"], hf["layer_types"]
-    if types is None:
-        every = hf.get("global_attn_every_n_layers", 3)
-        types = ["sliding_attention" if i % every else "full_attention" for i in range(min(depth, 10_000))]
-    windows = layer_windows(types, depth, hf["local_attention"] // 2 + 1)  # transformers counts both sides of the query
-    return {
-        "activation": hf.activation("hidden_activation"),
-        "attention": specs([Softmax(window, hf["attention_dropout"] or 0.0) for window in windows]),
-        "mlm_head": "head.dense.weight" in hf.tensor_names,
-        "base": _base(hf, "full_attention", "global_rope_theta", 160_000.0),
-        "local_base": _base(hf, "sliding_attention", "local_rope_theta", 10_000.0),
-    }
-
-
 def _base(hf: HFConfig, kind: str, key: str, default: float) -> Any:
     """The base of the rotary angles in layers of one kind; `key` is its name in older files."""
     rope = {**((hf["rope_parameters"] or {}).get(kind) or {}), **(hf.get("rope_scaling") or {})}
@@ -59,41 +41,52 @@ def _base(hf: HFConfig, kind: str, key: str, default: float) -> Any:
     return rope.get("rope_theta", hf.get(key, default))
 
 
-def more_config(model: ModernBert) -> dict[str, Any]:
-    c, layers = model.config, layer_attention(model, "window")
-    windows = window_config(model, layers)
-    return {
-        "architectures": ["ModernBertForMaskedLM" if c.mlm_head else "ModernBertModel"],
-        "hidden_activation": hf_activation(c.activation),
-        "layer_types": windows["layer_types"],
-        "local_attention": 2 * ((windows["sliding_window"] or 65) - 1),
-        "rope_parameters": {"full_attention": rotary_config(c.base, ()), "sliding_attention": rotary_config(c.local_base, ())},
-        "attention_dropout": same_in_all(model, [layer._replace(window=None) for layer in layers]).dropout,
-        "embedding_dropout": c.dropout,
-    }
+class ModernBertFamily(Family):
+    model = "modernbert"
+    model_types = ("modernbert",)
+    settings = SETTINGS
+    prefix = "model"
+    heads = ("head.", "decoder.")
+    base = "ModernBertModel"
+    tied = (("decoder.weight", "embeddings.tok_embeddings.weight"),)
 
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        hf.require(
+            attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False, decoder_bias=True, classifier_activation="gelu"
+        )
+        depth, types = hf["num_hidden_layers"], hf["layer_types"]
+        if types is None:
+            every = hf.get("global_attn_every_n_layers", 3)
+            types = ["sliding_attention" if i % every else "full_attention" for i in range(min(depth, 10_000))]
+        windows = layer_windows(types, depth, hf["local_attention"] // 2 + 1)  # transformers counts both sides of the query
+        return {
+            "activation": hf.activation("hidden_activation"),
+            "attention": specs([Softmax(window, hf["attention_dropout"] or 0.0) for window in windows]),
+            "mlm_head": "head.dense.weight" in hf.tensor_names,
+            "base": _base(hf, "full_attention", "global_rope_theta", 160_000.0),
+            "local_base": _base(hf, "sliding_attention", "local_rope_theta", 10_000.0),
+        }
 
-def table(settings: Settings) -> list[Entry]:
-    blocks = block_layers(settings["depth"], "layers", BLOCK, bias=False)
-    entries = [
-        tensor("embedding.token.weight", "embeddings.tok_embeddings.weight"),
-        tensor("embedding_norm.weight", "embeddings.norm.weight"),
-        *(entry for entry in blocks if entry.name != "blocks.0.around_mixer.before.weight"),  # the embeddings are normed
-        tensor("norm.weight", "final_norm.weight"),
-    ]
-    head = {"mlm_head.0.weight": "head.dense.weight", "mlm_head.1.weight": "head.norm.weight", "mlm_bias": "decoder.bias"}
-    return entries + [tensor(ours, hf) for ours, hf in head.items() if settings["mlm_head"]]
+    def more_config(self, model: ModernBert) -> dict[str, Any]:
+        c, layers = model.config, layer_attention(model, "window")
+        windows = window_config(model, layers)
+        return {
+            "architectures": ["ModernBertForMaskedLM" if c.mlm_head else "ModernBertModel"],
+            "hidden_activation": hf_activation(c.activation),
+            "layer_types": windows["layer_types"],
+            "local_attention": 2 * ((windows["sliding_window"] or 65) - 1),
+            "rope_parameters": {"full_attention": rotary_config(c.base, ()), "sliding_attention": rotary_config(c.local_base, ())},
+            "attention_dropout": same_in_all(model, [layer._replace(window=None) for layer in layers]).dropout,
+            "embedding_dropout": c.dropout,
+        }
 
-
-MODERNBERT = Family(
-    model="modernbert",
-    model_types=("modernbert",),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=table,
-    prefix="model",
-    heads=("head.", "decoder."),
-    base="ModernBertModel",
-    tied=(("decoder.weight", "embeddings.tok_embeddings.weight"),),
-)
+    def table(self, settings: Settings) -> list[Entry]:
+        blocks = block_layers(settings["depth"], "layers", BLOCK, bias=False)
+        entries = [
+            tensor("embedding.token.weight", "embeddings.tok_embeddings.weight"),
+            tensor("embedding_norm.weight", "embeddings.norm.weight"),
+            *(entry for entry in blocks if entry.name != "blocks.0.around_mixer.before.weight"),  # the embeddings are normed
+            tensor("norm.weight", "final_norm.weight"),
+        ]
+        head = {"mlm_head.0.weight": "head.dense.weight", "mlm_head.1.weight": "head.norm.weight", "mlm_bias": "decoder.bias"}
+        return entries + [tensor(ours, hf) for ours, hf in head.items() if settings["mlm_head"]]

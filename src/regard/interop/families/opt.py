@@ -21,38 +21,31 @@ BLOCK: LayerNames = {
 }
 
 
-def more_settings(hf: HFConfig) -> dict[str, Any]:
-    if hf["word_embed_proj_dim"] is not None:
-        hf.require(word_embed_proj_dim=hf["hidden_size"])
-    return {"activation": hf.activation("activation_function"), "attention": (str(Softmax(dropout=hf["attention_dropout"])),)}
+class OPTFamily(Family):
+    model = "opt"
+    model_types = ("opt",)
+    settings = SETTINGS
+    prefix = "model"
+    tied = (("lm_head.weight", "decoder.embed_tokens.weight"),)
 
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        if hf["word_embed_proj_dim"] is not None:
+            hf.require(word_embed_proj_dim=hf["hidden_size"])
+        return {"activation": hf.activation("activation_function"), "attention": (str(Softmax(dropout=hf["attention_dropout"])),)}
 
-def more_config(model: OPTModel) -> dict[str, Any]:
-    return {
-        "architectures": ["OPTForCausalLM"],
-        "word_embed_proj_dim": model.config.width,
-        "activation_function": hf_activation(model.config.activation),
-        "attention_dropout": plain_attention_dropout(model),
-    }
+    def more_config(self, model: OPTModel) -> dict[str, Any]:
+        return {
+            "architectures": ["OPTForCausalLM"],
+            "word_embed_proj_dim": model.config.width,
+            "activation_function": hf_activation(model.config.activation),
+            "attention_dropout": plain_attention_dropout(model),
+        }
 
-
-def table(settings: Settings) -> list[Entry]:
-    entries = [
-        tensor("embedding.token.weight", "decoder.embed_tokens.weight"),
-        tensor("embedding.position.table.weight", "decoder.embed_positions.weight"),
-        *layer("norm", "decoder.final_layer_norm"),
-        *block_layers(settings["depth"], "decoder.layers", BLOCK),
-    ]
-    return entries if settings["tied"] else [*entries, tensor("output.weight", "lm_head.weight")]
-
-
-OPT = Family(
-    model="opt",
-    model_types=("opt",),
-    settings=SETTINGS,
-    more_settings=more_settings,
-    more_config=more_config,
-    table=table,
-    prefix="model",
-    tied=(("lm_head.weight", "decoder.embed_tokens.weight"),),
-)
+    def table(self, settings: Settings) -> list[Entry]:
+        entries = [
+            tensor("embedding.token.weight", "decoder.embed_tokens.weight"),
+            tensor("embedding.position.table.weight", "decoder.embed_positions.weight"),
+            *layer("norm", "decoder.final_layer_norm"),
+            *block_layers(settings["depth"], "decoder.layers", BLOCK),
+        ]
+        return entries if settings["tied"] else [*entries, tensor("output.weight", "lm_head.weight")]

@@ -77,8 +77,12 @@ class TaskVariant:
     settings: Mapping[str, Any] = field(default_factory=dict)
     evaluate: Callable[[Run[Any]], Mapping[str, float]] = metrics_of_test
 
+    def data(self, out: Path) -> tasks.DataOptions:
+        """Options of the task; files that they name may be written to `out`."""
+        return self.options
+
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        run, training = train_run(self.task, self.options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
+        run, training = train_run(self.task, self.data(out), self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
         return {**self.evaluate(run), **training}
 
 
@@ -142,22 +146,6 @@ def write_jsonl(path: Path, objects: Iterable[Mapping[str, str]]) -> Path:
     return path
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextVariant:
-    """A language model trained on the documentation. Loss on the test topics: in all, and by the number of tokens before."""
-
-    options: tasks.LanguageOptions
-    train: TrainOptions
-    model: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        options = replace(self.options, data=str(write_documentation(out / "text.jsonl")))
-        run, training = train_run(tasks.Language, options, self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
-        contexts = loss_by_context(run.model, tasks.Language(options, run.processor).test_data(run, None), options.context_length)
-        return {**tasks.evaluate(run).metrics, **training, **contexts}
-
-
 @torch.no_grad()
 def loss_by_context(model: LanguageModel, tokens: TokenizedText, length: int) -> dict[str, float]:
     """Loss per token (nats) by the number of tokens read, over windows of exactly `length` tokens that do not overlap."""
@@ -173,6 +161,22 @@ def loss_by_context(model: LanguageModel, tokens: TokenizedText, length: int) ->
         for low, high in pairwise(edges)
         if low < high
     }
+
+
+def loss_and_contexts(run: Run[Any]) -> dict[str, float]:
+    task = tasks.task_of(run)
+    return {**tasks.evaluate(run).metrics, **loss_by_context(run.model, task.test_data(run, None), task.options.context_length)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextVariant(TaskVariant):
+    """A language model trained on the documentation. Loss on the test topics: in all, and by the number of tokens before."""
+
+    task: type[tasks.Task[Any]] = tasks.Language
+    evaluate: Callable[[Run[Any]], Mapping[str, float]] = loss_and_contexts
+
+    def data(self, out: Path) -> tasks.DataOptions:
+        return replace(self.options, data=str(write_documentation(out / "text.jsonl")))
 
 
 # -- translators -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ..._lazy import lazy
 
 if TYPE_CHECKING:
     from .captions import CaptioningDeclaration, CaptionsOptions
-    from .classification import ClassifyDeclaration, ClassifyOptions, LabelDeclaration, LabelOptions
+    from .classify import ClassifyDeclaration, ClassifyOptions
     from .clip import ClipDeclaration, ClipOptions, ZeroShotOptions
     from .dalle import DalleDeclaration, DalleOptions, GenerateOptions
     from .draw import DrawOptions, DrawTaskDeclaration, RedrawOptions
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .image import ImageOptions, PictureOptions
     from .image_text import ImageTextOptions
     from .images import ImagesDeclaration, ImagesOptions
+    from .label import LabelDeclaration, LabelOptions
     from .language import LanguageDeclaration, LanguageOptions, PerplexityOptions
     from .masked import FillOptions, MaskedDeclaration, MaskedOptions
     from .pixels import CompletionOptions, PixelLookOptions, PixelsOptions, PixelsTaskDeclaration

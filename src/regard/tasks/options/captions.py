@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from ...bounds import Count, Fraction, NonNegative, Size
 from ...train.options import TrainOptions
 from .image_text import ImageTextOptions
-from .shared import (
-    BeamOptions,
-    Declaration,
-    GreedyOptions,
-)
+from .shared import BeamOptions, Declaration, GreedyOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +43,4 @@ class CaptioningDeclaration(Declaration):
     LookOptions = GreedyOptions
     default_model = "show_attend_tell"
     default_train = TrainOptions(lr=2e-3, warmup_steps=50, epochs=15)
-    main_options = (
-        "images",
-        "image_size",
-    )
+    main_options = ("images", "image_size")

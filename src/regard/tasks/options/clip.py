@@ -10,9 +10,7 @@ from msgspec import Meta
 from ...errors import BadConfig
 from ...train.options import TrainOptions
 from .image_text import ImageTextOptions
-from .shared import (
-    Declaration,
-)
+from .shared import Declaration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,4 @@ class ClipDeclaration(Declaration):
     PredictOptions = ZeroShotOptions
     default_model = "clip"
     default_train = TrainOptions(lr=1e-3, epochs=20, schedule="cosine", weight_decay=0.1)
-    main_options = (
-        "images",
-        "image_size",
-    )
+    main_options = ("images", "image_size")

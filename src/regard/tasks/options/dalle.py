@@ -10,9 +10,7 @@ from msgspec import Meta
 from ...bounds import Bounded, NonNegative, Positive, Seed, Size
 from ...train.options import TrainOptions
 from .image_text import ImageTextOptions
-from .shared import (
-    Declaration,
-)
+from .shared import Declaration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,4 @@ class DalleDeclaration(Declaration):
     LookOptions = GenerateOptions
     default_model = "dalle"
     default_train = TrainOptions(lr=2e-3, epochs=60, schedule="wsd", average=0)
-    main_options = (
-        "images",
-        "image_size",
-    )
+    main_options = ("images", "image_size")

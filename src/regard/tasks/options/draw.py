@@ -10,10 +10,7 @@ from msgspec import Meta
 from ...bounds import Bounded, Seed, Size
 from ...train.options import TrainOptions
 from .image import ImageOptions
-from .shared import (
-    Declaration,
-    Files,
-)
+from .shared import Declaration, Files
 
 
 @dataclass(frozen=True, kw_only=True)

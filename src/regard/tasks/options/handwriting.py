@@ -9,11 +9,7 @@ from msgspec import Meta
 
 from ...bounds import Bounded, Seed, Size
 from ...train.options import TrainOptions
-from .shared import (
-    DataOptions,
-    Declaration,
-    Files,
-)
+from .shared import DataOptions, Declaration, Files
 
 MAX_POINTS = 100_000  # as `data.strokes` limits a sequence
 

@@ -9,10 +9,7 @@ from msgspec import Meta
 
 from ...bounds import Probability
 from ...errors import NotSupported
-from .shared import (
-    DataOptions,
-    OnError,
-)
+from .shared import DataOptions, OnError
 
 Side = Annotated[int, Meta(ge=4, le=1024)]  # of an image, in pixels
 

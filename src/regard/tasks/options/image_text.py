@@ -10,11 +10,7 @@ from typing import Annotated, Self
 from msgspec import Meta
 
 from ...bounds import Size
-from .shared import (
-    Files,
-    TokenizerKind,
-    TokenizerOptions,
-)
+from .shared import Files, TokenizerKind, TokenizerOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,7 @@ from typing import Literal
 from ...bounds import Count, Fraction, NonNegative, Probability, Size
 from ...train.options import TrainOptions
 from .image import PictureOptions
-from .shared import (
-    ClassesOptions,
-    Declaration,
-    Files,
-)
+from .shared import ClassesOptions, Declaration, Files
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,7 @@ from ...bounds import Bounded, Count, Size
 from ...decode.options import GenerationOptions
 from ...errors import BadConfig
 from ...train.options import TrainOptions
-from .shared import (
-    Declaration,
-    Targets,
-)
+from .shared import Declaration, Targets
 from .text import TextOptions
 
 
@@ -65,7 +62,4 @@ class LanguageDeclaration(Declaration):
     PredictOptions = GenerationOptions
     default_model = "gpt2"
     default_train = TrainOptions(lr=3e-3, evaluate_every=200)
-    main_options = (
-        "context_length",
-        "attention",
-    )
+    main_options = ("context_length", "attention")

@@ -9,9 +9,7 @@ from msgspec import Meta
 
 from ...bounds import Bounded, Size
 from ...train.options import TrainOptions
-from .shared import (
-    Declaration,
-)
+from .shared import Declaration
 from .text import TextOptions
 
 

@@ -9,11 +9,7 @@ from msgspec import Meta
 
 from ...bounds import Bounded, Fraction, NonNegative, Seed, Size
 from ...train.options import TrainOptions
-from .shared import (
-    DataOptions,
-    Declaration,
-    Files,
-)
+from .shared import DataOptions, Declaration, Files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +66,4 @@ class PixelsTaskDeclaration(Declaration):
     LookOptions = PixelLookOptions
     default_model = "image_transformer"
     default_train = TrainOptions(epochs=20, optimizer="muon", lr=2e-2, schedule="cosine", warmup_steps=None, average=0)
-    main_options = (
-        "image_size",
-        "super_resolution",
-    )
+    main_options = ("image_size", "super_resolution")

@@ -10,12 +10,7 @@ from msgspec import Meta
 
 from ...bounds import Bounded, NonNegative, Size
 from ...train.options import TrainOptions
-from .shared import (
-    Declaration,
-    Files,
-    VectorOptions,
-    absolute_files,
-)
+from .shared import Declaration, Files, VectorOptions, absolute_files
 
 
 @dataclass(frozen=True, kw_only=True)

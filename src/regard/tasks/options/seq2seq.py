@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...bounds import Size
-from .shared import (
-    TokenizerOptions,
-)
+from .shared import TokenizerOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from ...bounds import Fraction, NonNegative, Size
 from ...train.options import TrainOptions
 from .seq2seq import Seq2SeqOptions
-from .shared import (
-    BeamOptions,
-    Declaration,
-    Files,
-    TokenizerKind,
-)
+from .shared import BeamOptions, Declaration, Files, TokenizerKind
 
 
 @dataclass(frozen=True, kw_only=True)

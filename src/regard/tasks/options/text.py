@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .shared import (
-    Files,
-    TokenizerOptions,
-)
+from .shared import Files, TokenizerOptions
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")  # as `data.text` reads them
 

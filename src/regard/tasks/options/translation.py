@@ -9,12 +9,7 @@ from ...bounds import Probability, Size
 from ...errors import BadConfig
 from ...train.options import TrainOptions
 from .seq2seq import Seq2SeqOptions
-from .shared import (
-    BeamOptions,
-    Declaration,
-    Files,
-    GreedyOptions,
-)
+from .shared import BeamOptions, Declaration, Files, GreedyOptions
 
 
 @dataclass(frozen=True, kw_only=True)

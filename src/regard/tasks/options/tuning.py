@@ -8,12 +8,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from ...bounds import Count, Probability, Size
-from .shared import (
-    Files,
-    MetricName,
-    Targets,
-    TokenizerOptions,
-)
+from ...train.options import TrainOptions
+from .shared import Files, MetricName, Targets, TokenizerOptions
+
+# several seeds, each until validation stops improving: one run on a few hundred examples says little
+FEW_EXAMPLES = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,7 @@ from ...bounds import Size
 from ...errors import BadConfig
 from ...train.options import TrainOptions
 from .image import PictureOptions
-from .shared import (
-    ClassesOptions,
-    Declaration,
-    Files,
-    OnError,
-)
+from .shared import ClassesOptions, Declaration, Files, OnError
 
 Factorisation = Literal["joint", "encoder", "self_attention", "dot_product"]  # as `models.ViViT` has it
 
@@ -59,7 +54,4 @@ class VideoDeclaration(Declaration):
     PredictOptions = ClassesOptions
     default_model = "vivit"
     default_train = TrainOptions(epochs=10, lr=2e-3, schedule="cosine", weight_decay=0.05, warmup_steps=None, average=0)
-    main_options = (
-        "frames",
-        "image_size",
-    )
+    main_options = ("frames", "image_size")

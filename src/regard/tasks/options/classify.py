@@ -1,17 +1,12 @@
-"""Options of the task classification: what `regard train` and the commands on its runs show, without PyTorch."""
+"""Options of the task classify: what `regard train` and the commands on its runs show, without PyTorch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ...errors import BadConfig
-from ...train.options import TrainOptions
-from .shared import (
-    ClassesOptions,
-    Declaration,
-    VectorOptions,
-)
-from .tuning import TuningOptions
+from .shared import ClassesOptions, Declaration, VectorOptions
+from .tuning import FEW_EXAMPLES, TuningOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +24,6 @@ class ClassifyOptions(TuningOptions, VectorOptions):
             raise BadConfig("--multi-label and --regression cannot be combined; labels are classes or numbers")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelOptions(TuningOptions):
-    """Data, vocabulary and fine-tuning."""
-
-
 class ClassifyDeclaration(Declaration):
     """Train a text classifier, of texts or of pairs of texts.
 
@@ -47,25 +37,5 @@ class ClassifyDeclaration(Declaration):
     Options = ClassifyOptions
     PredictOptions = ClassesOptions
     default_model = "bert"
-    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0)
-    main_options = (
-        "fields",
-        "max_length",
-    )
-
-
-class LabelDeclaration(Declaration):
-    """Train a token classifier: a label for each word of a sentence.
-
-    As in:  regard train label --data names.tsv --init-from runs/encoder --out runs/names
-            regard train label --data names.jsonl --fields tokens tags --init-from runs/encoder --out runs/names
-    """
-
-    name = "label"
-    Options = LabelOptions
-    default_model = "bert"
-    default_train = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", warmup_steps=None, average=0)
-    main_options = (
-        "fields",
-        "max_length",
-    )
+    default_train = FEW_EXAMPLES
+    main_options = ("fields", "max_length")

@@ -1,0 +1,104 @@
+"""Classification of texts and of pairs of texts: one class, several labels, or a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data import Splits
+from ..data.examples import Labelled, read_labelled
+from ..errors import BadFile
+from ..look import Indices, Layers, Maps
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel
+from ..runs import Run
+from .classification import ClassificationTask
+from .erasure import erasure_text
+from .label_encoding import (
+    LabelAnswer,
+    Target,
+    names_of,
+)
+from .options import ClassesOptions, NoOptions
+from .options.classify import ClassifyDeclaration, ClassifyOptions
+from .special_tokens import frame
+from .task import Prediction, Start
+from .text_processor import TextProcessor, text_maps
+from .vocabulary import set_embeddings, tokenizers_from, vector_settings
+
+
+class Classify(ClassifyDeclaration, ClassificationTask[ClassifyOptions]):
+    body_kinds = (LanguageModel, TextModel)
+    per_token = False
+    read_examples = read_labelled
+
+    @property
+    def target(self) -> Target:  # type: ignore[override]
+        return "value" if self.options.regression else "labels" if self.options.multi_label else "class"
+
+    def read_options(self) -> dict[str, Any]:
+        return {"unlabelled": self.options.multi_label}
+
+    def texts_of(self, example: Labelled) -> Sequence[str]:
+        return example.texts
+
+    def labels_of(self, example: Labelled) -> Sequence[str]:
+        return names_of(example.label) if self.target == "labels" else ("value",) if self.target == "value" else (example.label,)
+
+    def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
+        return {**super().settings(model, data), **vector_settings(self.options, model)}
+
+    def make_processor(self, data: Splits[Any], base: TextProcessor | None) -> TextProcessor:
+        if base is not None:
+            tokenizers_from(self.options, base.tokenizers)
+        return super().make_processor(data, base)
+
+    def adapt(self, body: Model, data: Splits[Any] | None = None, start: Start = "loaded") -> Classifier:
+        if start == "new":
+            set_embeddings(self.options, body, self.processor.tokenizer)
+        return super().adapt(body, data, start)
+
+    def load_processor(self, folder: Path) -> TextProcessor:
+        processor: TextProcessor = super().load_processor(folder)
+        if self.target == "value" and len(processor.labels) != 1:
+            raise BadFile(
+                f"{folder}: config.json has regression, which is one number, and labels.json {len(processor.labels)} labels; restore the one "
+                "that was changed"
+            )
+        return processor
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    def parse(self, text: str) -> Labelled:
+        """A tab separates the two texts of a pair."""
+        return Labelled(tuple(text.split("\t")), "0" if self.target == "value" else self.processor.labels[0])
+
+    def lines(self, example: Labelled, answer: LabelAnswer) -> list[str]:
+        labels, logits_N = self.processor.labels, answer.logits[0]
+        if self.target == "value":
+            return [f"{logits_N[0]:.6g}"]
+        return [",".join(labels[n] for n in np.flatnonzero(logits_N > 0)) if self.target == "labels" else labels[int(logits_N.argmax())]]
+
+    def prediction(self, example: Labelled, answer: LabelAnswer, options: ClassesOptions) -> Prediction:
+        labels, logits_N = self.processor.labels, torch.from_numpy(answer.logits[0])
+        if self.target == "value":
+            return Prediction(f"{float(logits_N[0]):.4f}", {"value": float(logits_N[0])})
+        p_N = logits_N.softmax(-1) if self.target == "class" else logits_N.sigmoid()
+        best = p_N.topk(min(options.nbest, len(labels)) if self.target == "class" or options.nbest > 1 else len(labels))
+        found = [{"label": labels[n], "probability": p} for p, n in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
+        if self.target == "labels" and options.nbest == 1:
+            found = [one for one in found if float(one["probability"]) > 0.5]
+            return Prediction(", ".join(f"{one['label']} {one['probability']:.4f}" for one in found), {"labels": found})
+        return Prediction("\n".join(f"{one['label']}\t{one['probability']:.4f}" for one in found), {"labels": found})
+
+    def attention_maps(self, run: Run[Classifier], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
+        """Maps of a text; of a document also what is predicted with and without what has the largest weight."""
+        body = run.model.body
+        if not isinstance(body, DocumentModel) or self.target != "class":
+            return super().attention_maps(run, text, layers, heads, options)
+        maps = text_maps(run.model, run.processor, text)
+        document = frame(run.processor.tokenizer, [text], body.max_length, body)
+        return erasure_text(run.model, run.processor.labels, run.processor.tokenizer, document, maps), maps.choose(layers)
