@@ -121,7 +121,7 @@ CANDIDATES: dict[str, list[Candidate]] = {
         ),
         Candidate(
             name="llama 128 × 4, 12 × 128", model="llama", settings=llama(128, 4), options={"context_length": 128, "batch_size": 12},
-            train=MUON | {"lr": 7e-3}, minutes=(1.5, 6),
+            train=MUON | {"lr": 7e-3}, minutes=(1.5, 12),
         ),
         Candidate(
             name="llama 192 × 6, 12 × 128", model="llama", settings=llama(192, 6, dropout=0.05), options={"context_length": 128, "batch_size": 12},
@@ -153,21 +153,21 @@ CANDIDATES: dict[str, list[Candidate]] = {
     ],
     "classify": [
         Candidate(
-            name="self-attentive, words", model="self_attentive", options={"tokenizer": "word", "lowercase": True},
+            name="self-attentive, words", model="self_attentive", options={"tokenizer": "word", "lowercase": True, "ngram_buckets": 65_536},
             train={"lr": 2e-3, "schedule": "linear", "average": 0}, tags=tags("texts"),
         ),
-        Candidate(name="esim, words", model="esim", options={"tokenizer": "word", "lowercase": True}, train={"lr": 2e-3, "schedule": "linear", "average": 0}, tags=tags("pairs")),
+        Candidate(name="esim, words", model="esim", options={"tokenizer": "word", "lowercase": True, "ngram_buckets": 65_536}, train={"lr": 2e-3, "schedule": "linear", "average": 0}, tags=tags("pairs")),
     ],
     "images": [
         Candidate(
             name="ViT 64 × 4, stem", model="vit",
-            settings={"stem": [32], "width": 64, "depth": 3, "heads": 2, "hidden": 128, "patch_size": 2, "pooling": "mean"},
+            settings={"stem": [32], "width": 64, "depth": 3, "heads": 2, "hidden": 128, "patch_size": 2, "pool": "mean"},
             options={"flip": "no", "crop": 1, "batch_size": 64}, train={"optimizer": "muon", "lr": 5e-3, "schedule": "cosine", "average": 0, "weight_decay": 0.05},
             tags=tags("tiny"),
         ),
         Candidate(
             name="ViT 96 × 3, stem", model="vit",
-            settings={"stem": [48, 96], "width": 96, "depth": 3, "heads": 3, "hidden": 192, "patch_size": 4, "pooling": "mean"},
+            settings={"stem": [48, 96], "width": 96, "depth": 3, "heads": 3, "hidden": 192, "patch_size": 4, "pool": "mean"},
             options={"flip": "yes", "crop": 2, "batch_size": 128}, train={"optimizer": "muon", "lr": 3e-3, "schedule": "cosine", "average": 0, "weight_decay": 0.05},
             tags=tags("small"),
         ),

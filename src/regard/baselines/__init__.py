@@ -1,4 +1,4 @@
-"""What costs nothing: predictors without layers that every trained model should beat. Tasks print them beside their own results.
+"""Predictors without layers, fitted in seconds, that every trained model should beat. Tasks print them beside their own results.
 
 | baseline | of |
 |---|---|

@@ -56,20 +56,8 @@ class LinearText:
         terms = {term: number for number, (term, count) in enumerate(frequency.most_common(FEATURES)) if count >= LEAST}
         df_T = np.array([frequency[term] for term in terms], dtype=np.float64)
         idf_T = 1 + np.log((1 + len(documents)) / (1 + df_T))
-        bags, y_D = _tfidf(counts, terms, idf_T), torch.tensor(labels)
-        weight_TN, bias_N = (nn.Parameter(torch.zeros(shape)) for shape in ((len(terms), classes), (classes,)))
-        optimizer = torch.optim.LBFGS([weight_TN, bias_N], max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            optimizer.zero_grad()
-            found = nn.functional.cross_entropy(_bag_of(bags, weight_TN) + bias_N, y_D, reduction="sum")
-            total = (found + weight_TN.square().sum() / (2 * C)) / len(documents)
-            total.backward()
-            return total
-
-        with torch.enable_grad():
-            optimizer.step(loss)
-        return cls(terms, idf_T, weight_TN.detach(), bias_N.detach())
+        weight_TN, bias_N = fit_bags(_tfidf(counts, terms, idf_T), torch.tensor(labels), len(terms), classes)
+        return cls(terms, idf_T, weight_TN, bias_N)
 
     def logits(self, documents: Sequence[Texts]) -> Tensor:
         """logits_DN of some documents.
@@ -90,7 +78,7 @@ def _terms(texts: Texts) -> Counter[str]:
     return found
 
 
-class _Bags(NamedTuple):
+class Bags(NamedTuple):
     """Terms of documents, end to end, with their values."""
 
     term_I: Tensor
@@ -98,7 +86,7 @@ class _Bags(NamedTuple):
     start_D: Tensor
 
 
-def _tfidf(counts: Sequence[Counter[str]], terms: dict[str, int], idf_T: npt.NDArray[np.float64]) -> _Bags:
+def _tfidf(counts: Sequence[Counter[str]], terms: dict[str, int], idf_T: npt.NDArray[np.float64]) -> Bags:
     """Values of the known terms of each document, of length 1."""
     starts, numbers, values = [0], [], []
     for one in counts:
@@ -108,9 +96,33 @@ def _tfidf(counts: Sequence[Counter[str]], terms: dict[str, int], idf_T: npt.NDA
         numbers.append(n)
         values.append(x / max(float(np.linalg.norm(x)), 1e-12))
         starts.append(starts[-1] + len(n))
-    return _Bags(torch.from_numpy(np.concatenate(numbers)), torch.from_numpy(np.concatenate(values)).float(), torch.tensor(starts[:-1]))
+    return Bags(torch.from_numpy(np.concatenate(numbers)), torch.from_numpy(np.concatenate(values)).float(), torch.tensor(starts[:-1]))
 
 
-def _bag_of(bags: _Bags, weight_TN: Tensor) -> Tensor:
+def fit_bags(bags: Bags, label_D: Tensor, terms: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Minimize the regularized cross-entropy: weight_TN and bias_N.
+
+    Args:
+        bags: terms of the documents.
+        label_D: number of the class of each document.
+        terms: number of terms.
+        classes: number of classes.
+    """
+    weight_TN, bias_N = (nn.Parameter(torch.zeros(shape)) for shape in ((terms, classes), (classes,)))
+    optimizer = torch.optim.LBFGS([weight_TN, bias_N], max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        found = nn.functional.cross_entropy(_bag_of(bags, weight_TN) + bias_N, label_D, reduction="sum")
+        total = (found + weight_TN.square().sum() / (2 * C)) / len(label_D)
+        total.backward()
+        return total
+
+    with torch.enable_grad():
+        optimizer.step(loss)
+    return weight_TN.detach(), bias_N.detach()
+
+
+def _bag_of(bags: Bags, weight_TN: Tensor) -> Tensor:
     """W x of each document."""
     return nn.functional.embedding_bag(bags.term_I, weight_TN, bags.start_D, mode="sum", per_sample_weights=bags.x_I)

@@ -56,7 +56,7 @@ class NGram:
 
 
 def _contexts(ids: Ids, n: int) -> npt.NDArray[np.uint64]:
-    """A key for the n tokens before each token that has so many."""
+    """Keys of the n tokens before each token, from the first that has n."""
     key = np.full(len(ids) - n, n + 1, dtype=np.uint64)
     for back in range(n):
         key = _mixed(key, ids[back : len(ids) - n + back].astype(np.uint64))

@@ -71,6 +71,8 @@ def export_head(
 
 
 def _head(model: Headed) -> tuple[Family, ClassifierHead]:
+    if isinstance(model, Classifier) and model.ngrams is not None:
+        raise NotSupported("transformers has no linear classifier over n-grams beside a model; train with --ngram-buckets 0 to export it")
     body, unit = model.body, "span" if not isinstance(model, Classifier) else "token" if model.each else "text"
     fitting = {
         family.model: family

@@ -16,6 +16,7 @@ from .encoder import TextEncoder
 from .headed import Headed
 from .language import LanguageModel
 from .model import Model
+from .ngram_head import NGramHead
 from .text import Pooled, TextModel
 
 
@@ -27,11 +28,12 @@ class Classifier(Headed):
         labels: number of classes N.
         each: classify every token; False: the text as a whole.
         dropout: dropout rate before the head.
+        ngram_buckets: hash buckets of a linear classifier beside the model (`NGramHead`); 0: none.
 
     Shape: ids_BL, n_B, segment_BL → logits_BN, or with `each` logits_BLN.
     """
 
-    def __init__(self, body: Model, labels: int, *, each: bool = False, dropout: float = 0.1):
+    def __init__(self, body: Model, labels: int, *, each: bool = False, dropout: float = 0.1, ngram_buckets: int = 0):
         super().__init__(body)
         if not isinstance(body, LanguageModel | TextModel):
             raise NotSupported(f"{type(body).__name__} does not read a single text; expected a language model or an encoder")
@@ -42,6 +44,7 @@ class Classifier(Headed):
         self.output = nn.Linear(body.pooled_width if isinstance(body, TextModel) else body.head()[0].shape[1], labels)
         nn.init.normal_(self.output.weight, std=0.02)
         nn.init.zeros_(self.output.bias)
+        self.ngrams = NGramHead(ngram_buckets, labels) if ngram_buckets else None
 
     def pool(self, ids_BL: Tensor, n_B: Tensor, segment_BL: Tensor | None = None) -> Pooled:
         """Vector that the head reads of each text; a language model ignores segments.
@@ -67,7 +70,10 @@ class Classifier(Headed):
         """
         if not self.each:
             vector_BP, penalty_B = self.pool(ids_BL, n_B, segment_BL)
-            return Pooled(self.output(self.dropout(vector_BP)), penalty_B)
+            logits_BN = self.output(self.dropout(vector_BP))
+            if self.ngrams is not None and not self.training:
+                logits_BN = logits_BN + self.ngrams.share * self.ngrams(ids_BL, n_B, segment_BL)
+            return Pooled(logits_BN, penalty_B)
         assert isinstance(self.body, LanguageModel | TextEncoder)
         x_BLD = self.body.features(ids_BL) if isinstance(self.body, LanguageModel) else self.body.features(ids_BL, n_B, segment_BL)
         return Pooled(self.output(self.dropout(x_BLD)))

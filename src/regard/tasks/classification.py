@@ -37,6 +37,7 @@ from .label_encoding import (
     collate,
     confusion_of,
     encode_examples,
+    label_loss,
     label_metrics,
     split_answers,
     summed_loss,
@@ -60,6 +61,7 @@ class ClassificationTask(TokensTask[TuningT]):
     model_kind = Classifier
     body_kinds: ClassVar[tuple[type[Model], ...]] = (LanguageModel, TextEncoder)  # that have features per token
     length_option = "max_length"
+    ngram_buckets = 0  # of a linear classifier beside the model
     small = 20_000  # a model of width 128 and two layers makes four times the steps in the same time
     small_sizes = {"bert": {"width": 128, "hidden": 512, "depth": 2}}  # noqa: RUF012
 
@@ -160,7 +162,7 @@ class ClassificationTask(TokensTask[TuningT]):
         body = body_of(body)
         if data is not None and not self.per_token:
             body = with_texts(with_pooler(body), self._texts(data))
-        model = Classifier(body, len(self.processor.labels), each=self.per_token)
+        model = Classifier(body, len(self.processor.labels), each=self.per_token, ngram_buckets=self.ngram_buckets)
         if start == "pretrained" and self.options.lora_rank:
             add_lora(model.body, self.options.lora_rank, self.options.lora_targets)
         elif start == "pretrained":
@@ -193,7 +195,7 @@ class ClassificationTask(TokensTask[TuningT]):
 
     def metrics(self, sums: Mapping[str, float], answers: Sequence[LabelAnswer], examples: Any) -> dict[str, float]:
         found = label_metrics(answers, self.processor.labels, self.target, self.per_token)
-        return {"loss": sums["loss"] / max(sums["count"], 1), **found}
+        return {"loss": label_loss(answers) if self.target == "class" else sums["loss"] / max(sums["count"], 1), **found}
 
     def baselines(self, train: Sequence[Any], examples: Sequence[Any]) -> dict[str, dict[str, float]]:
         return {} if self.target != "class" else label_baselines(train, examples, self.processor.labels)

@@ -13,12 +13,14 @@ from ..data import Splits
 from ..data.examples import Labelled, read_labelled
 from ..errors import BadFile
 from ..look import Indices, Layers, Maps
-from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel, device_of
 from ..runs import Run
+from ..train import to_device
 from .classification import ClassificationTask
 from .erasure import erasure_text
 from .label_encoding import (
     LabelAnswer,
+    LabelBatch,
     Target,
     names_of,
 )
@@ -56,10 +58,42 @@ class Classify(ClassifyDeclaration, ClassificationTask[ClassifyOptions]):
             tokenizers_from(self.options, base.tokenizers)
         return super().make_processor(data, base)
 
+    @property
+    def ngram_buckets(self) -> int:  # type: ignore[override]
+        return self.options.ngram_buckets
+
     def adapt(self, body: Model, data: Splits[Any] | None = None, start: Start = "loaded") -> Classifier:
         if start == "new":
             set_embeddings(self.options, body, self.processor.tokenizer)
-        return super().adapt(body, data, start)
+        model = super().adapt(body, data, start)
+        if model.ngrams is not None and data is not None and start != "loaded":
+            batches = self._batches(model, data.train)
+            model.ngrams.fit([(one.ids_BL, one.n_B, one.segment_BL) for one in batches], torch.cat([one.label_T for one in batches]))
+        return model
+
+    def calibrate(self, model: Classifier, answers: list[LabelAnswer], examples: Sequence[Labelled]) -> list[LabelAnswer]:
+        """Tune the share of the linear classifier."""
+        if model.ngrams is None:
+            return answers
+        rows, place = self.encode(examples, model), device_of(model)
+        order = np.concatenate(self.plan(rows, None).groups)  # type: ignore[attr-defined]
+        with torch.no_grad():
+            batches = [to_device(one, place) for one in self._batches(model, examples)]
+            found = torch.cat([model.ngrams(one.ids_BL, one.n_B, one.segment_BL) for one in batches]).cpu()
+        linear_EN = torch.empty_like(found)
+        linear_EN[order] = found
+        both_EN, label_E = (
+            torch.from_numpy(np.concatenate([one.logits for one in answers])),
+            torch.tensor([int(one.target[0]) for one in answers]),
+        )
+        model_EN = both_EN - float(model.ngrams.share) * linear_EN
+        model.ngrams.tune(model_EN, linear_EN, label_E)
+        logits_EN = model_EN + float(model.ngrams.share) * linear_EN
+        return [LabelAnswer(logits.numpy()[None], one.target) for logits, one in zip(logits_EN, answers, strict=True)]
+
+    def _batches(self, model: Classifier, examples: Sequence[Labelled]) -> list[LabelBatch]:
+        """Batches of an evaluation, in the order of its plan."""
+        return [self.batch(item, None) for item in self.plan(self.encode(examples, model), None)]
 
     def load_processor(self, folder: Path) -> TextProcessor:
         processor: TextProcessor = super().load_processor(folder)

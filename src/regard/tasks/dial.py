@@ -33,7 +33,7 @@ ELSEWHERE = 0.25  # weight of a factor between sizes of data, where a factor bet
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A setting, the best known for such data and so many minutes.
+    """The best setting known for some data and a number of minutes.
 
     Args:
         data: data that it was found with, in words.
@@ -178,7 +178,7 @@ def choose(rows: Sequence[Row], profile: Profile, budget: Budget, model: str | N
 def forecast(rows: Sequence[Row], profile: Profile, budget: Budget) -> Forecast:
     """Interpolate the results of the rows of the nearest data along log minutes; beyond their ends the nearest one counts.
 
-    The band is that of the tuning seeds, as far again as one row is from the next where there is no row of so many minutes.
+    The band is that of the tuning seeds, and wider where no row has that number of minutes.
 
     Args:
         rows: rows of a task, at least one.
@@ -240,7 +240,7 @@ def _alike(one: Row, other: Row) -> bool:
 
 
 def _apart(row: Row, profile: Profile) -> float:
-    """How far the data of a row are from others; infinite if they differ in what is no number."""
+    """Distance of the data of a row from others; infinite if they differ in an entry that cannot be measured."""
     found = 0.0
     for name, mine in row.profile.items():
         value = profile.get(name)
@@ -262,7 +262,7 @@ def _step(curve: Sequence[Row]) -> float:
 
 
 def _share(low: float, high: float, at: float) -> float:
-    """Where a number is between two others, by their logarithms: from 0 to 1."""
+    """Position of a number between two others along their logarithms, from 0 to 1."""
     return 0.0 if low == high else min(1.0, max(0.0, math.log(at / low) / math.log(high / low)))
 
 

@@ -191,6 +191,12 @@ def split_answers(logits_TN: Tensor, batch: LabelBatch) -> list[LabelAnswer]:
     return list(map(LabelAnswer, np.split(logits, ends), np.split(batch.label_T.cpu().numpy(), ends)))
 
 
+def label_loss(answers: Sequence[LabelAnswer]) -> float:
+    """Mean cross-entropy of the labels."""
+    logits_TN, label_T = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
+    return float(F.cross_entropy(logits_TN, label_T))
+
+
 def label_metrics(answers: Sequence[LabelAnswer], labels: Sequence[str], target: Target, per_token: bool) -> dict[str, float]:
     """Metrics that fit what is predicted."""
     logits_TN = np.concatenate([one.logits for one in answers])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...bounds import Count
 from ...errors import BadConfig
 from .shared import ClassesOptions, Declaration, VectorOptions
 from .tuning import FEW_EXAMPLES, TuningOptions
@@ -18,8 +19,13 @@ class ClassifyOptions(TuningOptions, VectorOptions):
     regression: bool = False
     """Labels are numbers to predict."""
 
+    ngram_buckets: Count = 0
+    """Hash buckets of a linear classifier over tokens and pairs of tokens that helps the model, for little data; 0: none."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ngram_buckets and (self.multi_label or self.regression):
+            raise BadConfig(f"ngram_buckets={self.ngram_buckets} with --multi-label or --regression; expected 0, it predicts one label")
         if self.multi_label and self.regression:
             raise BadConfig("--multi-label and --regression cannot be combined; labels are classes or numbers")
 
