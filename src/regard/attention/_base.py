@@ -172,7 +172,7 @@ class Attention(nn.Module):
 
     @classmethod
     def supports(cls, pattern: Pattern) -> bool:
-        """Whether the mechanism supports this pattern."""
+        """True if the mechanism supports this pattern."""
         supported = cls.facts.patterns
         if supported == "any":
             return True
@@ -393,7 +393,7 @@ class Attention(nn.Module):
         return "`causal`" + "".join(f" and `causal & {name}`" for name in names if name != "causal")
 
     def _rows_cheap(self) -> bool:
-        """Whether the weights of one query cost less than those of all."""
+        """True if the weights of one query cost less than those of all."""
         return self.facts.rows == "independent"
 
 

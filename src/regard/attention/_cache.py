@@ -55,7 +55,7 @@ class Cache(State):
         return at_positions(pattern.fit(self.length, self.length), self._latest(queries), self._positions)
 
     def bias_over(self, bias: BiasLike, queries: int) -> BiasLike:
-        """The same for a bias on positions. A tensor is taken to be over the keys held already."""
+        """A bias on positions, for the last `queries` queries over the keys held. A tensor is taken to be over the keys held already."""
         if self._positions is None or not isinstance(bias, Bias):
             return bias
         return BiasAtPositions(bias, self._latest(queries), self._positions)  # type: ignore[return-value]
@@ -130,7 +130,7 @@ class Cache(State):
             )
 
     def _has_gap(self, other: Cache) -> bool:
-        """Whether one of them holds the first and the newest keys, and not those between."""
+        """True if one of them holds the first and the newest keys, and not those between."""
         return self.sinks > 0 and not (self._positions is None and other._positions is None)
 
     def back(self, count: int) -> Self:
@@ -160,7 +160,7 @@ class Cache(State):
         return self
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """What is held, k_BMHK and v_BMHV."""
+        """Keys and values that are held, k_BMHK and v_BMHV."""
         assert self._k is not None and self._v is not None, "a cache holds keys after the first append"
         return self._k[:, : self._held], self._v[:, : self._held]
 

@@ -29,7 +29,7 @@ class Facts:
     patterns: Literal["any"] | tuple[str, ...] = "any"  # or the rules it supports, and their conjunctions; without "full", each with causal
     rows: Literal["independent", "sequential", "joint"] = "independent"  # weights depend on: that query, also earlier ones, all queries
     cross: bool | Literal["last"] = True  # queries and keys may be different sequences; "last": the queries are the last of the keys
-    state: type[State] | None = Cache  # what it streams with: a Cache, a RecurrentState, a StepState over fixed keys; None: it cannot
+    state: type[State] | None = Cache  # its memory in a stream: a Cache, a RecurrentState, a StepState over fixed keys; None: it cannot
     normalised: bool = True  # each row with any allowed key sums to one
     positional: bool = False  # the order of the keys matters
     bias: bool = True  # it has scores that a bias can be added to

@@ -32,7 +32,7 @@ class RecurrentFacts(Facts):
 
 
 class Terms(NamedTuple):
-    """How a token reads (q), where it writes (k), how much of the past it keeps, and how much of the old value it removes."""
+    """Terms of the recurrence: a token reads with q, writes to k, keeps a share of the past, and removes a share β of the old value."""
 
     q_BLHF: Tensor
     k_BMHF: Tensor

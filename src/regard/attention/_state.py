@@ -1,4 +1,4 @@
-"""What a mechanism remembers between two calls of a stream."""
+"""Memory of a mechanism between two calls of a stream."""
 
 from __future__ import annotations
 

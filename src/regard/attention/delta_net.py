@@ -10,7 +10,7 @@ from ._recurrent import RecurrentAttention, RecurrentFacts, Terms
 
 
 class DeltaNet(RecurrentAttention):
-    r"""What is stored under a key is overwritten, not added to, by a fraction β that each token sets.
+    r"""The value stored under a key is overwritten, not added to, by a fraction β that each token sets.
 
     $$S_t = S_{t-1} + \beta_t\, \hat k_t \big(v_t - S_{t-1}^\top \hat k_t\big)^\top, \qquad o_t = S_t^\top \hat q_t, \qquad
       \beta_t = \sigma(b_t), \quad \hat x = x / \lVert x \rVert$$

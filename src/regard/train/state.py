@@ -51,9 +51,9 @@ class Position:
     stale: int = 0  # evaluations since the best
     evaluated: int = -1  # step of the last evaluation
     evaluated_at: float = 0.0  # seconds, when it began
-    evaluation_seconds: float = 0.0  # of the longest one
-    precision: str = ""  # what "auto" chose
-    metrics: dict[str, float] = field(default_factory=dict)  # of that evaluation
+    evaluation_seconds: float = 0.0  # duration of the longest one
+    precision: str = ""  # choice of "auto"
+    metrics: dict[str, float] = field(default_factory=dict)  # results of that evaluation
     window: Window = field(default_factory=Window)
 
     @classmethod
@@ -61,7 +61,7 @@ class Position:
         return msgspec.convert(plain, cls)
 
     def is_outlier(self, norm: float, limit: float) -> bool:
-        """Whether this step's gradient norm is more than `limit` times the usual one, which then takes it into account; 0: never."""
+        """True if this step's gradient norm is more than `limit` times the usual one, which then takes it into account; 0: never."""
         taken, usual = self.step - 1 - self.skipped, self.usual_norm
         far = bool(limit) and taken >= YOUNG and norm > limit * usual
         # outliers count as the limit: if large gradients have become usual, the mean adapts instead of skipping for ever
