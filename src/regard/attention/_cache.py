@@ -21,6 +21,10 @@ class Cache(State):
     Without gradients, buffers grow by doubling, so a step copies nothing of the past. Old keys are dropped in bulk: a rolling cache holds at most
     sinks + 2 · window keys, and the pattern masks those that are already too old. While rows start at different positions, no column
     holds the first keys of all of them, so with sinks nothing is dropped.
+
+    Args:
+        batch: number of rows.
+        reach: earlier keys and first keys that matter, as `Pattern.reach` gives them; None: all.
     """
 
     def __init__(self, batch: int, reach: tuple[int, int] | None = None):
@@ -34,7 +38,14 @@ class Cache(State):
         self._positions: Tensor | None = None  # of the keys held; None while they are 0, 1, 2 …
 
     def append(self, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, gates_BMHE: Tensor | None = None) -> tuple[Tensor, Tensor, Pattern]:
-        """Append new keys and values; return all that are held, and the pattern over them. The gates held: `gates`."""
+        """Append new keys and values; return all that are held, and the pattern over them. The gates held: `gates`.
+
+        Args:
+            k_BMHK: new keys.
+            v_BMHV: new values.
+            pattern: pattern on positions.
+            gates_BMHE: gates of the new keys; None: the mechanism reads none.
+        """
         self._drop_old()
         new = k_BMHK.shape[1]
         self._k, self._v = self._add(self._k, k_BMHK), self._add(self._v, v_BMHV)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Call:
     """Arguments of a hook besides q, k and v; everything covers the given keys, a cache's past included."""
 
-    pattern: Pattern
-    bias: Tensor | Bias | None
+    pattern: Pattern  # over the given keys
+    bias: Tensor | Bias | None  # added to the scores
     gates_BMHE: Tensor | None  # `attention.gates` numbers per key token and head
     queries: int  # in q
-    keys: int
-    device: torch.device
+    keys: int  # in k
+    device: torch.device  # where q and k are
     state: State | None = None  # a RecurrentState or StepState; a Cache is merged into k and v already
     cache: Cache | None = None  # the one that was merged
     rows_L: Tensor | None = None  # queries of the whole call that are in q; None: all of them
@@ -99,10 +99,10 @@ class Call:
 class Observation(NamedTuple):
     """A call that has just run, for observers of its attention weights."""
 
-    attention: Attention
-    q_BLHK: Tensor
-    k_BMHK: Tensor
-    call: Call
+    attention: Attention  # the mechanism
+    q_BLHK: Tensor  # its queries
+    k_BMHK: Tensor  # its keys, the past included
+    call: Call  # its other arguments
     pattern: Pattern  # over positions, before a cache dropped or aligned anything
 
     @property

@@ -12,8 +12,8 @@ from ._state import State
 class Paper(NamedTuple):
     """Where something was published."""
 
-    title: str
-    year: int
+    title: str  # as published
+    year: int  # year of the first version
     where: str  # arXiv number or venue
 
 
@@ -21,9 +21,9 @@ class Paper(NamedTuple):
 class Facts:
     """Statements about a mechanism. Facts describe it and choose its tests; a class reads only its own, and other code asks its methods."""
 
-    name: str
-    paper: Paper
-    formula: str
+    name: str  # used in lists, configs and on the command line
+    paper: Paper  # its first publication
+    formula: str  # in one line, in the letters of the legend
     time: str  # per head, in the letters of the legend
     memory: str  # per head, besides inputs and outputs
     patterns: Literal["any"] | tuple[str, ...] = "any"  # or the rules it supports, and their conjunctions; without "full", each with causal
