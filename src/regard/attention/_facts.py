@@ -12,7 +12,7 @@ from ._state import State
 class Paper(NamedTuple):
     """Where something was published."""
 
-    title: str  # as published
+    title: str  # the published one
     year: int  # year of the first version
     where: str  # arXiv number or venue
 
