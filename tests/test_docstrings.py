@@ -22,13 +22,7 @@ PACKAGES = (
     *("regard.compare", "regard.interop", "regard.serve", "regard.recipes", "regard.catalogue", "regard.machine", "regard.files"),
     *("regard.errors", "regard.docstrings", "regard.data", "regard.runs", "regard.run_config"),
 )
-# Modules that are being rewritten, and are documented afterwards. This list only shrinks.
-LATER = (
-    *(f"regard.attention.{name}" for name in ("_base", "_cache", "_call", "_facts", "_feature_map", "_pattern", "_recurrent", "_score")),
-    *(f"regard.attention.{name}" for name in ("_recurrent_state", "_state", "rfa", "gated_linear", "gated_delta_net", "delta_net")),
-    *("regard.attention.retention", "regard.attention.state_space_duality"),
-    *("regard.tasks", "regard.train", "regard.cli", "regard.testing"),
-)
+LATER = ("regard.tasks", "regard.train", "regard.cli", "regard.testing")
 
 
 def public() -> Iterator[Any]:

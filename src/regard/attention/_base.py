@@ -44,7 +44,7 @@ from .helpers import average, by_rows, conjuncts, rule_name
 class Attention(nn.Module):
     """A mechanism: how much to attend, and where.
 
-    Shapes: q_BLHK, k_BMHK, v_BMHV → out_BLHV. k and v may have fewer heads than q (grouped queries).
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV. k and v may have fewer heads than q (grouped queries).
     Nothing is left on the module between two calls: what must be remembered is in `state`.
 
     Constructor arguments are keyword arguments with plain values, stored under their own names (`settings` reads them back). What was
@@ -76,6 +76,11 @@ class Attention(nn.Module):
 
         The constructor gets those of `heads`, `head_dim` and `max_length` that it takes; most take none and fit any. A mechanism for grids
         also takes `columns`, the keys per row of the grid, and assumes a square grid without.
+
+        Args:
+            heads: number of heads H.
+            head_dim: size K of each.
+            length: number of keys M that it must take.
         """
         sizes = {"heads": heads, "head_dim": head_dim, "max_length": length}
         return cls(**{name: size for name, size in sizes.items() if name in inspect.signature(cls).parameters})
@@ -101,8 +106,15 @@ class Attention(nn.Module):
     ) -> Tensor:
         """The definition: weights_BHLM, zero where the pattern forbids.
 
-        `rows`:  compute these queries only.
-        `state`: a StepState; the weights of the next call over fixed keys. The state does not advance.
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys, of as many heads or of fewer.
+            pattern: pairs that are allowed.
+            bias: added to the scores; broadcasts to BHLM.
+            gates_BMHE: gates per key token and head, if it reads any.
+            rows: compute these queries only.
+            state: a StepState; the weights of the next call over fixed keys. The state does not advance.
+            query_gates_BLHE: gates per query token and head, if it reads any.
         """
         self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         if state is not None and state.grows:
@@ -126,7 +138,18 @@ class Attention(nn.Module):
         gates_BMHE: Tensor | None = None,
         query_gates_BLHE: Tensor | None = None,
     ) -> Tensor:
-        """The weighted average out_BLHV. With `state`, over the past too, and the state advances."""
+        """The weighted average out_BLHV. With `state`, over the past too, and the state advances.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys, of as many heads or of fewer.
+            v_BMHV: values.
+            pattern: pairs that are allowed.
+            bias: added to the scores; broadcasts to BHLM.
+            state: past of a stream, from `start`; None: a whole sequence.
+            gates_BMHE: gates per key token and head, if it reads any.
+            query_gates_BLHE: gates per query token and head, if it reads any.
+        """
         if torch.compiler.is_compiling():
             return _run_eagerly(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)
@@ -172,7 +195,7 @@ class Attention(nn.Module):
 
     @classmethod
     def supports(cls, pattern: Pattern) -> bool:
-        """Whether the mechanism supports this pattern."""
+        """True if the mechanism supports this pattern."""
         supported = cls.facts.patterns
         if supported == "any":
             return True
@@ -393,7 +416,7 @@ class Attention(nn.Module):
         return "`causal`" + "".join(f" and `causal & {name}`" for name in names if name != "causal")
 
     def _rows_cheap(self) -> bool:
-        """Whether the weights of one query cost less than those of all."""
+        """True if the weights of one query cost less than those of all."""
         return self.facts.rows == "independent"
 
 

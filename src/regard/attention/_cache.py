@@ -21,6 +21,10 @@ class Cache(State):
     Without gradients, buffers grow by doubling, so a step copies nothing of the past. Old keys are dropped in bulk: a rolling cache holds at most
     sinks + 2 · window keys, and the pattern masks those that are already too old. While rows start at different positions, no column
     holds the first keys of all of them, so with sinks nothing is dropped.
+
+    Args:
+        batch: number of rows.
+        reach: earlier keys and first keys that matter, as `Pattern.reach` gives them; None: all.
     """
 
     def __init__(self, batch: int, reach: tuple[int, int] | None = None):
@@ -34,7 +38,14 @@ class Cache(State):
         self._positions: Tensor | None = None  # of the keys held; None while they are 0, 1, 2 …
 
     def append(self, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, gates_BMHE: Tensor | None = None) -> tuple[Tensor, Tensor, Pattern]:
-        """Append new keys and values; return all that are held, and the pattern over them. The gates held: `gates`."""
+        """Append new keys and values; return all that are held, and the pattern over them. The gates held: `gates`.
+
+        Args:
+            k_BMHK: new keys.
+            v_BMHV: new values.
+            pattern: pattern on positions.
+            gates_BMHE: gates of the new keys; None: the mechanism reads none.
+        """
         self._drop_old()
         new = k_BMHK.shape[1]
         self._k, self._v = self._add(self._k, k_BMHK), self._add(self._v, v_BMHV)
@@ -55,7 +66,7 @@ class Cache(State):
         return at_positions(pattern.fit(self.length, self.length), self._latest(queries), self._positions)
 
     def bias_over(self, bias: BiasLike, queries: int) -> BiasLike:
-        """The same for a bias on positions. A tensor is taken to be over the keys held already."""
+        """A bias on positions, for the last `queries` queries over the keys held. A tensor is taken to be over the keys held already."""
         if self._positions is None or not isinstance(bias, Bias):
             return bias
         return BiasAtPositions(bias, self._latest(queries), self._positions)  # type: ignore[return-value]
@@ -130,7 +141,7 @@ class Cache(State):
             )
 
     def _has_gap(self, other: Cache) -> bool:
-        """Whether one of them holds the first and the newest keys, and not those between."""
+        """True if one of them holds the first and the newest keys, and not those between."""
         return self.sinks > 0 and not (self._positions is None and other._positions is None)
 
     def back(self, count: int) -> Self:
@@ -160,7 +171,7 @@ class Cache(State):
         return self
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """What is held, k_BMHK and v_BMHV."""
+        """Keys and values that are held, k_BMHK and v_BMHV."""
         assert self._k is not None and self._v is not None, "a cache holds keys after the first append"
         return self._k[:, : self._held], self._v[:, : self._held]
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs a microsecond per call
 class Call:
-    """What a hook receives besides q, k and v; everything covers the given keys, a cache's past included."""
+    """Arguments of a hook besides q, k and v; everything covers the given keys, a cache's past included."""
 
-    pattern: Pattern
-    bias: Tensor | Bias | None
+    pattern: Pattern  # over the given keys
+    bias: Tensor | Bias | None  # added to the scores
     gates_BMHE: Tensor | None  # `attention.gates` numbers per key token and head
     queries: int  # in q
-    keys: int
-    device: torch.device
+    keys: int  # in k
+    device: torch.device  # where q and k are
     state: State | None = None  # a RecurrentState or StepState; a Cache is merged into k and v already
     cache: Cache | None = None  # the one that was merged
-    rows_L: Tensor | None = None  # which queries of the whole call are in q; None: all of them
+    rows_L: Tensor | None = None  # queries of the whole call that are in q; None: all of them
     first: int | None = None  # where the first of all queries is on the key axis; None: aligned at the end
     query_gates_BLHE: Tensor | None = None  # `attention.query_gates` numbers per query token and head
 
@@ -50,7 +50,7 @@ class Call:
         return bias.tile(self.query_index(), torch.arange(self.keys, device=self.device), *bias.tensors)
 
     def row_index(self) -> Tensor:
-        """Which queries of the whole call these are, (L,)."""
+        """Numbers of these queries in the whole call, (L,)."""
         return torch.arange(self.queries, device=self.device) if self.rows_L is None else self.rows_L
 
     def query_index(self) -> Tensor:
@@ -82,7 +82,7 @@ class Call:
         return pattern if self.cache is None else self.cache.over(pattern, self.queries)
 
     def place_bias(self, bias: Bias) -> Bias:
-        """The same for a bias on positions."""
+        """A bias on positions as one over the given keys."""
         return bias if self.cache is None else self.cache.bias_over(bias, self.queries)
 
     def of_rows(self, rows: Tensor) -> Call:
@@ -99,15 +99,15 @@ class Call:
 class Observation(NamedTuple):
     """A call that has just run, for observers of its attention weights."""
 
-    attention: Attention
-    q_BLHK: Tensor
-    k_BMHK: Tensor
-    call: Call
+    attention: Attention  # the mechanism
+    q_BLHK: Tensor  # its queries
+    k_BMHK: Tensor  # its keys, the past included
+    call: Call  # its other arguments
     pattern: Pattern  # over positions, before a cache dropped or aligned anything
 
     @property
     def rows_cheap(self) -> bool:
-        """Whether the weights of one query cost less than those of all."""
+        """True if the weights of one query cost less than those of all."""
         return self.attention._rows_cheap()
 
     def weights(self, rows: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from ._state import State
 class Paper(NamedTuple):
     """Where something was published."""
 
-    title: str
-    year: int
+    title: str  # the published one
+    year: int  # year of the first version
     where: str  # arXiv number or venue
 
 
@@ -21,15 +21,15 @@ class Paper(NamedTuple):
 class Facts:
     """Statements about a mechanism. Facts describe it and choose its tests; a class reads only its own, and other code asks its methods."""
 
-    name: str
-    paper: Paper
-    formula: str
+    name: str  # used in lists, configs and on the command line
+    paper: Paper  # its first publication
+    formula: str  # in one line, in the letters of the legend
     time: str  # per head, in the letters of the legend
     memory: str  # per head, besides inputs and outputs
     patterns: Literal["any"] | tuple[str, ...] = "any"  # or the rules it supports, and their conjunctions; without "full", each with causal
     rows: Literal["independent", "sequential", "joint"] = "independent"  # weights depend on: that query, also earlier ones, all queries
     cross: bool | Literal["last"] = True  # queries and keys may be different sequences; "last": the queries are the last of the keys
-    state: type[State] | None = Cache  # what it streams with: a Cache, a RecurrentState, a StepState over fixed keys; None: it cannot
+    state: type[State] | None = Cache  # its memory in a stream: a Cache, a RecurrentState, a StepState over fixed keys; None: it cannot
     normalised: bool = True  # each row with any allowed key sums to one
     positional: bool = False  # the order of the keys matters
     bias: bool = True  # it has scores that a bias can be added to

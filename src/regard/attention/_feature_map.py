@@ -36,6 +36,8 @@ class FeatureMapAttention(Attention):
 
     The sums over j are computed once for all queries, or, causally, along the sequence; they are all that a state holds. Write
     `features`, which is φ, and `facts` as `FeatureMapFacts`. Optional: `divide`.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     """
 
     def features(self, x_BLHK: Tensor, positions_BL: Tensor) -> Tensor:
@@ -66,7 +68,16 @@ class FeatureMapAttention(Attention):
     def average(
         self, q_BLHF: Tensor, k_BMHF: Tensor, v_BMHV: Tensor, causal: bool, past: RecurrentState | None, log_decay: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """out_BLHV, and the sums after the last key; `log_decay` per head or feature: how much of the sums each key keeps."""
+        """out_BLHV, and the sums after the last key; `log_decay` per head or feature: how much of the sums each key keeps.
+
+        Args:
+            q_BLHF: features of queries.
+            k_BMHF: features of keys.
+            v_BMHV: values.
+            causal: sums along the sequence; False: over all keys.
+            past: state whose sums come before; None: none do.
+            log_decay: logarithm of the share that each key keeps; None: all of it.
+        """
         H, F = q_BLHF.shape[2:]
         v_BMHV1 = pad(share_heads(v_BMHV, H).to(k_BMHF.dtype), (0, 1), value=1.0)  # the column of ones sums the features alone
         before = None if past is None else past.sum("kv", (H, F, v_BMHV1.shape[-1]), k_BMHF)

@@ -23,8 +23,8 @@ from .softmax import SoftmaxAttention
 class PatternFacts(Facts):
     """Facts of mechanisms that are a pattern: queries and keys are one sequence, whose order matters."""
 
-    cross: bool | Literal["last"] = False
-    positional: bool = True
+    cross: bool | Literal["last"] = False  # a window or a grid means nothing between two sequences
+    positional: bool = True  # a pattern is a rule on positions
 
 
 class SoftmaxOptions(TypedDict, total=False):
@@ -42,6 +42,12 @@ class PatternAttention(Attention):
     Pass the pattern to `super().__init__(pattern, **options)`, and write `facts` as `PatternFacts`. It should leave the
     direction to the caller: `causal` makes it causal, strictly. Queries and keys are one sequence: a window or a grid means nothing
     between two. The options are those of SoftmaxAttention.
+
+    Args:
+        own: pattern of the mechanism.
+        **options: options of `SoftmaxAttention`: `scale`, `softcap`, `sinks`, `dropout`.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     """
 
     def __init__(self, own: Pattern, **options: Unpack[SoftmaxOptions]):

@@ -32,10 +32,10 @@ class RecurrentFacts(Facts):
 
 
 class Terms(NamedTuple):
-    """How a token reads (q), where it writes (k), how much of the past it keeps, and how much of the old value it removes."""
+    """Terms of the recurrence: a token reads with q, writes to k, keeps a share of the past, and removes a share β of the old value."""
 
-    q_BLHF: Tensor
-    k_BMHF: Tensor
+    q_BLHF: Tensor  # features of queries
+    k_BMHF: Tensor  # features of keys
     log_decay: Tensor | None = None  # (B, M, H), or (B, M, H, F) per feature; ≤ 0
     beta_BMH: Tensor | None = None  # None: nothing is removed, values add up
 
@@ -47,10 +47,18 @@ class RecurrentAttention(Attention):
       u_t = v_t \;\text{ or }\; \beta_t\big(v_t - (\gamma_t \circ S_{t-1})^\top k_t\big)$$
 
     Write `terms`, and `facts` as `RecurrentFacts`. Tokens that are not allowed (padding, another document) write nothing and decay nothing.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV, gates_BMHE → out_BLHV; weights_BHLM.
     """
 
     def terms(self, q_BLHK: Tensor, k_BMHK: Tensor, gates_BMHE: Tensor) -> Terms:
-        """From queries, keys and gates (E = `self.gates`) in float32 or wider, with the same number of heads."""
+        """From queries, keys and gates (E = `self.gates`) in float32 or wider, with the same number of heads.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys.
+            gates_BMHE: gates per key token and head.
+        """
         raise NotImplementedError
 
     def _weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:

@@ -18,6 +18,9 @@ class RecurrentState(State):
     """A past of fixed size: named sums over all tokens so far, (B, …), in float32 or wider, initially zero.
 
     The keys themselves are gone, unless `keep_keys` was called before the first step.
+
+    Args:
+        batch: number of rows.
     """
 
     def __init__(self, batch: int):
@@ -26,14 +29,26 @@ class RecurrentState(State):
         self.kept: Cache | None = None
 
     def sum(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """The sum called `name`, of `shape` per batch row; zeros on the device of `like` at first."""
+        """The sum called `name`, of `shape` per batch row; zeros on the device of `like` at first.
+
+        Args:
+            name: name of the sum.
+            shape: shape per batch row.
+            like: tensor that has its device, and a dtype that it is as wide as.
+        """
         if name not in self.sums:
             dtype = accumulation_dtype(like)
             self.sums[name] = torch.zeros(self.batch, *shape, dtype=dtype, device=like.device)
         return self.sums[name]
 
     def move(self, k_BMHK: Tensor, gates_BMHE: Tensor | None = None, **sums: Tensor) -> None:
-        """Record that the tokens of `k_BMHK` have been read, and the new sums."""
+        """Record that the tokens of `k_BMHK` have been read, and the new sums.
+
+        Args:
+            k_BMHK: keys that were read.
+            gates_BMHE: their gates; None: the mechanism reads none.
+            **sums: sums after the last of them, by name.
+        """
         self.sums.update(sums)
         self.length += k_BMHK.shape[1]
         if self.kept is not None:
@@ -76,7 +91,11 @@ class RecurrentState(State):
 
 
 class StepState(State):
-    """The progress of each row's queries over fixed keys: one tensor `at`, (B, …), initially zero."""
+    """The progress of each row's queries over fixed keys: one tensor `at`, (B, …), initially zero.
+
+    Args:
+        batch: number of rows.
+    """
 
     grows = False
 

@@ -21,6 +21,8 @@ class ScoreAttention(Attention):
     Write `scores`. Optional: `prepare`, the part that concerns a query or a key alone, run once per call; `normalise`, softmax by default;
     `numbers_per_pair`, how many numbers `scores` forms per pair. The average runs over chunks of query rows, each recomputed in the
     backward pass: L × M is never stored unless it is small.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     """
 
     def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,7 +30,13 @@ class ScoreAttention(Attention):
         return q_BLHK, k_BMHK
 
     def scores(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
-        """scores_BHLM from prepared queries and keys; `call` has the positions."""
+        """scores_BHLM from prepared queries and keys; `call` has the positions.
+
+        Args:
+            q_BLHK: prepared queries.
+            k_BMHK: prepared keys.
+            call: the pattern, positions, gates and state of the call.
+        """
         raise NotImplementedError
 
     def normalise(self, scores_BHLM: Tensor, mask_BHLM: Tensor) -> Tensor:
@@ -55,7 +63,10 @@ class ScoreAttention(Attention):
 
 
 class DotProductAttention(ScoreAttention):
-    """A score that is the dot product of a transformed query and key, so the tiled softmax kernel applies. Write `prepare`."""
+    """A score that is the dot product of a transformed query and key, so the tiled softmax kernel applies. Write `prepare`.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
+    """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,6 +90,8 @@ class PointwiseAttention(DotProductAttention):
 
     Set `activation`. Optional: `prepare` (by default q / √K and k), `row_bias`, one number per query added to its scores. Set
     `normalised=False` in `facts`.
+
+    Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     """
 
     activation: ClassVar[ScoreActivation]

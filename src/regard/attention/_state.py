@@ -1,4 +1,4 @@
-"""What a mechanism remembers between two calls of a stream."""
+"""Memory of a mechanism between two calls of a stream."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ class State:
     `reorder` follows beams, `reset` starts some rows over, `join` appends rows, `back` drops the newest tokens, `detach` cuts the
     gradient to the past. Rows that started at different times are aligned at the end: each counts its positions from its own
     first token (`position`).
+
+    Args:
+        batch: number of rows.
     """
 
     grows: ClassVar[bool] = True  # each step brings new keys; False: all keys are given at every step
@@ -85,7 +88,13 @@ class State:
 
 
 def positions(first: Position, count: int, device: torch.device | str | None = None) -> Tensor:
-    """Positions of `count` tokens from `first` on: (L,), or (B, L) where rows differ."""
+    """Positions of `count` tokens from `first` on: (L,), or (B, L) where rows differ.
+
+    Args:
+        first: position of the first token, or that of each row.
+        count: number of tokens L.
+        device: device of the result.
+    """
     after = torch.arange(count, device=device)
     return after + (first if isinstance(first, int) else torch.tensor(first, device=device)[:, None])
 

@@ -10,7 +10,7 @@ from ._recurrent import RecurrentAttention, RecurrentFacts, Terms
 
 
 class DeltaNet(RecurrentAttention):
-    r"""What is stored under a key is overwritten, not added to, by a fraction β that each token sets.
+    r"""The value stored under a key is overwritten, not added to, by a fraction β that each token sets.
 
     $$S_t = S_{t-1} + \beta_t\, \hat k_t \big(v_t - S_{t-1}^\top \hat k_t\big)^\top, \qquad o_t = S_t^\top \hat q_t, \qquad
       \beta_t = \sigma(b_t), \quad \hat x = x / \lVert x \rVert$$
@@ -25,6 +25,7 @@ class DeltaNet(RecurrentAttention):
     Avoid it: where averages are wanted, or where whole stretches should be forgotten at once: `GatedDeltaNet`.
     Limits:  `causal` and key masks (`lengths`, `since`) only; no bias; weights may be negative and do not sum to
              one, so outputs need a norm per head: `layers.GatedHeads`.
+    Shape:   q_BLHK, k_BMHK, v_BMHV, gates_BMHE → out_BLHV; weights_BHLM.
     Paper:   Yang et al. 2024, "Parallelizing linear transformers with the delta rule over sequence length",
              arXiv:2406.06484, section 3; the rule is from Schlag, Irie & Schmidhuber 2021, arXiv:2102.11174.
     We differ: the short convolutions and SiLU on q, k and v are layers before it. Public code multiplies by 1/√K,

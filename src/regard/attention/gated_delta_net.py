@@ -24,6 +24,9 @@ class GatedDeltaNet(RecurrentAttention):
     Avoid it: where all of a long past must be recalled verbatim: the state has K rows. Models combine it with exact attention.
     Limits:  `causal` and key masks (`lengths`, `since`) only; no bias; weights may be negative and do not sum to
              one, so outputs need a norm per head: `layers.GatedHeads`. The number of heads is fixed at construction.
+    Args:
+        heads: number of heads.
+    Shape:   q_BLHK, k_BMHK, v_BMHV, gates_BMHE → out_BLHV; weights_BHLM.
     Paper:   Yang, Kautz & Hatamizadeh 2024, "Gated delta networks", arXiv:2412.06464, section 3; used in Qwen3-Next.
     We differ: as `DeltaNet`: no short convolutions and SiLU before it, no 1/√K. Qwen3-Next lets value heads share q
              and k; here heads have their own, or share k and v.

@@ -23,6 +23,10 @@ class GatedLinearAttention(RecurrentAttention):
     Avoid it: for exact recall of many items: they add up in one K × V matrix; `DeltaNet` overwrites.
     Limits:  `causal` and key masks (`lengths`, `since`) only; no bias; weights may be negative and do not sum to
              one, so outputs need a norm per head: `layers.GatedHeads`.
+    Args:
+        head_dim: size K of each head, and gates per token and head.
+        temperature: root that is taken of the gates: 16 keeps them near one.
+    Shape:   q_BLHK, k_BMHK, v_BMHV, gates_BMHE → out_BLHV; weights_BHLM.
     Paper:   Yang et al. 2023, "Gated linear attention transformers with hardware-efficient training", arXiv:2312.06635, section 4.
     We differ: MultiHead projects a_t with a full matrix; the paper uses one of rank 16 to save parameters. The norm
              and the output gate are in GatedHeads. The division by √K follows the authors' code.

@@ -123,12 +123,12 @@ def rule_name(pattern: Pattern) -> str:
 
 
 def is_causal(pattern: Pattern) -> bool:
-    """Whether `causal` is one of its rules."""
+    """True if `causal` is one of its rules."""
     return any(isinstance(rule, Causal) for rule in conjuncts(pattern))
 
 
 def allowed_counts(pattern: Pattern, queries: int, keys: int, device: torch.device) -> Tensor:
-    """How many keys each query may attend to, (1 or B, 1 or H, L), computed one chunk of rows at a time."""
+    """Number of keys that each query may attend to, (1 or B, 1 or H, L), computed one chunk of rows at a time."""
     if isinstance(pattern, Full | Causal):
         index = torch.arange(keys - queries, keys, device=device)
         return (torch.full_like(index, keys) if isinstance(pattern, Full) else (index + 1).clamp(0, keys))[None, None]

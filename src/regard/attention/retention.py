@@ -25,6 +25,9 @@ class Retention(RecurrentAttention):
     Avoid it: where a distant token must be recalled: what has decayed is gone, and the rate does not depend on content.
     Limits:  `causal` and key masks (`lengths`, `since`) only; no bias; weights may be negative and do not sum to
              one, so outputs need a norm per head: `layers.GatedHeads`.
+    Args:
+        decay: γ of each head, which fixes the number of heads; None: the paper's, for any number.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Sun et al. 2023, "Retentive network", arXiv:2307.08621, eq. 5–8.
     We differ: the rotation of q and k (xPos) is a positional encoding of MultiHead; the norm and the gate after it are GatedHeads.
              The paper's normalisation of scores is omitted: the norm per head undoes it. Padding does not count as distance.

@@ -32,6 +32,12 @@ class RandomFeatureAttention(FeatureMapAttention):
     Avoid it: for sharp attention: a large σ needs many features, and single weights may turn out negative.
     Limits:  no bias: there are no scores. Heads and head size are fixed at construction. Rows sum to one only where the estimated
              denominator exceeds 10⁻², to which it is clamped, as in the authors' code. Patterns as for LinearAttention.
+    Args:
+        head_dim: size K of each head.
+        heads: number of heads.
+        num_features: random vectors F; there are as many sines and as many cosines.
+        seed: seed of the random vectors; None: PyTorch's global generator.
+    Shape:   q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     Paper:   Peng et al. 2021, "Random feature attention", arXiv:2103.02143, eq. 4–6. Features: Rahimi & Recht 2007.
     We differ: the authors draw from a pool of 200 sets of w̃ at every training step; here w̃ is fixed until `redraw(seed)`.
     """
@@ -77,6 +83,12 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
     Avoid it: where distant content must be kept verbatim: what is forgotten is gone.
     Limits:  `causal` only, alone or with `lengths` or `since`. It takes one gate per token and head, the logit of g, which
              `MultiHead` projects from x. Gates near one make the first denominators small, and they are clamped to 10⁻².
+    Args:
+        head_dim: size K of each head.
+        heads: number of heads.
+        num_features: random vectors F; there are as many sines and as many cosines.
+        seed: seed of the random vectors; None: PyTorch's global generator.
+    Shape:   q_BLHK, k_BMHK, v_BMHV, gates_BMHE → out_BLHV; weights_BHLM.
     Paper:   Peng et al. 2021, "Random feature attention", arXiv:2103.02143, eq. 7 (RFA-Gate).
     We differ: as RandomFeatureAttention. Masked keys leave the past as it is, g = 1.
     """

@@ -22,6 +22,9 @@ class StateSpaceDuality(RecurrentAttention):
     Avoid it: for exact recall of many items: they add up in one K × V matrix.
     Limits:  `causal` and key masks (`lengths`, `since`) only; no bias; weights may be negative and do not sum to
              one, so outputs need a norm per head: `layers.GatedHeads`. The number of heads is fixed at construction.
+    Args:
+        heads: number of heads.
+    Shape:   q_BLHK, k_BMHK, v_BMHV, gates_BMHE → out_BLHV; weights_BHLM.
     Paper:   Dao & Gu 2024, "Transformers are SSMs", arXiv:2405.21060, sections 5 and 6.
     We differ: this is the recurrence alone, without the Mamba-2 block's short convolution over q, k and v, skip connection D·v
              and limits on Δ. There heads share q and k (one group for many values); here heads have their own, or share k and v.

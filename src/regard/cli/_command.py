@@ -1,4 +1,4 @@
-"""What every command is: a dataclass whose fields are its options, parsed by tyro, and `run`; and how commands print."""
+"""Commands: dataclasses whose fields are their options, parsed by tyro, with `run`; and the printing of their results."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def console(width: int = WIDE) -> Console:
 
 
 def bold(text: str) -> str:
-    """As a terminal shows it, if there is one and NO_COLOR is not set."""
+    """Text with colours, if there is a terminal and NO_COLOR is not set."""
     return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 

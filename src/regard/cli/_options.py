@@ -25,7 +25,7 @@ POSITIONAL, SUPPRESS = (get_args(marked[int])[1] for marked in (Positional, Supp
 class Option:
     """One option or positional argument."""
 
-    name: str  # as typed: --out; NAME of a positional argument
+    name: str  # words to type: --out; NAME of a positional argument
     value: str  # PATH, N, "a|b"; empty: a switch
     help: str
     default: str = ""  # empty: none worth showing

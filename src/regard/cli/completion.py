@@ -65,7 +65,7 @@ def script(shell: Shell) -> str:
 
 
 def _words() -> dict[str, list[str]]:
-    """What may follow each command; "" is the program itself."""
+    """Words that may follow each command; "" is the program itself."""
     from . import COMMANDS
 
     names = {kind: [entry["name"] for entry in _facts.entries(kind)] for kind in ("mechanisms", "models", "tasks", "recipes")}

@@ -31,7 +31,7 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Learned:
-    """What became of one model."""
+    """Result of one model."""
 
     name: str
     steps: int

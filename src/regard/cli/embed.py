@@ -131,7 +131,7 @@ class Embed(Command):
                 file.writelines(f"{_line(text, vector)}\n" for text, vector in zip(texts, vectors, strict=True))
 
     def _print_nearest(self, run: Run[Any], total: int) -> None:
-        """Of each text, or of the query, one line per neighbour: similarity, number of the text, the text."""
+        """Nearest texts of each text, or of the query, one line per neighbour: similarity, number of the text, the text."""
         import numpy as np
 
         from ..tasks.embedding import embed, nearest

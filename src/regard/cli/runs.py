@@ -142,7 +142,7 @@ class Predict(RunCommand[TaskOptions]):
 
     task_options = "PredictOptions"
     inputs: Positional[tuple[str, ...]] = ()
-    """What to translate, continue, classify or draw (a tab between the two texts of a pair), or names of files; standard input if not given."""
+    """Texts to translate, continue, classify or draw (a tab between the two texts of a pair), or names of files; standard input if not given."""
     input: Path | None = None
     """File with one input per line; - is standard input."""
     output: Path | None = None
@@ -285,7 +285,7 @@ class Look(RunCommand[TaskOptions]):
 
     task_options = "LookOptions"
     text: Positional[str | None] = None
-    """What to read or to translate (a tab between the two texts of a pair), or the name of a file; the explorer opens in the browser if not given."""
+    """Text to read or to translate (a tab between the two texts of a pair), or the name of a file; the explorer opens in the browser if not given."""
     layer: str | None = None
     """Number or name, * for any part of it; if not given, the alignment of a translator, else the last layer here and all in the picture."""
     head: int | None = None

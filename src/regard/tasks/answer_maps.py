@@ -1,4 +1,4 @@
-"""What a reader attends to between question and passage, and where each of its steps says that the answer starts and ends."""
+"""Attention of a reader between question and passage, and the start and end of the answer that each of its steps says."""
 
 from __future__ import annotations
 

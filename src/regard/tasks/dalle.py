@@ -147,7 +147,7 @@ class Dalle(DalleDeclaration, ImageTextTask[DalleOptions]):
 
 
 def temperature(progress: float) -> float:
-    """Of the Gumbel-softmax: half a cosine from 1 down to 1/16, which is reached after half of the stage."""
+    """Temperature of the Gumbel-softmax: half a cosine from 1 down to 1/16, which is reached after half of the stage."""
     return COLDEST + (1 - COLDEST) * _fall(2 * progress)
 
 

@@ -69,7 +69,7 @@ class Embedder:
         return EncodedText(list(text)[:most], 0, (len(text),))
 
     def truncate(self, text: str) -> tuple[EncodedText, bool]:
-        """As many tokens as the model reads, and whether the text had more."""
+        """The first tokens, as many as the model reads, and whether the text had more."""
         whole = self.encode(text, self.max_length + 1)
         return (whole, False) if len(whole.ids) <= self.max_length else (self.encode(text, self.max_length), True)
 
@@ -115,7 +115,7 @@ def _segment_numbers(texts: Sequence[EncodedText], ids_BL: Tensor) -> Tensor:
 
 
 def embedder_of(run: Run[Any]) -> Embedder:
-    """What computes the vectors of a run's model, or of the body of its classifier."""
+    """The part of a run's model that computes vectors; of a classifier its body."""
     body = body_of(run.model)
     if not isinstance(body, LanguageModel | TextModel) or not isinstance(run.processor, TextProcessor):
         raise NotSupported(

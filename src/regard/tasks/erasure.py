@@ -1,4 +1,4 @@
-"""How much a prediction changes when what attention chose is left out: a large weight alone does not show that a word mattered."""
+"""Change of a prediction when what attention chose is left out: a large weight alone does not show that a word mattered."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ class ImageProcessor:
         return cls(size=size or (first.shape[0], first.shape[1]), channels=channels, mean=mean, std=std, labels=tuple(labels))
 
     def resized(self, size: tuple[int, int]) -> ImageProcessor:
-        """The same for images of another size."""
+        """A processor for images of another size."""
         edge = None if self.shortest_edge is None else round(self.shortest_edge * min(size) / min(self.size))
         return replace(self, size=size, shortest_edge=edge)
 
     def with_labels(self, labels: Sequence[str]) -> ImageProcessor:
-        """The same with other names of classes."""
+        """A processor with other names of classes."""
         return replace(self, labels=tuple(labels))
 
     def read(self, path: Path | str) -> Pixels:
@@ -113,7 +113,7 @@ class ImageProcessor:
 
     @classmethod
     def load(cls, folder: Path) -> ImageProcessor:
-        """What `save` wrote, or an image processor of transformers."""
+        """Read what `save` wrote, or an image processor of transformers."""
         path, labels = folder / FILE, folder / LABELS
         plain, names = read_json(path), read_json(labels) if labels.exists() else []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -143,7 +143,7 @@ class ImageProcessor:
 
     @classmethod
     def find(cls, folder: Path) -> ImageProcessor | None:
-        """The same; None if there is no such file."""
+        """Read it; None if there is no such file."""
         return cls.load(folder) if (folder / FILE).exists() else None
 
 

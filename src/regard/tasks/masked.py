@@ -59,7 +59,7 @@ class Masked(MaskedDeclaration, TextTask[MaskedOptions]):
         return super().settings(model, data) | {"vocab_size": len(self.processor.tokenizer) + 1} | heads
 
     def _wants_next_sentence(self, tokens: TokenizedText) -> bool:
-        """Whether next-sentence prediction is trained on this text."""
+        """True if next-sentence prediction is trained on this text."""
         if self.options.next_sentence == "yes" and tokens.documents < 2:
             raise BadConfig("--next-sentence yes needs at least two documents, to take a half from another; this text is one document")
         return self.options.next_sentence != "no" and tokens.documents > 1

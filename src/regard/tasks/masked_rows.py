@@ -37,7 +37,7 @@ class MaskItem(NamedTuple):
 
 
 class Rows:
-    """Which text is in which row, as numbers: start and length of the first half, of the second, and 1 if that is from another document."""
+    """Text of each row, as numbers: start and length of the first half, of the second, and 1 if that is from another document."""
 
     def __init__(self, tokens: TokenizedText, tokenizer: Tokenizer, length: int, next_sentence: bool):
         self.tokens, self.tokenizer, self.next_sentence = tokens, tokenizer, next_sentence

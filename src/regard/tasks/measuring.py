@@ -54,7 +54,7 @@ def answer(task: Task[Any], model: Any, examples: Sequence[Any], options: Any) -
 
 
 def generates(task: Task[Any]) -> bool:
-    """Whether answers are searched or sampled."""
+    """True if answers are searched or sampled."""
     from .task import Task  # which imports this module
 
     return type(task).generate is not Task.generate

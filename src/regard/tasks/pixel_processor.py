@@ -29,7 +29,7 @@ class PixelProcessor:
 
     @property
     def source_size(self) -> tuple[int, int] | None:
-        """Of the image of low resolution."""
+        """Size of the image of low resolution."""
         return None if self.factor == 1 else (self.size[0] // self.factor, self.size[1] // self.factor)
 
     def fit(self, pixels: Pixels) -> Pixels:
@@ -73,7 +73,7 @@ class PixelProcessor:
 
     @classmethod
     def load(cls, folder: Path) -> PixelProcessor:
-        """What `save` wrote."""
+        """Read what `save` wrote."""
         path = folder / FILE
         plain = read_json(path)
         try:
@@ -90,7 +90,7 @@ class PixelProcessor:
 
 
 def count_levels(images: Pixels) -> int:
-    """As many levels as the images have, if these are evenly spaced from 0 to 255; else 256."""
+    """Levels: as many as the images have, if these are evenly spaced from 0 to 255; else 256."""
     found = np.unique(images)
     even = np.round(np.arange(len(found)) * 255 / max(1, len(found) - 1)).astype(np.uint8)
     return len(found) if len(found) > 1 and bool((even == found).all()) else 256

@@ -175,7 +175,7 @@ def _some_pixels(size: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 class PixelGradients(InputGradients):
-    """Of the values of some pixels, with respect to the embeddings of the pixels before them; the channels of a pixel are taken together."""
+    """Gradients of the values of some pixels with respect to the embeddings of the pixels before them; the channels of a pixel are taken together."""
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ def load_run(
 
 
 def expect(run: Run[Any], kind: type[Kind]) -> Run[Kind]:
-    """The same run for those who need a model of this kind: it is one, or its body is; else an error."""
+    """The run for those who need a model of this kind: it is one, or its body is; else an error."""
     if isinstance(run.model, kind):
         return run
     if isinstance(run.model, Headed) and isinstance(run.model.body, kind):
@@ -135,7 +135,7 @@ def save_model(
 
 
 def _is_text(name: str) -> bool:
-    """Whether it can be written: half of a surrogate pair cannot."""
+    """True if it can be written: half of a surrogate pair cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:

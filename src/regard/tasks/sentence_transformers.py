@@ -1,4 +1,4 @@
-"""How a folder of the sentence-transformers library makes one vector of a text: modules.json, 1_Pooling/config.json, sentence_bert_config.json."""
+"""Files with which a folder of the sentence-transformers library makes one vector of a text: modules.json, 1_Pooling/config.json, sentence_bert_config.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ = ("Transformer", "Pooling", "Normalize")  # modules; vectors are normalise
 
 @dataclass(frozen=True)
 class SentencePooling:
-    """How the features of a text's tokens become its vector.
+    """The step from the features of a text's tokens to its vector.
 
     mode        mean, cls (the first token), max or last; anything else is what a folder asks for and is not computed here
     max_length  tokens per text; None: as many as the model reads
@@ -28,7 +28,7 @@ class SentencePooling:
 
 
 def read_pooling(folder: Path) -> SentencePooling:
-    """What a folder says; the mean if it says nothing."""
+    """Read the pooling of a folder; the mean if it says nothing."""
     where, others = FOLDER, list[str]()
     if (folder / MODULES).exists():
         modules = read_json(folder / MODULES)
@@ -48,7 +48,7 @@ def read_pooling(folder: Path) -> SentencePooling:
 
 
 def write_pooling(pooling: SentencePooling, folder: Path) -> None:
-    """The same files, but for modules that are not read here; nothing for what goes without saying."""
+    """Write these files; nothing for what goes without saying."""
     theirs = {ours: name for name, ours in MODES.items()}
     if pooling.mode != "mean":
         (folder / FOLDER).mkdir(exist_ok=True)

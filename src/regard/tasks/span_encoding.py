@@ -39,7 +39,7 @@ class Windows:
     question_W: Numbers
     first_W: Numbers
     offsets: list[npt.NDArray[np.int64]]  # per question: the characters (first, end) of each token of its passage
-    also: tuple[Windows, ...] = ()  # of further data sets, for training
+    also: tuple[Windows, ...] = ()  # windows of further data sets, for training
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -146,7 +146,7 @@ class Task(Declaration, ABC, Generic[OptionsT]):
     metric: Metric = Metric("loss", higher=False)  # that decides
     unit: str = "examples"
     loss_unit: str = ""  # that the losses count, if not examples
-    inputs: ClassVar[Literal["text", "file"]] = "text"  # what `predict` and `look` are given: a text, or the name of a file
+    inputs: ClassVar[Literal["text", "file"]] = "text"  # kind of input of `predict` and `look`: a text, or the name of a file
     next_commands: ClassVar[str] = 'regard evaluate {out}        regard predict {out} "…"        regard look {out} "…"'
 
     def __init__(self, options: OptionsT | None = None, processor: Any = None):
@@ -401,12 +401,12 @@ class Task(Declaration, ABC, Generic[OptionsT]):
 
     @classmethod
     def searches(cls) -> bool:
-        """Whether answers are found by a search that `watch` shows."""
+        """True if answers are found by a search that `watch` shows."""
         return cls.watch is not Task.watch
 
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
-        """Whether a model of this kind, trained elsewhere, is one for this task; `per_token`: of a classifier."""
+        """True if a model of this kind, trained elsewhere, is one for this task; `per_token`: of a classifier."""
         return issubclass(kind, cls.model_kind)
 
     @classmethod

@@ -33,11 +33,11 @@ class TextProcessor:
     labels: tuple[str, ...] = ()
     origin: str = "this run"
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json of transformers, for export
-    pooling: SentencePooling = field(default_factory=SentencePooling)  # of an imported sentence encoder
+    pooling: SentencePooling = field(default_factory=SentencePooling)  # pooling of an imported sentence encoder
 
     @property
     def tokenizers(self) -> Tokenizers:
-        """Of source and target; for one text both are the same."""
+        """Tokenizers of source and target; for one text both are the same."""
         if self.pair is None:
             raise MissingFile(
                 f"{self.origin}: no tokenizer.json, so text cannot become tokens; save the one the model was trained with there"
@@ -162,7 +162,7 @@ def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def _token_gradients(model: TextEncoder, tokenizer: Tokenizer, layers: list[str], ids_BL: Tensor, segment_BL: Tensor) -> InputGradients:
-    """Of the token that an encoder predicts at each position: of a [MASK], the one it fills in."""
+    """Gradients of the token that an encoder predicts at each position: of a [MASK], the one it fills in."""
 
     def features(model: TextEncoder) -> Tensor:
         return model.features(ids_BL, segment_BL=segment_BL)[0]
@@ -187,7 +187,7 @@ def _add_pooled_gradients(
 def _label_gradients(
     model: Classifier, processor: TextProcessor, layers: list[str], ids_BL: Tensor, segment_BL: Tensor, read: Sequence[int] | None = None
 ) -> InputGradients | None:
-    """Of the label that a classifier gives to the text, or to each of its tokens; none of a regression, which has no log-probability.
+    """Gradients of the label that a classifier gives to the text, or to each of its tokens; none of a regression, which has no log-probability.
 
     `read`: the tokens that it embeds, if not all.
     """

@@ -18,7 +18,7 @@ class TextScore:
     bits_per_byte: float
     accuracy: float  # share of tokens that were the most likely ones
     tokens: int  # predicted
-    bytes: int  # of the text they make
+    bytes: int  # bytes of the text they make
     unknown: float  # share of tokens that are not in the vocabulary: above 0, bits_per_byte leaves out what they were
 
     @classmethod

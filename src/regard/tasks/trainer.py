@@ -59,7 +59,7 @@ LOSS = Metric("loss", higher=False)
 
 @dataclass(frozen=True)
 class TrainResult(Result):
-    """What came of a training; with several seeds that of the best one."""
+    """Result of a training; with several seeds that of the best one."""
 
     seeds: Mapping[int, Result] = field(default_factory=dict)  # all of them
     best_seed: int = 0
@@ -128,7 +128,7 @@ def new_config(
     init_from: Run[Any] | Path | str | None,
     from_scratch: bool,
 ) -> RunConfig:
-    """What a run begins with: `settings` are those that were given, not yet those of the built model."""
+    """Beginning of a run: `settings` are those that were given, not yet those of the built model."""
     if from_scratch and init_from is None:
         raise BadConfig("--from-scratch takes the shape of a run: name it with --init-from, or omit --from-scratch and choose a --model")
     return RunConfig(
@@ -453,7 +453,7 @@ def _undone(training: _Training) -> Iterator[None]:
 
 
 def _parts(out: Path, *names: str) -> list[Path]:
-    """What training writes into its folder, by name: nothing else that is there may be removed."""
+    """Names of what training writes into its folder: nothing else that is there may be removed."""
     names = names or (METRICS, PARAMETERS, "state", "tensorboard", "tokens", "tokens/*", "seed-*")
     return [path for name in names for path in out.glob(name)]
 

@@ -12,7 +12,7 @@ from ..train.parameters import load_parameters, parameters_of
 
 
 def with_pooler(body: Model) -> Model:
-    """The same encoder with a new pooler, if its kind may have one and it has none."""
+    """The encoder with a new pooler, if its kind may have one and it has none."""
     name, settings = config_of(body)
     if settings.get("pooler", True):
         return body
@@ -23,7 +23,7 @@ def with_pooler(body: Model) -> Model:
 
 
 def with_texts(body: Model, texts: int) -> Model:
-    """The same encoder for as many texts per example as the data has; layers over the features of a pair are new then."""
+    """The encoder for as many texts per example as the data has; layers over the features of a pair are new then."""
     name, settings = config_of(body)
     if settings.get("texts", texts) == texts:
         return body

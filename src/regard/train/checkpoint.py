@@ -79,7 +79,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is one at all, whole or not; nothing is read."""
+    """True if there is one at all, whole or not; nothing is read."""
     return any(_NAME.fullmatch(path.name) for path in _contents(folder))
 
 
@@ -115,7 +115,7 @@ def save_parameters(path: Path, parameters: Mapping[str, Tensor]) -> None:
 
 
 def read_parameters(path: Path) -> dict[str, Tensor]:
-    """What `save_parameters` wrote."""
+    """Read what `save_parameters` wrote."""
     check_regular(path)
     try:
         return load_file(path)

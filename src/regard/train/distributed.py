@@ -142,7 +142,7 @@ def release(module: nn.Module) -> None:
 
 @contextmanager
 def adding(module: nn.Module, now: bool) -> Iterator[None]:
-    """Whether backward passes inside sum gradients over the processes now, or leave that to a later one."""
+    """Let backward passes inside sum gradients over the processes now, or leave that to a later one."""
     if hasattr(module, "set_requires_gradient_sync"):
         module.set_requires_gradient_sync(now)  # type: ignore[operator]  # of FSDPModule, whose import takes half a second
     if isinstance(module, DistributedDataParallel) and not now:
@@ -184,13 +184,13 @@ def sharded(objective: Objective, model: nn.Module) -> LossModule:
 
 
 def _alone(layer: nn.Module, whole: nn.Module) -> bool:
-    """Whether no other module uses a parameter of the layer."""
+    """True if no other module uses a parameter of the layer."""
     inside, own = set(layer.modules()), set(layer.parameters())
     return not any(own & set(other.parameters(recurse=False)) for other in whole.modules() if other not in inside)
 
 
 def is_cut(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether the tensor is sharded over processes."""
+    """True if the tensor is sharded over processes."""
     return hasattr(tensor, "full_tensor")
 
 

@@ -1,4 +1,4 @@
-"""What a run reports: metrics.jsonl (what happened, one JSON object per line, in order and never twice), TensorBoard, progress."""
+"""Reports of a run: metrics.jsonl (what happened, one JSON object per line, in order and never twice), TensorBoard, progress."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ class ProgressBar:
         pass
 
     def update(self, text: str, share: float) -> None:
-        """What is being done, and the share of the whole that is done."""
+        """Show the work in progress, and the share of the whole that is done."""
         if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             self.say(f"{text}  {share:.0%}")
@@ -290,7 +290,7 @@ class ProgressBar:
 
 
 class Bar(ProgressBar):
-    """The same with a progress bar by rich; a `transient` one vanishes at the end."""
+    """A log with a progress bar by rich; a `transient` one vanishes at the end."""
 
     def __init__(self, transient: bool = False):
         from rich.console import Console

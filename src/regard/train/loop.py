@@ -57,7 +57,7 @@ class Result:
     seconds: float
     ended_by: str  # "budget" or "patience"
     chosen: str  # "last", "best" or "average"
-    metrics: dict[str, float]  # of the chosen parameters
+    metrics: dict[str, float]  # metrics of the chosen parameters
 
 
 def fit(
@@ -182,7 +182,7 @@ class _Loop:
             self.state.position.seconds = time.monotonic() - began
 
     def _setting(self) -> dict[str, Any]:
-        """What, beside the options, decides the last bits of the result; and which metric decides."""
+        """Conditions beside the options that decide the last bits of the result; and the metric that decides."""
         return {
             "metric": self.objective.metric.name,
             "higher": self.objective.metric.higher,

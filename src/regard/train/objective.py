@@ -69,7 +69,7 @@ class Metric:
 class Progress(NamedTuple):
     """Progress of a training before a step. By steps or epochs the share is the same after a crash; by minutes it is that of the clock."""
 
-    share: float = 0.0  # of the budget, from 0 to 1
+    share: float = 0.0  # share of the budget, from 0 to 1
     epoch: float = 0.0  # 2.5: in the middle of the third
 
 
@@ -130,7 +130,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], device: torch.device) -> Iterator[Made]:
-    """What `make` gives for each job, in order. For a device each is made on another thread while the one before is in use.
+    """Results of `make` for each job, in order. For a device each is made on another thread while the one before is in use.
 
     On the CPU that thread would take its cores from the step, so things are made when they are asked for.
     """

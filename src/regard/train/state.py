@@ -50,8 +50,8 @@ class Position:
     best_step: int = 0
     stale: int = 0  # evaluations since the best
     evaluated: int = -1  # step of the last evaluation
-    precision: str = ""  # what "auto" chose
-    metrics: dict[str, float] = field(default_factory=dict)  # of that evaluation
+    precision: str = ""  # choice of "auto"
+    metrics: dict[str, float] = field(default_factory=dict)  # results of that evaluation
     window: Window = field(default_factory=Window)
 
     @classmethod
@@ -59,7 +59,7 @@ class Position:
         return msgspec.convert(plain, cls)
 
     def is_outlier(self, norm: float, limit: float) -> bool:
-        """Whether this step's gradient norm is more than `limit` times the usual one, which then takes it into account; 0: never."""
+        """True if this step's gradient norm is more than `limit` times the usual one, which then takes it into account; 0: never."""
         taken, usual = self.step - 1 - self.skipped, self.usual_norm
         far = bool(limit) and taken >= YOUNG and norm > limit * usual
         # outliers count as the limit: if large gradients have become usual, the mean adapts instead of skipping for ever

@@ -27,7 +27,7 @@ class DalleOptions(ImageTextOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Bounded):
-    """How to draw."""
+    """Drawing."""
 
     n: Annotated[int, Meta(ge=1, le=512)] = 1
     """Images to draw per text; several are put in one PNG, best first with --rank-by."""

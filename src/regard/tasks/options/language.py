@@ -42,7 +42,7 @@ class LanguageOptions(TextOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityOptions(Bounded):
-    """How to score a text."""
+    """Scoring of a text."""
 
     stride: Size | None = None
     """Tokens between windows; half of the context length if not given. Smaller is slower and gives a lower loss."""

@@ -31,7 +31,7 @@ class MaskedOptions(TextOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FillOptions(Bounded):
-    """How to fill in masked tokens."""
+    """Answers for masked tokens."""
 
     nbest: Size = 5
     """Tokens per [MASK], most likely first, with their probabilities."""

@@ -112,7 +112,7 @@ class VectorOptions(TokenizerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BeamOptions(Bounded):
-    """How to search."""
+    """Search."""
 
     beam: Size = 4
     """Beam width; 1: greedy."""
@@ -134,7 +134,7 @@ class GreedyOptions(BeamOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesOptions(Bounded):
-    """What to print."""
+    """Output."""
 
     nbest: Size = 1
     """Labels per input, most likely first, with their probabilities."""

@@ -34,7 +34,7 @@ class SummarizationOptions(Seq2SeqOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryOptions(BeamOptions):
-    """How to search."""
+    """Search."""
 
     max_tokens: Size | None = None
     """Maximum tokens of a summary; that of training if not given."""
@@ -42,7 +42,7 @@ class SummaryOptions(BeamOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizeOptions(SummaryOptions):
-    """How to search, and what to print."""
+    """Search and output."""
 
     nbest: Size = 1
     """Summaries per article, best first, with their scores."""

@@ -35,7 +35,7 @@ class TranslationOptions(Seq2SeqOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions(BeamOptions):
-    """How to search, and what to print."""
+    """Search and output."""
 
     nbest: Size = 1
     """Translations per sentence, best first, with their scores."""
