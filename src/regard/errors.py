@@ -186,7 +186,7 @@ class ChildFailed(RegardError, RuntimeError):
 
 
 class Interrupted(RegardError):
-    """Training was stopped by a signal, after saving a checkpoint. `code` is the exit code for the process: 130 or 143.
+    """Training was stopped by a signal, after saving a checkpoint. `code` is the exit code for the process: 128 + its number.
 
     Args:
         number: number of the signal.

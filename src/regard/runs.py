@@ -63,7 +63,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class Run(Generic[Kind]):
-    """A trained model with what belongs to it. `folder` is where it lies, even if it is not a run.
+    """A trained model with what belongs to it, which the model carries from then on. `folder` is where it lies, even if it is not a run.
 
     Args:
         folder: directory of the run.
@@ -77,6 +77,9 @@ class Run(Generic[Kind]):
     model: Kind
     processor: Any
     unfinished: str = ""  # progress of the training and how to continue it, in words, if it has not ended
+
+    def __post_init__(self) -> None:
+        self.model.processor, self.model.options = self.processor, self.config.options
 
     @property
     def task(self) -> str:
