@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention, mechanisms
-from ..bounds import Count, Positive, Probability, Size, convert  # noqa: F401  offered here too, for the configs of models
+from ..bounds import Count, Depth, Positive, Probability, Size, convert  # noqa: F401  offered here too, for the configs of models
 from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError, UnknownName
 from ..kernels import fast_linear, smoothed_cross_entropy
 from ..layers import Block, MultiHead
