@@ -370,6 +370,20 @@ def test_a_full_disk_is_named_whoever_finds_it(tmp_path):
     assert "the disk is full: free some space" in str(files.cannot(tmp_path / "model.safetensors", found))
 
 
+def test_an_unreadable_file_of_parameters_is_named_as_that(tmp_path, monkeypatch):
+    """Whoever runs the tests may be root, to whom every file is readable."""
+    export(small_model(), tmp_path / "hf")
+
+    def fails(path, *args, original=os.open, **kwargs):
+        if Path(path).name == "model.safetensors":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return original(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(BadFile, match=r"model\.safetensors: cannot be read: Permission denied"):
+        checkpoints.load_run(tmp_path / "hf")
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "loop.json", "latest"])
 def test_an_unreadable_checkpoint_falls_back(name, number, run, monkeypatch):

@@ -201,23 +201,31 @@ def read(path: Path, limit: int = JSON_LIMIT) -> bytes:
         limit: maximum size in bytes.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise BadFile(f"{path}: a folder, pipe or device; expected a file")
-            if about.st_size > limit:
-                raise BadFile(f"{path}: {about.st_size:,} bytes; expected at most {limit:,}")
+        with open(_open(path), "rb") as file:
+            if (size := os.fstat(file.fileno()).st_size) > limit:
+                raise BadFile(f"{path}: {size:,} bytes; expected at most {limit:,}")
             content = file.read(limit + 1)
-    except FileNotFoundError as wrong:
-        raise MissingFile(f"{path}: no such file") from wrong
-    except (OSError, ValueError) as wrong:  # ValueError: a null byte in the name
+    except OSError as wrong:
         if isinstance(wrong, BadFile):
             raise
-        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+        raise BadFile(f"{path}: cannot be read: {wrong.strerror or wrong}") from wrong
     if len(content) > limit:
         raise BadFile(f"{path}: more than {limit:,} bytes")
     return content
+
+
+def _open(path: Path) -> int:
+    """A descriptor of a regular file that may be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError as wrong:
+        raise MissingFile(f"{path}: no such file") from wrong
+    except (OSError, ValueError) as wrong:  # ValueError: a null byte in the name
+        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadFile(f"{path}: a folder, pipe or device; expected a file")
+    return descriptor
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
@@ -285,11 +293,4 @@ def check_regular(path: Path) -> None:
     Args:
         path: name to check.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError as wrong:
-        raise MissingFile(f"{path}: no such file") from wrong
-    except (OSError, ValueError) as wrong:
-        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
-    if not stat.S_ISREG(mode):
-        raise BadFile(f"{path}: a folder, pipe or device; expected a file")
+    os.close(_open(path))

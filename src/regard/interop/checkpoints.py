@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..data import BOS
 from ..errors import BadFile, Misfit, MissingFile, NotSupported, RunExists
-from ..files import cannot, check_name, make_readable, new_folder, write_json
+from ..files import cannot, check_name, check_regular, make_readable, new_folder, write_json
 from ..layers.spec import Spec
 from ..machine import find_device
 from ..models import Classifier, Headed, LanguageModel, Model, TextEncoder, Translator, body_of, build
@@ -201,10 +201,11 @@ class _Tensors(Mapping[str, Tensor]):
         self.where: dict[str, tuple[Any, str]] = {}  # the file, and what it is called there
         for path, expected in files.items():
             try:
+                check_regular(path)
                 file = opened.enter_context(safe_open(path, framework="pt"))
-            except FileNotFoundError as wrong:
+            except MissingFile as wrong:
                 raise MissingFile(f"{path}: no such file, and {INDEX} names it") from wrong
-            except (OSError, SafetensorError) as wrong:
+            except SafetensorError as wrong:
                 raise BadFile(f"{path}: not a safetensors file: {wrong}") from wrong
             names = list(file.keys())
             lost = [name for name in expected or () if name not in names]
