@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 KILLS ?= 200
 CASES ?= 100000
+OPTIONS ?= 20000
 REQUESTS ?= 10000
 AUDIT ?= 2.10.1  # version of pip-audit
 JUPYTERLAB ?= 4.6.6
@@ -49,8 +50,9 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 torture: $(STAMP)  ## kill training runs 200 times, mostly with SIGKILL, resume them, compare the hashes; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
 
-fuzz: $(STAMP)  ## damage run directories 100,000 times and use them: typed errors only, at most 1 GiB; about an hour
+fuzz: $(STAMP)  ## damage run directories 100,000 times and give 20,000 impossible options: typed errors only, at most 1 GiB; over an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz_runs.py --cases $(CASES)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz_options.py --cases $(OPTIONS)
 
 abuse: $(STAMP)  ## batter a server with 10,000 wrong requests and 1,000 slow clients: no 500, no leak, good clients all answered; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +233,43 @@ def throughput(folder: Path, rounds: int) -> list[str]:
     return lines
 
 
+def milliseconds(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> float:
+    """Duration of one request on a connection that is kept alive."""
+    start = time.perf_counter()
+    connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.read()
+    assert response.status == 200, response.status
+    return (time.perf_counter() - start) * 1e3
+
+
+def gaps(connection: http.client.HTTPConnection, tokens: int) -> list[float]:
+    """Milliseconds between the streamed tokens of one completion; all are the same letter, because only whole characters are sent."""
+    body = {"prompt": "0123456789abcdef" * 2, "max_tokens": tokens, "temperature": 0, "logit_bias": {"100": 100}, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response, arrived = connection.getresponse(), []
+    while line := response.readline():
+        if line.startswith(b"data: {"):
+            arrived.append(time.perf_counter())
+    assert len(arrived) > tokens // 2, len(arrived)  # tokens that come faster than they are sent share an event
+    return [(after - before) * 1e3 for before, after in pairwise(arrived)]
+
+
+def latency(folder: Path, rounds: int) -> list[str]:
+    """Medians on one connection that is kept alive; one token is also the time to the first one, and gaps are between later ones."""
+    progress("server, latency")
+    with server(folder, "float32") as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        one = {"prompt": "0123456789abcdef" * 2, "max_tokens": 1, "temperature": 0}
+        milliseconds(connection, "POST", "/v1/completions", one)
+        health = [milliseconds(connection, "GET", "/health") for _ in range(20 * rounds)]
+        token = [milliseconds(connection, "POST", "/v1/completions", one) for _ in range(5 * rounds)]
+        between = [gap for _ in range(rounds) for gap in gaps(connection, TOKENS)]
+        connection.close()
+    found = (statistics.median(health), statistics.median(token), statistics.median(between), max(between))
+    return [f"| {' | '.join(f'{each:.1f} ms' for each in found)} |"]
+
+
 def main() -> None:
     quick = "--quick" in sys.argv
     if not installed("transformers"):
@@ -241,7 +278,7 @@ def main() -> None:
         folder = Path(made)
         make(folder, quick)
         rounds = 1 if quick else 3
-        rows, served = decoding(folder, rounds), throughput(folder, rounds)
+        rows, served, waits = decoding(folder, rounds), throughput(folder, rounds), latency(folder, rounds)
     lines = [
         "## Completion and serving",
         "",
@@ -258,6 +295,12 @@ def main() -> None:
         f"| parameters | tokens per second, one client | {CLIENTS} clients | more |",
         "|---|---|---|---|",
         *served,
+        "",
+        "One client on a connection that is kept alive, float32, medians:",
+        "",
+        "| `GET /health` | completion of one token | between streamed tokens | longest |",
+        "|---|---|---|---|",
+        *waits,
     ]
     write("serving", lines, quick)
 

@@ -4,22 +4,30 @@ import builtins
 import errno
 import json
 import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from regard import machine
+from regard import files, machine
 from regard.cli import main
 from regard.errors import BadFile, CannotSave, OutOfMemory, RegardError, RunInUse
+from regard.interop import checkpoints, export
+from regard.models import build
 from regard.runs import read_config
 from regard.tasks import LanguageOptions, TrainResult, load_run, train
 from regard.train import TrainOptions, checkpoint, loop, read_metrics
+from regard.train.launcher import Signals
 from regard.train.lock import holder, locked
 
 SIZES = {"width": 8, "heads": 2, "depth": 1}
@@ -195,6 +203,77 @@ def test_the_lock_may_be_taken_twice_by_one_thread_only(tmp_path):
     assert other() and not list(tmp_path.iterdir())
 
 
+def test_names_that_are_not_utf8_are_refused_at_the_start(text, tmp_path, monkeypatch, capsys):
+    """config.json could not hold them, and safetensors does not open them: training would end, and nothing could use the run."""
+    odd = os.fsdecode(b"b\xffd")
+    argv = ["train", "language", "--tokenizer", "char", "--context-length", "8", "--steps", "1", "--quiet"]
+    for more in (
+        ["--data", str(text), "--out", odd],
+        ["--data", odd, "--out", "run"],
+        ["--data", str(text), "--out", "run", "--init-from", odd],
+    ):
+        assert main([*argv, *more]) == 2
+        assert "not UTF-8; rename" in capsys.readouterr().err
+    (tmp_path / odd).mkdir()
+    monkeypatch.chdir(tmp_path / odd)
+    shutil.copy(text, "text.txt")
+    assert main([*argv, "--data", "text.txt", "--out", "run"]) == 2  # its whole name is recorded
+    assert "data is" in (said := capsys.readouterr().err) and "not UTF-8" in said and "\n" not in said.strip()
+    for call in (lambda: begin(text, Path(odd)), lambda: export(small_model(), Path(odd))):
+        with pytest.raises(RegardError, match="not UTF-8"):
+            call()
+    assert [path.name for path in (tmp_path / odd).iterdir()] == ["text.txt"]
+
+
+def small_model():
+    return build("gpt2", {"vocab_size": 9, "context_length": 8, **SIZES})
+
+
+# -- a terminal that goes ----------------------------------------------------------------------------------------------
+
+
+def test_a_closed_terminal_saves(text, tmp_path):
+    """The window is closed, or ssh drops: the step is finished and saved, though every word to the terminal is now an error."""
+    out = tmp_path / "run"
+    argv = [
+        "train",
+        "language",
+        "--data",
+        str(text),
+        "--tokenizer",
+        "char",
+        "--context-length",
+        "8",
+        "--batch-size",
+        "2",
+        "--out",
+        str(out),
+    ]
+    sizes = [part for name, value in SIZES.items() for part in ("--set", f"{name}={value}")]
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-m", "regard", *argv, *sizes, "--steps", "100000000", "--log-every", "10"])
+    deadline = time.monotonic() + 120
+    while not any(line["event"] == "train" for line in read_metrics(out / "metrics.jsonl")) if (out / "metrics.jsonl").exists() else True:
+        assert time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0)
+        if select.select([terminal], [], [], 0.05)[0]:
+            os.read(terminal, 65536)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 129
+    assert checkpoint.load_latest(out / "state").step > 0
+
+
+def test_what_was_told_to_ignore_a_closed_terminal_ignores_it(monkeypatch):
+    """As nohup tells it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.asked is None and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 # -- a disk that fails -------------------------------------------------------------------------------------------------
 
 
@@ -204,9 +283,26 @@ class Disk:
     def __init__(self, monkeypatch, place: str = "", n: int = 0, number: int = 0):
         self.calls = Counter()
         self.fails = place, n, number
-        for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (os, "link"), (os, "mkdir"), (checkpoint, "save_file")):
+        for owner, name in (
+            (os, "fsync"),
+            (os, "replace"),
+            (os, "rename"),
+            (os, "link"),
+            (os, "mkdir"),
+            (checkpoint, "save_file"),
+            (checkpoints, "save_file"),
+        ):
             monkeypatch.setattr(owner, name, self._noted(name, getattr(owner, name)))
         monkeypatch.setattr("io.open", self._noted("open", builtins.open, lambda args: bool(set(str(args[1:2])) & set("wax+"))))
+
+    def failed(self, action) -> bool:
+        """Whether it failed, in one line: some calls are not made where a folder exists."""
+        try:
+            action()
+        except CannotSave as error:
+            assert "the disk is full" in str(error) and "\n" not in str(error)
+            return True
+        return False
 
     def _noted(self, name, original, counts=lambda args: True):
         def called(*args, **kwargs):
@@ -244,6 +340,48 @@ def test_a_failing_disk_at_any_moment(text, tmp_path, finished):
         assert all(model[name].equal(expected[name]) for name in expected), place
         assert not [path for path in out.rglob("*writing*") if path.is_file()], place
         shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_export_to_a_failing_disk_leaves_nothing(exists, finished, tmp_path):
+    run = load_run(finished)
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        export(run, tmp_path / "counted")
+    expected = content(tmp_path / "counted")
+    cases = sorted({(place, n) for place, count in disk.calls.items() for n in (1, count)})
+    assert len(cases) > 8
+    for case, (place, n) in enumerate(cases):
+        out = tmp_path / str(case)
+        if exists:
+            out.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            failing = Disk(patch, place, n, errno.ENOSPC)
+            if failing.failed(lambda out=out: export(run, out)):
+                assert not (out / "config.json").exists() and not list(tmp_path.rglob("*.writing*")), place
+                assert exists or not out.exists(), place
+                export(run, out)
+        assert content(out) == expected
+
+
+def test_a_full_disk_is_named_whoever_finds_it(tmp_path):
+    """safetensors writes by itself, and says what the system said in words of its own."""
+    found = SafetensorError('Error while serializing: I/O error: No space left on device (os error 28), path: "x"')
+    assert "the disk is full: free some space" in str(files.cannot(tmp_path / "model.safetensors", found))
+
+
+def test_an_unreadable_file_of_parameters_is_named_as_that(tmp_path, monkeypatch):
+    """Whoever runs the tests may be root, to whom every file is readable."""
+    export(small_model(), tmp_path / "hf")
+
+    def fails(path, *args, original=os.open, **kwargs):
+        if Path(path).name == "model.safetensors":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return original(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(BadFile, match=r"model\.safetensors: cannot be read: Permission denied"):
+        checkpoints.load_run(tmp_path / "hf")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)

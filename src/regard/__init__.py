@@ -70,15 +70,13 @@ def load_run(folder: _Path | str, *, config: "_Mapping[str, _Any] | None" = None
 
 
 def load(folder: _Path | str, *, device: str = "cpu") -> "_Model":
-    """The model of a run, or of a transformers directory, with its parameters and its `tokenizer`, ready to use.
+    """The model of a run, or of a transformers directory, with its parameters, `tokenizer` and `labels`, ready to use.
 
     Args:
         folder: run directory, or transformers directory.
         device: device of the model: auto (a GPU, if there is one), cpu, cuda, cuda:1, mps.
     """
-    from . import tasks
-
-    return tasks.load_model(load_run(folder, device=device))
+    return load_run(folder, device=device).model
 
 
 def save(
@@ -94,9 +92,9 @@ def save(
     Args:
         model: model to write.
         folder: run directory to create.
-        tokenizer: tokenizer of the model; the one that `load` set if not given.
-        labels: names of the classes; those that `load` set if not given.
-        processor: processor of a model that reads no text; the one that `load` set if not given.
+        tokenizer: tokenizer of the model; that of the run it is from if not given.
+        labels: names of the classes; those of the run it is from if not given.
+        processor: processor of a model that reads no text; that of the run it is from if not given.
     """
     from . import tasks
 

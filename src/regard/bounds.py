@@ -17,17 +17,21 @@ import functools
 import inspect
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 from msgspec import Meta
 
-from .errors import BadConfig
+from .errors import BadConfig, OutOfMemory, is_out_of_memory
 
 MOST = 2**31 - 1  # tokens, heads, features: beyond that nothing fits into memory, and indices overflow
 LARGEST = 1e30  # of a real number: float32 holds it, and infinity is not it
 
 Size = Annotated[int, Meta(ge=1, le=MOST)]
+Depth = Annotated[int, Meta(ge=1, le=4096)]  # layers: each is objects of Python, which take time and memory whatever their sizes
+DepthOrNone = Annotated[int, Meta(ge=0, le=4096)]
+Heads = Annotated[int, Meta(ge=1, le=65_536)]
+HeadCount = Annotated[int, Meta(ge=0, le=65_536)]
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
@@ -75,9 +79,10 @@ def out_of_bounds(kind: Any, values: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields that have bounds or choices."""
-    hints = get_type_hints(kind, include_extras=True)
-    bounded = {name: hints[name] for name in getattr(kind, "__dataclass_fields__", ()) if _choices(hints[name]) or _ranges(hints[name])}
+    """The types of a dataclass's fields that have bounds or choices, or are a switch or a text."""
+    hints = {name: hint for name, hint in get_type_hints(kind, include_extras=True).items() if get_origin(hint) is not ClassVar}
+    hints = {name: hint for name, hint in hints.items() if name in getattr(kind, "__dataclass_fields__", ())}
+    bounded = {name: hint for name, hint in hints.items() if hint in (bool, str) or _choices(hint) or _ranges(hint)}
     return {name: hint for name, hint in bounded.items() if _readable(hint)}
 
 
@@ -127,7 +132,15 @@ def checked(constructor: Callable[..., None]) -> Callable[..., None]:
         for arguments in (given.arguments, given.arguments.get(_rest(signature), {})):
             for name in arguments.keys() & _kinds(constructor).keys():
                 arguments[name] = convert(type(self).__name__, name, arguments[name], _kinds(constructor)[name])
-        return constructor(*given.args, **given.kwargs)
+        try:
+            return constructor(*given.args, **given.kwargs)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or isinstance(error, OutOfMemory):
+                raise
+            said = ", ".join(f"{name}={value!r}" for name, value in {**given.arguments, **given.kwargs}.items() if isinstance(value, int))
+            raise OutOfMemory(
+                f"{type(self).__name__}({said}): its parameters take more memory than there is; choose smaller numbers"
+            ) from error
 
     return convert_and_construct
 

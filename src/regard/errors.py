@@ -19,7 +19,7 @@ RegardError
 ├── RunExists           (FileExistsError) the folder holds a run that would be overwritten
 ├── RunInUse            (RuntimeError) another process writes to the run
 ├── CannotSave          (OSError)     the disk is full, read-only or not writable
-├── OutOfMemory         (MemoryError) training needs more memory than there is
+├── OutOfMemory         (MemoryError) a model or its training needs more memory than there is
 ├── Diverged            (ArithmeticError) too many training steps in a row were skipped
 ├── QueueFull           (RuntimeError) the engine's request queue is full
 ├── ChildFailed         (RuntimeError) a measurement in a child process failed
@@ -161,7 +161,17 @@ class CannotSave(RegardError, OSError):
 
 
 class OutOfMemory(RegardError, MemoryError):
-    """Training needs more memory than there is; the message names what would help."""
+    """A model or its training needs more memory than there is; the message names what would help."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that memory ran out: PyTorch's allocators raise RuntimeError, with these words.
+
+    Args:
+        error: error that was caught.
+    """
+    words = ("can't allocate memory", "not enough memory", "out of memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or any(each in str(error) for each in words)
 
 
 class Diverged(RegardError, ArithmeticError):
@@ -186,7 +196,7 @@ class ChildFailed(RegardError, RuntimeError):
 
 
 class Interrupted(RegardError):
-    """Training was stopped by a signal, after saving a checkpoint. `code` is the exit code for the process: 130 or 143.
+    """Training was stopped by a signal, after saving a checkpoint. `code` is the exit code for the process: 128 + its number.
 
     Args:
         number: number of the signal.

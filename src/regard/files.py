@@ -10,9 +10,10 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,38 @@ def put(path: Path, make: Callable[[Path], object], *, new: bool = False) -> Non
     except BaseException:
         with suppress(OSError):  # a draft hinders nobody: the next write replaces it
             draft.unlink()
+        raise
+
+
+@contextmanager
+def new_folder(folder: Path, last: str) -> Iterator[Path]:
+    """A draft to write files into, which become `folder` when all are written; if anything fails there, nothing is left.
+
+    In a folder that exists the files appear one by one, `last` as the last: what lacks it is not complete.
+
+    Args:
+        folder: folder to write.
+        last: name of the file without which the others mean nothing.
+    """
+    here = Path(os.path.abspath(folder))  # a name, also of "."
+    exists = here.is_dir()
+    draft, placed = here / _WRITING if exists else here.with_name(f"{here.name}{_WRITING}"), list[Path]()
+    shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+    try:
+        make_folder(draft)
+        yield draft
+        for path in sorted(draft.rglob("*")):
+            sync(path)
+        for path in sorted(draft.iterdir(), key=lambda path: path.name == last) if exists else [draft]:
+            placed.append(here / path.name if exists else here)
+            os.replace(path, placed[-1])
+            sync(placed[-1].parent)
+        shutil.rmtree(draft, ignore_errors=True)
+    except BaseException:
+        for path in (draft, *placed):
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                path.unlink()
         raise
 
 
@@ -145,9 +178,16 @@ def cannot(path: Path, error: Exception) -> CannotSave:
         errno.EROFS: "the file system is read-only: choose another folder",
         errno.ENOTDIR: "a file has the name of a folder: choose another folder",
         errno.EEXIST: "a file has the name of a folder: choose another folder",
-    }.get(getattr(error, "errno", None) or 0, "check the disk")
+    }.get(_errno(error), "check the disk")
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())
     return CannotSave(f"cannot write {path}: {reason}; {advice}, then start or resume again: what was saved before is untouched")
+
+
+def _errno(error: Exception) -> int:
+    """The number of an error of the system; safetensors writes it at the end of its message."""
+    number = getattr(error, "errno", None)
+    written = re.search(r"\(os error (\d+)\)", str(error))
+    return number if isinstance(number, int) else int(written[1]) if written else 0
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -161,23 +201,31 @@ def read(path: Path, limit: int = JSON_LIMIT) -> bytes:
         limit: maximum size in bytes.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise BadFile(f"{path}: a folder, pipe or device; expected a file")
-            if about.st_size > limit:
-                raise BadFile(f"{path}: {about.st_size:,} bytes; expected at most {limit:,}")
+        with open(_open(path), "rb") as file:
+            if (size := os.fstat(file.fileno()).st_size) > limit:
+                raise BadFile(f"{path}: {size:,} bytes; expected at most {limit:,}")
             content = file.read(limit + 1)
-    except FileNotFoundError as wrong:
-        raise MissingFile(f"{path}: no such file") from wrong
-    except (OSError, ValueError) as wrong:  # ValueError: a null byte in the name
+    except OSError as wrong:
         if isinstance(wrong, BadFile):
             raise
-        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+        raise BadFile(f"{path}: cannot be read: {wrong.strerror or wrong}") from wrong
     if len(content) > limit:
         raise BadFile(f"{path}: more than {limit:,} bytes")
     return content
+
+
+def _open(path: Path) -> int:
+    """A descriptor of a regular file that may be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError as wrong:
+        raise MissingFile(f"{path}: no such file") from wrong
+    except (OSError, ValueError) as wrong:  # ValueError: a null byte in the name
+        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadFile(f"{path}: a folder, pipe or device; expected a file")
+    return descriptor
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
@@ -210,11 +258,13 @@ def parse_json(content: bytes, where: Path | str) -> Any:
 
 
 def check_name(path: Path | str) -> None:
-    """Refuse a name that no file can have.
+    """Refuse a name that no file can have, or that is not UTF-8 and so cannot be written into a file.
 
     Args:
         path: name to check.
     """
+    if not is_text(str(path)):
+        raise BadFile(f"{str(path)!r}: a name that is not UTF-8; rename the file or folder")
     try:
         os.stat(path)
     except ValueError as wrong:
@@ -224,17 +274,23 @@ def check_name(path: Path | str) -> None:
             raise BadFile(f"{str(path)[:100]}…: {wrong.strerror}") from wrong
 
 
+def is_text(value: str) -> bool:
+    """Return whether it can be written as UTF-8: a name of other bytes, or half of a surrogate pair, cannot.
+
+    Args:
+        value: string to check.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_regular(path: Path) -> None:
     """Refuse what is not a regular file, before a library opens it by name.
 
     Args:
         path: name to check.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError as wrong:
-        raise MissingFile(f"{path}: no such file") from wrong
-    except (OSError, ValueError) as wrong:
-        raise BadFile(f"{path}: cannot be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
-    if not stat.S_ISREG(mode):
-        raise BadFile(f"{path}: a folder, pipe or device; expected a file")
+    os.close(_open(path))

@@ -35,6 +35,11 @@ class RunConfig:
     digest: str | None = None  # hash of the data
     skipped: str = ""  # malformed lines of the data, in words
 
+    def __post_init__(self) -> None:
+        for name, value in {**self.options, **self.settings, **self.train, "init_from": self.init_from}.items():
+            if not files.is_text(json.dumps(value, ensure_ascii=False, default=str)):
+                raise BadConfig(f"{name} is {value!r}, which is not UTF-8, so config.json cannot hold it; rename the file or folder")
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for config.json."""
         plain = asdict(self)

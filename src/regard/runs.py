@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,13 +26,12 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_buffer_registration_hook, register_module_parameter_registration_hook
 
 from . import files
 from .errors import BadFile, MissingFile, RegardError, RunExists
 from .layers import merge_lora
 from .models import Model
+from .models.size import counting
 from .processes import first_process
 from .run_config import FORMAT, RunConfig, parse_options, read_config_file, to_plain  # noqa: F401  offered here too
 from .train.checkpoint import read_parameters, save_parameters, tensor_shapes
@@ -63,7 +61,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class Run(Generic[Kind]):
-    """A trained model with what belongs to it. `folder` is where it lies, even if it is not a run.
+    """A trained model with what belongs to it, which the model carries from then on. `folder` is where it lies, even if it is not a run.
 
     Args:
         folder: directory of the run.
@@ -77,6 +75,9 @@ class Run(Generic[Kind]):
     model: Kind
     processor: Any
     unfinished: str = ""  # progress of the training and how to continue it, in words, if it has not ended
+
+    def __post_init__(self) -> None:
+        self.model.processor, self.model.options = self.processor, self.config.options
 
     @property
     def task(self) -> str:
@@ -168,31 +169,15 @@ def _bounded(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
     Some slack is for parameters that are replaced while the model is built.
     """
     most, elements = 4 * len(shapes) + 1000, 4 * sum(map(_product, shapes.values())) + (1 << 24)
-    me, seen = threading.get_ident(), dict[int, Tensor]()
-    used = {"parameters": 0, "buffers": 0}
 
-    def note(kind: str, tensor: Tensor | None) -> None:
-        if tensor is None or id(tensor) in seen or threading.get_ident() != me:
-            return
-        seen[id(tensor)] = tensor
-        used[kind] += tensor.numel()
-        if len(seen) > most or used["parameters"] > elements or used["buffers"] > BUFFERS:
+    def check(tensors: int, parameters: int, buffers: int) -> None:
+        if tensors > most or parameters > elements or buffers > BUFFERS:
             raise BadFile(
                 f"{CONFIG} describes a model that is far larger than {PARAMETERS}, of {len(shapes)} tensors; one of them is not right"
             )
 
-    def parameter(module: nn.Module, name: str, tensor: Tensor | None) -> None:
-        note("parameters", tensor)
-
-    def buffer(module: nn.Module, name: str, tensor: Tensor | None) -> None:
-        note("buffers", tensor)
-
-    hooks = register_module_parameter_registration_hook(parameter), register_module_buffer_registration_hook(buffer)
-    try:
+    with counting(check):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _product(shape: tuple[int, ...]) -> int:

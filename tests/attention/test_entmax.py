@@ -1,12 +1,14 @@
 """Entmax: numbers worked by hand, the sorting algorithms of the papers as an oracle, and its gradient."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from regard.attention import EntmaxAttention, SoftmaxAttention
 from regard.errors import BadConfig
-from regard.patterns import causal
+from regard.patterns import causal, full
 
 
 def weights_of_scores(scores: list[float], alpha: float) -> Tensor:
@@ -76,3 +78,15 @@ def test_larger_alpha_has_fewer_keys():
 def test_limits_are_named(alpha):
     with pytest.raises(BadConfig, match=r"alpha=.*softmax is the limit at 1, sparsemax is 2"):
         EntmaxAttention(alpha=alpha)
+
+
+def test_a_row_whose_bias_forbids_everything_is_zeros():
+    """As of softmax: no weight of 1/M on keys that the bias forbids."""
+    q, k = torch.randn(2, 1, 5, 2, 3, requires_grad=True).unbind()
+    bias = torch.zeros(1, 1, 5, 5)
+    bias[..., 2, :] = bias[..., 3, 1] = -math.inf
+    weights = EntmaxAttention().weights(q, k, full, bias)
+    assert weights[:, :, 2].eq(0).all() and weights[:, :, 3, 1].eq(0).all()
+    torch.testing.assert_close(weights.sum(-1)[:, :, [0, 1, 3, 4]], torch.ones(1, 2, 4))
+    (gradient,) = torch.autograd.grad(weights.square().sum(), q)
+    assert gradient.isfinite().all()

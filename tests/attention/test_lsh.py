@@ -1,6 +1,7 @@
 """Reformer's attention: exact limits, hand-worked chunks, hash functions, and what is counted how often."""
 
 from functools import partial
+from itertools import permutations
 
 import pytest
 import torch
@@ -217,3 +218,14 @@ def test_zero_vectors_have_gradients():
     out = LSHAttention(chunk=4)(x, x, v)
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (x, v)))
     assert F.normalize(x, dim=-1).eq(0).all()
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+def test_any_layout_in_memory(order):
+    torch.manual_seed(0)
+    attention = LSHAttention.sized(heads=5, head_dim=3, length=8)
+    plain = [torch.randn(1, 8, 5, 3) for _ in range(3)]
+    back = [order.index(axis) for axis in range(4)]
+    laid = [x.permute(order).contiguous().permute(back).requires_grad_() for x in plain]
+    torch.testing.assert_close(attention(*laid, full), attention(*plain, full))
+    attention(*laid, full).square().sum().backward()

@@ -235,3 +235,12 @@ def test_wrong_settings_and_sizes():
     q, k, v = tensors()
     with pytest.raises(ShapeError, match="was made for 2 heads"):
         SortCutAttention(head_dim=K, heads=2).double()(q, k, v)
+
+
+@pytest.mark.parametrize("length", [13, 64])
+def test_the_definition_has_second_derivatives(length):
+    torch.manual_seed(0)
+    attention = SinkhornAttention.sized(heads=2, head_dim=3, length=length).double().eval()
+    q, k = torch.randn(2, 1, length, 2, 3, dtype=torch.float64, requires_grad=True).unbind()
+    first = torch.autograd.grad(attention.weights(q, k, causal).square().sum(), (q, k), create_graph=True)
+    assert all(x.isfinite().all() for x in torch.autograd.grad(sum(x.square().sum() for x in first), (q, k)))

@@ -75,3 +75,10 @@ def test_a_bomb_takes_no_memory(tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(BadFile, match="damaged"):
         read_arrays(path)
+
+
+@pytest.mark.parametrize("header", [b"(((", b"{'descr': '<f4', 'shape': (2,", b"\x00", b"]"])
+def test_a_header_that_is_no_dictionary(header, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n")
+    with pytest.raises(BadFile, match="damaged, or not what its name says"):
+        read_array(tmp_path / "x.npy")

@@ -72,7 +72,7 @@ def test_bad_files_are_named_in_one_line(tmp_path):
         assert "bad.png" in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(MissingFile, match="no such file"):
         read_image(tmp_path / "none.png")
-    with pytest.raises(BadFile, match="Is a directory"):
+    with pytest.raises(BadFile, match="a folder, pipe or device; expected a file"):
         read_image(tmp_path)
 
 

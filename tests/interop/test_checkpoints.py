@@ -12,7 +12,7 @@ import regard
 from regard.cli import main
 from regard.data import HFTokenizer, Tokenizer, Tokenizers
 from regard.errors import BadConfig, BadFile, Misfit, MissingFile, NotSupported, RunExists
-from regard.interop import export, export_run, import_checkpoint
+from regard.interop import export, import_checkpoint
 from regard.models import Seq2Seq, Seq2SeqConfig, config_of
 from regard.runs import save
 from regard.tasks import TextProcessor, make_run
@@ -207,7 +207,7 @@ def test_a_run_of_it(tmp_path):
     with pytest.raises(RunExists, match="choose another folder"):
         import_checkpoint(tmp_path / "a", tmp_path / "run")
     with pytest.raises(RunExists):
-        export_run(regard.load_run(tmp_path / "run"), tmp_path / "b")
+        export(regard.load_run(tmp_path / "run"), tmp_path / "b")
     with pytest.raises(BadFile, match="a run already"):
         import_checkpoint(tmp_path / "run", tmp_path / "c")
 
@@ -436,7 +436,7 @@ def test_a_run_keeps_the_tokenizer(tmp_path):
         [2, 5, 9, 3],
         [0, 0, 0, 0],
     )
-    export_run(regard.load_run(tmp_path / "run"), tmp_path / "b")
+    export(regard.load_run(tmp_path / "run"), tmp_path / "b")
     other = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
     assert other("the cat").input_ids == [2, 5, 9, 3] and other.mask_token == "[MASK]"
 

@@ -12,7 +12,7 @@ import regard
 from regard.cli import main
 from regard.data.scenes import scenes
 from regard.errors import NotSupported
-from regard.interop import export, export_run
+from regard.interop import export
 from regard.models import build
 from regard.tasks.clip import image_vectors, text_vectors
 
@@ -66,7 +66,7 @@ def test_predictions_maps_and_back(checkpoint, tmp_path, capsys):
     assert main(["look", str(folder), str(image), "--png", str(tmp_path / "look.png")]) == 0
     assert (tmp_path / "look.png").stat().st_size > 1000
 
-    export_run(regard.load_run(folder), tmp_path / "out")
+    export(regard.load_run(folder), tmp_path / "out")
     again = transformers.CLIPModel.from_pretrained(tmp_path / "out").eval()
     parts = (
         transformers.AutoTokenizer.from_pretrained(tmp_path / "out"),

@@ -7,7 +7,7 @@ import pytest
 from tests.interop import tiny
 
 from regard import load
-from regard.errors import RegardError
+from regard.errors import BadConfig, RegardError
 from regard.interop._defaults import ALIASES, DEFAULTS, NO_EFFECT
 from regard.interop.families import FAMILIES, UNSUPPORTED
 from regard.interop.hf_config import FOREIGN
@@ -156,3 +156,14 @@ def test_logits_and_every_tensor_back(family, tmp_path):
     for key in DEFAULTS[family]:
         if not key.endswith("_token_id"):
             assert key == "max_window_layers" or getattr(first, key) == getattr(second, key), key  # which layer_types replace
+
+
+@pytest.mark.parametrize("key", ["attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"])
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_cap_of_nothing_is_refused(key, value, tmp_path):
+    """transformers divides by it: its scores are then NaN, or zero."""
+    tiny.build("gemma2").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(BadConfig, match=rf"{key}={value}; expected a (number above 0|value like 256)"):
+        load(tmp_path)

@@ -7,11 +7,12 @@ import torch
 from tests.interop import tiny
 
 import regard
+from regard.cli import main
 from regard.data import Tokenizer, Tokenizers
 from regard.decode import Beam, GenerationOptions, generate
 from regard.errors import BadFile
-from regard.interop import export_run, import_checkpoint
-from regard.models import build
+from regard.interop import export, import_checkpoint
+from regard.models import Classifier, build
 from regard.tasks import TextProcessor, make_run
 from regard.tasks.translation import translations
 
@@ -35,7 +36,7 @@ def test_language_models_of_ours(kind, model, tmp_path):
     sizes = {"vocab_size": len(tokenizer), "context_length": 64, "width": 16, "heads": 2, "depth": 1}
     more = {"kv_heads": 2, "head_dim": 8, "hidden": 24} if model == "llama" else {}
     run = make_run("language", randomized(build(model, sizes | more)), TextProcessor(Tokenizers(tokenizer)))
-    export_run(run, tmp_path / "hf")
+    export(run, tmp_path / "hf")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert theirs.generation_config.eos_token_id == theirs.config.eos_token_id == 2 and theirs.config.bos_token_id == 1
@@ -58,7 +59,7 @@ def test_translators_of_ours(kind, joint, tmp_path):
     sizes = {"source_vocab_size": len(tokenizers.source), "target_vocab_size": len(tokenizers.target), "max_length": 64,
              "width": 16, "heads": 2, "depth": (1, 1), "hidden": 24}  # fmt: skip
     run = make_run("translation", randomized(build("transformer", sizes | marian)), TextProcessor(tokenizers))
-    export_run(run, tmp_path / "hf")
+    export(run, tmp_path / "hf")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
     source = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     target = source if joint else transformers.AutoTokenizer.from_pretrained(tmp_path / "hf" / "target")
@@ -102,7 +103,7 @@ def test_of_imported_models(family, generation, tmp_path):
     theirs = auto.from_pretrained(tmp_path / "a").eval()
     import_checkpoint(tmp_path / "a", tmp_path / "run")
     run = regard.load_run(tmp_path / "run")
-    export_run(run, tmp_path / "b")
+    export(run, tmp_path / "b")
     again = auto.from_pretrained(tmp_path / "b").eval()
     for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "suppress_tokens", "bad_words_ids", "top_p"):
         assert getattr(again.generation_config, key) == getattr(theirs.generation_config, key), key
@@ -123,6 +124,65 @@ def test_of_imported_models(family, generation, tmp_path):
         expected = theirs.generate(prompt, **options)[0, 6:].tolist()
         ((completion,),) = generate(run.model, run.processor.tokenizer, line, GenerationOptions(max_tokens=20, temperature=0.0))
         assert completion.ids == expected
+
+
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
+READERS = {"vit": "AutoModelForImageClassification", "clip": "AutoModel"}
+READERS |= dict.fromkeys(tiny.TRANSLATORS, "AutoModelForSeq2SeqLM") | dict.fromkeys(tiny.DECODERS, "AutoModelForCausalLM")
+
+
+@pytest.mark.parametrize("spoken", [True, False], ids=["tokenizer", "no tokenizer"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_documented_way_of_export_writes_the_same(family, spoken, tmp_path):
+    """From a model, from a run and on the command line; of the directory itself, of a run made of it, and of a model saved again."""
+    theirs = tiny.build(family)
+    generates = family in tiny.DECODERS + tiny.TRANSLATORS
+    if generates:
+        given = {"eos_token_id": [9, 11], "bos_token_id": 5, "pad_token_id": 4, "suppress_tokens": [3]}
+        given |= {"decoder_start_token_id": 7, "forced_eos_token_id": 9} if family in tiny.TRANSLATORS else {}
+        theirs.generation_config = transformers.GenerationConfig(**given)
+    theirs.save_pretrained(tmp_path / "theirs")
+    if spoken and family != "vit":
+        library_tokenizer(tmp_path / "theirs")
+    import_checkpoint(tmp_path / "theirs", tmp_path / "run")
+    regard.save(regard.load(tmp_path / "theirs"), tmp_path / "saved")
+    written = []
+    for name in ("theirs", "run", "saved"):
+        out = [tmp_path / f"{name}-{way}" for way in ("model", "run", "command")]
+        export(regard.load(tmp_path / name), out[0])
+        export(regard.load_run(tmp_path / name), out[1])
+        assert main(["export", str(tmp_path / name), "--out", str(out[2])]) == 0
+        written += out
+    files = {path.relative_to(written[0]) for path in written[0].rglob("*")}
+    assert {path.name for path in files} >= {"config.json", "model.safetensors"} | ({"generation_config.json"} if generates else set())
+    for other in written[1:]:
+        assert {path.relative_to(other) for path in other.rglob("*")} == files
+        assert all((other / path).is_dir() or (other / path).read_bytes() == (written[0] / path).read_bytes() for path in files)
+    auto = getattr(transformers, READERS.get(family, "AutoModelForMaskedLM"))
+    again, before = auto.from_pretrained(written[0]), auto.from_pretrained(tmp_path / "theirs")
+    for key in IDS:
+        if hasattr(again.config, key):
+            assert getattr(again.config, key) == getattr(before.generation_config if generates else before.config, key, None), key
+        assert not generates or getattr(again.generation_config, key) == getattr(before.generation_config, key), key
+
+
+def test_a_model_without_a_run_names_no_token_that_it_lacks(tmp_path):
+    """Marian's own default of the first token, 58,100, is not a token of a small vocabulary."""
+    sizes = {"source_vocab_size": 37, "target_vocab_size": 37, "max_length": 40, "width": 16, "heads": 2, "depth": (1, 1), "hidden": 24}
+    marian = {"placement": "post", "position": "sinusoidal_halves", "output_bias": True, "tied": "all"}
+    export(build("transformer", sizes | marian), tmp_path / "hf")
+    read = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
+    assert [getattr(read.generation_config, key) for key in IDS] == [None, None, None, 1, None]  # it begins with ours
+
+
+def test_a_head_around_a_loaded_model_keeps_its_tokenizer(tmp_path):
+    tiny.build("bert").save_pretrained(tmp_path / "a")
+    library_tokenizer(tmp_path / "a")
+    judge = Classifier(regard.load(tmp_path / "a"), 2)
+    export(judge, tmp_path / "b", labels=["no", "yes"])
+    assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "b")) == tiny.N
+    regard.save(judge, tmp_path / "run", labels=["no", "yes"])
+    assert len(regard.load(tmp_path / "run").tokenizer) == tiny.N
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.interop.conftest import edit_config, randomize
 import regard
 from regard.cli import main
 from regard.errors import BadConfig, BadFile, Misfit, NotSupported
-from regard.interop import export_run
+from regard.interop import export
 from regard.models import ViT, build
 
 transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
@@ -57,7 +57,7 @@ def test_the_base_model_has_features_and_a_pooler(tmp_path):
     assert isinstance(mine, ViT) and mine.config.pooler and not mine.config.classes
     out, features = theirs(x, output_hidden_states=True), mine.features(x)
     assert (out.last_hidden_state - features).abs().max() < 1e-5 and (out.pooler_output - mine.pooled(features)).abs().max() < 1e-5
-    export_run(regard.load_run(tmp_path / "vit"), tmp_path / "out")
+    export(regard.load_run(tmp_path / "vit"), tmp_path / "out")
     again = transformers.ViTModel.from_pretrained(tmp_path / "out").eval()
     assert again(x).pooler_output.equal(out.pooler_output)
 
@@ -73,7 +73,7 @@ def test_fine_tuning_and_back(tmp_path):
     assert main([*command, "--image-size", "24", "20", "--steps", "2", "--quiet", "--out", str(tmp_path / "run")]) == 0
     run = regard.load_run(tmp_path / "run")
     assert run.model.config.image_size == (24, 20) and run.processor.resample == "bicubic" and run.processor.std == (0.2, 0.3, 0.4)
-    export_run(run, tmp_path / "out")
+    export(run, tmp_path / "out")
     again = transformers.ViTForImageClassification.from_pretrained(tmp_path / "out").eval()
     x = torch.randn(2, 3, 24, 20)
     with torch.no_grad():

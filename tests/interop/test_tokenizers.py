@@ -142,3 +142,21 @@ def test_bytes_with_tokens_around_them_are_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": true}')
     with pytest.raises(NotSupported, match="add_bos_token"):
         HFTokenizer.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_nobody_calls_special_stays_in_a_text(named, tmp_path):
+    """[SEP] of a vocabulary, where neither tokenizer.json nor tokenizer_config.json makes it special."""
+    from tokenizers import Tokenizer as Native
+    from tokenizers import models, pre_tokenizers
+
+    native = Native(models.WordLevel({token: n for n, token in enumerate(WORDS)}, unk_token="[UNK]"))
+    native.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    native.save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", **({"sep_token": "[SEP]"} if named else {})}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    other, mine = transformers.AutoTokenizer.from_pretrained(tmp_path), HFTokenizer.from_directory(tmp_path)
+    ids = mine.encode("the cat [SEP] sat")
+    for each in (mine, HFTokenizer.from_json(mine.to_json()), mine.with_generation({}, [], [])):
+        assert each.decode(ids) == other.decode(ids, skip_special_tokens=True) == ("the cat sat" if named else "the cat [SEP] sat")
+        assert each.roles["sep"] == 3

@@ -10,7 +10,7 @@ from tests.interop.conftest import edit_config, randomize
 
 from regard.cli import main
 from regard.errors import BadConfig, NotSupported
-from regard.interop import export, export_run, import_checkpoint, load_run
+from regard.interop import export, import_checkpoint, load_run
 from regard.models import ViViT, build
 from regard.tasks import predict
 
@@ -40,7 +40,7 @@ def test_logits_and_tensors(tmp_path, more):
         torch.testing.assert_close(run.model(clips()), expected.logits, atol=1e-5, rtol=0)
         hidden = theirs.vivit(clips()).last_hidden_state
         torch.testing.assert_close(run.model.features(clips()), hidden, atol=1e-5, rtol=0)
-    export_run(run, tmp_path / "back")
+    export(run, tmp_path / "back")
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "back"))
     assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
     again = transformers.VivitForVideoClassification.from_pretrained(tmp_path / "back").eval()
@@ -93,7 +93,7 @@ def test_preprocessing(tmp_path, given):
     expected = processor(list(clip), return_tensors="pt")["pixel_values"]
     found = run.processor.encode(np.stack([run.processor.fit(frame) for frame in clip])[None])
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
-    export_run(run, tmp_path / "back")
+    export(run, tmp_path / "back")
     again = transformers.VivitImageProcessor.from_pretrained(tmp_path / "back")(list(clip), return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(again, expected, atol=2e-5, rtol=0)
 

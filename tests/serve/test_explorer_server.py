@@ -8,18 +8,21 @@ import random
 import struct
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from small_server import KEY
+from small_server import KEY, Served
 from tests.look.browser import CHROMIUM, Browser
 from tests.tasks.examples import write_example
 
 from regard.look import capture
 from regard.look.interventions import Ablation
+from regard.look.lineage import document
+from regard.serve import explorer
 from regard.serve.local import LocalExplorer
 from regard.serve.playground import Playground
 from regard.serve.server import bind, build_server
@@ -55,6 +58,14 @@ def test_page_and_files_come_with_a_strict_policy(open_served):
         assert headers["x-content-type-options"] == "nosniff"
     for path in ("/static/nothing.js", "/static/..%2fmaps.py", "/static/__init__.py"):
         assert open_served.ask("GET", path)[0] == 404
+
+
+def test_the_lineage_page_is_made_once(monkeypatch):
+    made = []
+    monkeypatch.setattr(explorer, "document", lambda: made.append(1) or document())
+    with Served(None) as served, ThreadPoolExecutor(8) as clients:
+        pages = list(clients.map(lambda _: served.ask("GET", "/lineage")[2], range(8)))
+    assert len(made) == 1 and len(set(pages)) == 1 and '"softmax"' in pages[0]
 
 
 def test_host_and_origin_are_checked(open_served):

@@ -50,6 +50,16 @@ def test_good_clients_beside_slow_ones(same_address):
         assert served.idle()
 
 
+def test_responses_do_not_wait_for_acknowledgements(served):
+    """Without TCP_NODELAY, each response on a connection that is kept alive waits 40 ms for the client's delayed acknowledgement."""
+    with socket.create_connection(("127.0.0.1", served.port)) as plug:
+        plug.sendall(GET + b"\r\n")
+        assert plug.recv(65536).startswith(b"HTTP/1.1 200")
+        port = plug.getsockname()[1]
+        (accepted,) = [one for one in served.server.server_state.connections if one.client and one.client[1] == port]
+        assert accepted.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 class Plug:
     def __init__(self, address, waiting_since):
         self.address, self.waiting_since, self.open = address, waiting_since, True

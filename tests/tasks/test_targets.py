@@ -115,9 +115,9 @@ def test_values(tmp_path):
     assert result.metrics["pearson"] > 0.9 and set(result.metrics) == {"loss", "pearson", "spearman", "mse"}
     low, high = predict(load_run(tmp_path / "run"), ["thing", "good good good thing"])
     transformers = pytest.importorskip("transformers")
-    from regard.interop import export_run
+    from regard.interop import export
 
-    export_run(load_run(tmp_path / "run"), tmp_path / "exported")
+    export(load_run(tmp_path / "run"), tmp_path / "exported")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported")
     assert theirs.config.problem_type == "regression" and theirs.config.num_labels == 1
     assert low.values["value"] < high.values["value"] and math.isclose(float(high.text), high.values["value"], abs_tol=1e-4)
@@ -191,21 +191,21 @@ def test_a_classifier_of_texts_has_a_pooler(tmp_path):
     run = load_run(tmp_path / "run")
     assert run.model.body.pooler is not None and run.config.settings["pooler"] is True
     pytest.importorskip("transformers")
-    from regard.interop import export_run
+    from regard.interop import export
 
-    export_run(run, tmp_path / "exported")
+    export(run, tmp_path / "exported")
     assert (tmp_path / "exported" / "model.safetensors").exists()
 
 
 def test_a_unigram_vocabulary_is_exported_with_what_it_puts_around_texts(tmp_path):
     transformers = pytest.importorskip("transformers")
-    from regard.interop import export_run
+    from regard.interop import export
 
     (tmp_path / "a.tsv").write_text("".join(f"the item number {n} is here\t{'even' if n % 2 == 0 else 'odd'}\n" for n in range(60)))
     options = ClassifyOptions(data=str(tmp_path / "a.tsv"), max_length=32, tokenizer="unigram", lowercase=True)
     train(Classify, options, QUICK, tmp_path / "run", settings=SMALL | {"hidden": 16}, progress=False)
     run = load_run(tmp_path / "run")
-    export_run(run, tmp_path / "exported")
+    export(run, tmp_path / "exported")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     with torch.no_grad():

@@ -11,7 +11,7 @@ import regard
 from regard.cli import main
 from regard.data import HFTokenizer, Tokenizers
 from regard.decode import DecoderTokens
-from regard.interop import export, export_run
+from regard.interop import export
 from regard.models import build
 from regard.runs import save
 from regard.tasks import Classify, Label, Language, Masked, TextProcessor, load_run, make_run, train
@@ -25,7 +25,7 @@ def both(request, tmp_path):
     options = task.default_train.replace(steps=2, epochs=None, seeds=(), schedule="constant", warmup_steps=0, average=0)
     data = replace(example.options, tokenizer="bpe", vocab_size=300)  # one that transformers has, too
     train(task, data, options, tmp_path / "run", settings={**example.settings, "hidden": 64} if task is not Language else example.settings)
-    export_run(regard.load_run(tmp_path / "run"), tmp_path / "theirs")
+    export(regard.load_run(tmp_path / "run"), tmp_path / "theirs")
     return task, example, data, tmp_path
 
 
@@ -83,7 +83,7 @@ def test_a_language_model_completes_from_it(tmp_path, capsys):
     example = write_example(Language, tmp_path)
     data = replace(example.options, tokenizer="bpe", vocab_size=300)
     train(Language, data, Language.default_train.replace(steps=2), tmp_path / "run", settings=example.settings)
-    export_run(load_run(tmp_path / "run"), tmp_path / "theirs")
+    export(load_run(tmp_path / "run"), tmp_path / "theirs")
     capsys.readouterr()
     for name in ("run", "theirs"):
         assert main(["complete", str(tmp_path / name), "The number", "--max-tokens", "4"]) == 0
@@ -117,7 +117,7 @@ def test_a_translator_of_transformers_translates_here(tmp_path, capsys):
     words = {"source_vocab_size": len(tokenizers.source), "target_vocab_size": len(tokenizers.target)}
     model = build("transformer", {**words, **sizes, "tied": "all", "output_bias": True, "activation": "gelu", "max_length": 64})
     save(make_run("translation", model, TextProcessor(tokenizers)), tmp_path / "run")
-    export_run(load_run(tmp_path / "run"), tmp_path / "theirs")
+    export(load_run(tmp_path / "run"), tmp_path / "theirs")
     said = []
     for name in ("run", "theirs"):
         assert regard.load_run(tmp_path / name).task == "translation"

@@ -17,7 +17,11 @@ import torch
 import torch._dynamo  # optimisers import it when they are made: once here instead of in every fork
 from tiny import FAST, Net, Tiny
 
+from regard.data import Tokenizer, Tokenizers
 from regard.errors import Interrupted
+from regard.interop import export
+from regard.models import build
+from regard.tasks import TextProcessor, make_run
 from regard.train import TrainOptions, checkpoint, fit, launcher, loop
 from regard.train.log import Log, read_metrics
 
@@ -121,6 +125,28 @@ def file_hook(count, hook):
     checkpoint.save_file = wrapped
 
 
+CALLS = [(os, "fsync"), (os, "replace"), (os, "rename"), (os, "link"), (os, "unlink"), (os, "mkdir"), (os, "ftruncate")]
+
+
+def counting(act, after):
+    """`act(n)` is called at every call that changes the disk, before it or after it."""
+    number = [0]
+    for owner, name in CALLS:
+        original = getattr(owner, name)
+
+        def called(*args, original=original, **kwargs):
+            number[0] += 1
+            mine = number[0]
+            if not after:
+                act(mine)
+            result = original(*args, **kwargs)
+            if after:
+                act(mine)
+            return result
+
+        setattr(owner, name, called)
+
+
 KILLS = {
     "in the first step": lambda: before(Tiny, "loss", at(1)),
     "in the middle of a step": lambda: before(Tiny, "loss", at(8)),
@@ -151,6 +177,7 @@ ONE_RUN = [  # each lets the run come three steps further, to its next checkpoin
 ]
 STOPS = {
     "SIGTERM": lambda: before(Tiny, "loss", at(8, ask(signal.SIGTERM))),
+    "SIGHUP": lambda: before(Tiny, "loss", at(8, ask(signal.SIGHUP))),
     "SIGINT": lambda: before(Tiny, "loss", at(8, ask(signal.SIGINT))),
     "SIGINT twice at once": lambda: before(Tiny, "loss", at(8, lambda *_: (ask(signal.SIGINT)(), ask(signal.SIGINT)()))),
     "SIGTERM twice": lambda: (
@@ -181,6 +208,61 @@ def fork(out, patch, resume):
 
         traceback.print_exc()
         os._exit(99)
+
+
+# -- exports -----------------------------------------------------------------------------------------------------------
+
+
+def export_model(out, patch):
+    """An export in a process of its own; how that process ended."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 99
+    try:
+        torch.manual_seed(0)
+        model = build("gpt2", {"vocab_size": 260, "context_length": 16, "width": 8, "heads": 2, "depth": 1})
+        run = make_run("language", model, TextProcessor(Tokenizers(Tokenizer.train([], "byte", 260))))
+        patch()
+        export(run, out)
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def export_calls(folder):
+    """How many calls of an export change the disk."""
+    counted = folder / "calls"
+    folder.mkdir(exist_ok=True)
+    assert export_model(folder / "counted", lambda: counting(lambda n: counted.write_text(str(n)), True)) == 0
+    return int(counted.read_text())
+
+
+EXPORTED = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+
+
+def is_there(out):
+    """nothing, all, or the names of what is there of an export; without config.json nobody takes it for a model."""
+    names = sorted(path.name for path in out.iterdir() if path.name != ".writing") if out.exists() else []
+    return "nothing" if "config.json" not in names else "all" if names == EXPORTED else ", ".join(names)
+
+
+def killed_export(out, n, after, exists):
+    """An export that is killed at its n-th call to the disk, and then started again."""
+    if exists:
+        out.mkdir(parents=True)
+    code = export_model(out, lambda: counting(lambda mine: die() if mine == n else None, after))
+    case = {"code": code, "found": is_there(out)}
+    if case["found"] == "nothing":
+        assert export_model(out, lambda: None) == 0
+    return {**case, "again": is_there(out), "left": [path.name for path in (out.parent, out) for path in path.glob("*.writing*")]}
+
+
+# -- what came of it ---------------------------------------------------------------------------------------------------
 
 
 def sums(out):
@@ -223,6 +305,10 @@ def main(folder):
     for patch in ONE_RUN:
         codes.append(fork(out, patch, True))
     print(json.dumps({"name": out.name, "codes": codes, "again": fork(out, nothing, True), "sums": sums(out), "lines": lines(out)}))
+    calls = export_calls(folder / "exports")
+    cases = [(exists, n, after) for exists in (False, True) for n in range(1, calls + 1) for after in (False, True)]
+    found = [killed_export(folder / "exports" / f"{number}", n, after, exists) for number, (exists, n, after) in enumerate(cases)]
+    print(json.dumps({"name": "exports", "calls": calls, "cases": found}))
 
 
 if __name__ == "__main__":

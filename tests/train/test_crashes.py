@@ -36,6 +36,14 @@ def test_killed_and_resumed(runs, name):
     as_if_left_alone(runs, name)
 
 
+def test_a_killed_export_leaves_nothing_or_all(runs):
+    cases = runs["exports"]["cases"]
+    assert len(cases) == 4 * runs["exports"]["calls"] > 40
+    assert sum(case["code"] == -9 for case in cases) > len(cases) * 0.9  # not at calls that fail, or that only a new folder needs
+    assert {case["found"] for case in cases} == {"nothing", "all"} and {case["again"] for case in cases} == {"all"}
+    assert not any(case["left"] for case in cases if case["found"] == "nothing")
+
+
 def test_there_are_enough_places():
     assert len(crashes.KILLS) >= 12
 
@@ -46,7 +54,7 @@ def test_one_run_killed_many_times(runs):
     as_if_left_alone(runs, name)
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGINT twice at once", 130)])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130), ("SIGINT twice at once", 130)])
 def test_asked_to_stop_it_finishes_the_step_and_saves(runs, name, code):
     assert runs[name]["code"] == code
     assert runs[name]["kept"][-1] == 8  # not a step of the schedule of saving, which is every third

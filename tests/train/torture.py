@@ -2,7 +2,7 @@
 
     python tests/train/torture.py --kills 200 --seed 0          or: make torture
 
-One process, two processes, and two that hold a shard each; then whole tasks and the launcher (torture_tasks.py). A kill counts only if the
+One process, two processes, and two that hold a shard each; then whole tasks, exports and the launcher (torture_tasks.py). A kill counts only if the
 process really died of it. The table says for every place how many kills there were and whether all runs ended with the same parameters,
 optimizer, averages, counters and log.
 """
@@ -113,8 +113,8 @@ def killed(way, out, patch=None, victim=0, after=None):
 
 def main(all_kills, seed, folder):
     torch.set_num_threads(1)
-    of_launcher, of_tasks = all_kills // 20, all_kills * 2 // 5
-    kills = all_kills - of_launcher - of_tasks
+    of_launcher, of_exports, of_tasks = all_kills // 20, all_kills // 10, all_kills * 3 // 10
+    kills = all_kills - of_launcher - of_exports - of_tasks
     os.fsync = lambda _: None  # a killed process loses nothing that it has written; forcing it to the disk guards against loss of power
     dice, began = random.Random(seed), time.monotonic()
     alone, seconds = {}, {}
@@ -163,11 +163,11 @@ def main(all_kills, seed, folder):
         if not ended_the_same:
             wrong.append(f"{way}, {place}")
 
-    for part, count in ((torture_tasks.boundaries, of_tasks), (torture_tasks.launched, of_launcher)):
+    for part, count in ((torture_tasks.boundaries, of_tasks), (torture_tasks.exports, of_exports), (torture_tasks.launched, of_launcher)):
         inside = folder / part.__name__
         inside.mkdir()
         part(count, dice, inside, note)
-    rows = [*WAYS, "a task", "launched"]
+    rows = [*WAYS, "a task", "an export", "launched"]
 
     print(f"{'way':17}{'killed':44}{'kills':>6}{'same end':>10}")
     for (way, place), count in sorted(happened.items(), key=lambda row: (rows.index(row[0][0]), row[0][1])):

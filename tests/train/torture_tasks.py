@@ -1,9 +1,10 @@
 """The rest of `make torture`: whole runs of a task, killed at every boundary of the disk, and started by the launcher and the command line.
 
+exports      export in a process that is killed likewise: what is there must be nothing, or all
 boundaries   tasks.train in a process that is killed just before or just after the n-th call that syncs, renames, links or makes something:
              so in the writing of tokenizer.json, config.json, metrics.jsonl, model.safetensors, the lock, the token cache and checkpoints
-launched     `regard train --nproc-per-node 2`: the launcher killed (no process may outlive it), its group interrupted or terminated (saved
-             once, exit code 130 or 143), or one of its processes killed
+launched     `regard train --nproc-per-node 2`: the launcher killed (no process may outlive it), its group interrupted, terminated or hung
+             up on (saved once, exit code 130, 143 or 129), or one of its processes killed
 
 Each run is then started again as a user would, and must end with the same parameters, config, tokenizer and log as one left alone.
 """
@@ -21,7 +22,6 @@ import crashes
 from regard.tasks import LanguageOptions, train
 from regard.train import TrainOptions
 
-CALLS = [(os, "fsync"), (os, "replace"), (os, "rename"), (os, "link"), (os, "unlink"), (os, "mkdir"), (os, "ftruncate")]
 SIZES = {"width": 8, "heads": 2, "depth": 1}
 STEPS = 60
 PATIENCE = 300.0  # seconds until a run that hangs is a failure
@@ -68,31 +68,12 @@ def whole_run(text, out, patch=lambda: None):
         os._exit(code)
 
 
-def counting(act, after):
-    """`act(n)` is called at every call that changes the disk, before it or after it."""
-    number = [0]
-    for owner, name in CALLS:
-        original = getattr(owner, name)
-
-        def called(*args, original=original, **kwargs):
-            number[0] += 1
-            mine = number[0]
-            if not after:
-                act(mine)
-            result = original(*args, **kwargs)
-            if after:
-                act(mine)
-            return result
-
-        setattr(owner, name, called)
-
-
 def boundaries(kills, dice, folder, compare):
     """Calls `compare(place, out, expected, found)` after each."""
     text = write_text(folder)
     assert whole_run(text, folder / "alone") == 0, (folder / "said.txt").read_text()
     expected, counted = found(folder / "alone"), folder / "count"
-    assert whole_run(text, folder / "counted", lambda: counting(lambda n: counted.write_text(str(n)), True)) == 0
+    assert whole_run(text, folder / "counted", lambda: crashes.counting(lambda n: counted.write_text(str(n)), True)) == 0
     total = int(counted.read_text())
     every = [(n, after) for n in range(1, total + 1) for after in (False, True)]
     done = 0
@@ -100,13 +81,25 @@ def boundaries(kills, dice, folder, compare):
         if done == kills:
             break
         out = folder / f"{number:03d}"
-        code = whole_run(text, out, lambda n=n, after=after: counting(lambda mine: crashes.die() if mine == n else None, after))
+        code = whole_run(text, out, lambda n=n, after=after: crashes.counting(lambda mine: crashes.die() if mine == n else None, after))
         place = f"{'after' if after else 'before'} call {n} of {total} to the disk"
         if code == 0 and after:
             continue  # this call raised an error, as for a file that need not be there: nothing comes after it
         done += 1
         again = whole_run(text, out) if code == -signal.SIGKILL else None
         compare("a task", place, again == 0 and found(out) == expected, code == -signal.SIGKILL)
+
+
+# -- exports -----------------------------------------------------------------------------------------------------------
+
+
+def exports(kills, dice, folder, compare):
+    """`regard.interop.export` killed at every call that changes the disk, into a new folder and into one that exists."""
+    every = [(exists, n, after) for exists in (False, True) for n in range(1, crashes.export_calls(folder) + 1) for after in (False, True)]
+    for number, (exists, n, after) in enumerate(dice.sample(every, min(kills, len(every)))):
+        case = crashes.killed_export(folder / str(number), n, after, exists)
+        place = f"{'after' if after else 'before'} call {n} to the disk"
+        compare("an export", place, case["found"] in ("nothing", "all") and case["again"] == "all", case["code"] == -signal.SIGKILL)
 
 
 # -- launched ----------------------------------------------------------------------------------------------------------
@@ -146,6 +139,7 @@ WAYS = {  # who gets which signal, and the exit code of the launcher
     "the launcher is killed": (lambda process, dice: os.kill(process.pid, signal.SIGKILL), -signal.SIGKILL),
     "the group gets Ctrl-C": (lambda process, dice: os.killpg(process.pid, signal.SIGINT), 130),
     "the group is terminated": (lambda process, dice: os.killpg(process.pid, signal.SIGTERM), 143),
+    "the terminal is closed": (lambda process, dice: os.killpg(process.pid, signal.SIGHUP), 129),
     "a process is killed": (lambda process, dice: os.kill(dice.choice(ranks(process.pid)), signal.SIGKILL), 137),
 }
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..bounds import Count, Finite, Positive, Probability
+from ..bounds import Finite, HeadCount, Positive, Probability
 from ..kernels import attend
 from ..patterns import Both, Causal, Pattern, at_positions, from_row_start, full
 from ..patterns.distance import Distance
@@ -32,7 +32,7 @@ class SoftmaxOptions(TypedDict, total=False):
 
     scale: Finite | None
     softcap: Positive | None
-    sinks: Count
+    sinks: HeadCount
     dropout: Probability
 
 
@@ -121,6 +121,7 @@ def attend_columns(attend: Attend, columns: int, q_BLHK: Tensor, k_BMHK: Tensor,
     A column takes the role of a head: a whole grid goes in one call, without a copy where heads are contiguous in memory.
     """
     length = q_BLHK.shape[1]
+    columns = min(columns, length)  # beyond that each token is a column of its own
     grids = [F.pad(x, (0, 0, 0, 0, 0, -length % columns)) if length % columns else x for x in (q_BLHK, k_BMHK, v_BMHV)]
     grids = [x.unflatten(1, (-1, columns)) for x in grids]  # rows, columns, heads, size
 

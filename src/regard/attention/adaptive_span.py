@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..bounds import NonNegative, Positive, Size
+from ..bounds import Heads, NonNegative, Positive, Size
 from ..errors import BadConfig
 from ..kernels import Bias, add_bias, attend
 from ..patterns import Pattern, full, per_head, window
@@ -52,7 +52,7 @@ class AdaptiveSpanAttention(Attention):
         positional=True,
     )
 
-    def __init__(self, *, heads: Size = 1, longest: Size = 1024, ramp: Positive = 32.0, begin: NonNegative = 0.0):
+    def __init__(self, *, heads: Heads = 1, longest: Size = 1024, ramp: Positive = 32.0, begin: NonNegative = 0.0):
         super().__init__()
         if begin > longest:
             raise BadConfig(f"AdaptiveSpanAttention: begin={begin}, longest={longest}; expected a begin of at most `longest`")

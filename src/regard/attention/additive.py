@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ._base import Call, Facts, Paper
 from ._score import ScoreAttention
 from .helpers import share_heads, uniform_parameter
@@ -39,7 +39,7 @@ class AdditiveAttention(ScoreAttention):
         memory="M·K",
     )
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.u_HK = uniform_parameter(heads, head_dim, fan=head_dim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self, Unpack
 
-from ..bounds import Count, Seed, Size
+from ..bounds import Count, Heads, Seed, Size
 from ..errors import ShapeError
 from ..patterns import Pattern, block_window, random_blocks, token_blocks
 from ..patterns.blocks import longer_than
@@ -48,7 +48,7 @@ class BigBirdAttention(PatternAttention):
     def __init__(
         self,
         *,
-        heads: Size | None = None,
+        heads: Heads | None = None,
         block: Size = 64,
         random: Count = 3,
         seed: Seed = 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ._base import Call, Facts, Paper
 from ._score import ScoreAttention
 from .additive import additive_scores
@@ -39,7 +39,7 @@ class ConcatAttention(ScoreAttention):
         memory="(L + M)·K",
     )
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1, hidden: Size | None = None):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1, hidden: Size | None = None):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.hidden = hidden = head_dim if hidden is None else hidden

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..bounds import Positive, Size
+from ..bounds import Heads, Positive
 from ._base import Facts, Paper
 from ._score import DotProductAttention
 
@@ -39,7 +39,7 @@ class CosineAttention(DotProductAttention):
         memory="L·K",
     )
 
-    def __init__(self, *, heads: Size = 1, beta: Positive = 10.0):
+    def __init__(self, *, heads: Heads = 1, beta: Positive = 10.0):
         super().__init__()
         self.heads, self.beta = heads, beta
         self.log_beta_H = nn.Parameter(torch.full((heads,), math.log(beta)))

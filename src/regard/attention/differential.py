@@ -9,7 +9,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from ..bounds import MOST, Count, Size
+from ..bounds import MOST, Count, Heads
 from ..kernels import attend
 from ._base import Attention, Call, Facts, Paper
 from .helpers import float32_or_wider, share_heads, softmax_where
@@ -52,7 +52,7 @@ class DifferentialAttention(Attention):
         normalised=False,
     )
 
-    def __init__(self, *, heads: Size, head_dim: Halved, depth: Count = 0):
+    def __init__(self, *, heads: Heads, head_dim: Halved, depth: Count = 0):
         super().__init__()
         self.heads, self.head_dim, self.depth = heads, head_dim, depth
         self.initial_share = 0.8 - 0.6 * math.exp(-0.3 * depth)

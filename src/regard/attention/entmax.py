@@ -56,6 +56,7 @@ class EntmaxAttention(ScoreAttention):
         return torch.einsum("blhk,bmhk->bhlm", q_BLHK, share_heads(k_BMHK, q_BLHK.shape[2]))
 
     def normalise(self, scores_BHLM: Tensor, mask_BHLM: Tensor) -> Tensor:
+        mask_BHLM = mask_BHLM & ~scores_BHLM.isneginf()  # a bias of −∞ forbids, too: a row of them is zeros, as of softmax
         lowest = torch.finfo(scores_BHLM.dtype).min / 4  # finite, so a row without an allowed key has a maximum
         x_BHLM = ((self.alpha - 1) * scores_BHLM).clamp(min=lowest).masked_fill(~mask_BHLM, lowest)
         x_BHLM = x_BHLM - x_BHLM.detach().amax(-1, keepdim=True)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ..patterns import full
 from ._base import Attention, Call, Facts, Paper
 from ._recurrent_state import StepState
@@ -53,7 +53,7 @@ class GaussianWindow(Attention):
         bias=False,
     )
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1, components: Size = 10):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1, components: Size = 10):
         super().__init__()
         self.heads, self.head_dim, self.components = heads, head_dim, components
         self.w_HKP = uniform_parameter(heads, head_dim, 3 * components, fan=head_dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ._base import Facts, Paper
 from ._score import DotProductAttention
 
@@ -38,7 +38,7 @@ class GeneralAttention(DotProductAttention):
         memory="L·K",
     )
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.w_HKK = nn.Parameter(torch.randn(heads, head_dim, head_dim) / head_dim)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ._base import Paper
 from ._recurrent import RecurrentAttention, RecurrentFacts, Terms, initial_log_rates, initial_step_biases
 from .delta_net import unit_norm
@@ -47,7 +47,7 @@ class KimiDeltaAttention(RecurrentAttention):
         memory="L·(C + K·log C)",
     )
 
-    def __init__(self, *, heads: Size, head_dim: Size):
+    def __init__(self, *, heads: Heads, head_dim: Size):
         super().__init__()
         self.heads, self.head_dim, self.gates = heads, head_dim, 1 + head_dim
         self.log_rate_H = nn.Parameter(initial_log_rates(heads))

@@ -7,7 +7,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ..errors import BadConfig
 from ..kernels import attend
 from ..patterns import Full
@@ -53,7 +53,7 @@ class LinformerAttention(Attention):
         bias=False,
     )
 
-    def __init__(self, *, max_length: Size, rank: Size = 128, sharing: Sharing = "headwise", heads: Size | None = None):
+    def __init__(self, *, max_length: Size, rank: Size = 128, sharing: Sharing = "headwise", heads: Heads | None = None):
         super().__init__()
         if (sharing == "none") != (heads is not None):
             raise BadConfig(f"LinformerAttention: sharing={sharing!r}, heads={heads}; expected heads if and only if sharing='none'")

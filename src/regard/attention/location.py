@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ..patterns import Pattern
 from ._base import Call, Facts, Paper
 from ._cache import Cache
@@ -41,7 +41,7 @@ class LocationAttention(ScoreAttention):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: Size, max_length: Size, heads: Size = 1):
+    def __init__(self, *, head_dim: Size, max_length: Size, heads: Heads = 1):
         super().__init__()
         self.heads, self.head_dim, self.max_length = heads, head_dim, max_length
         self.w_HKN = uniform_parameter(heads, head_dim, max_length, fan=head_dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..bounds import Count, Positive, Size
+from ..bounds import Count, Heads, Positive, Size
 from ..kernels import accumulation_dtype
 from ..patterns import Full, Pattern
 from ._base import Attention, Call, Facts, Paper
@@ -117,7 +117,7 @@ class LocalMonotonicAttention(_LocalAttention):
 class _PredictiveAttention(_LocalAttention):
     """A centre predicted from the query, and weights that fade with the distance from it."""
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1, radius: Count = 10, sigma: Positive | None = None):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1, radius: Count = 10, sigma: Positive | None = None):
         super().__init__(radius=radius)
         self.heads, self.head_dim = heads, head_dim
         self.sigma = max(radius, 1) / 2 if sigma is None else sigma
@@ -204,7 +204,7 @@ class LocalPredictiveGeneralAttention(_PredictiveAttention):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1, radius: Count = 10, sigma: Positive | None = None):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1, radius: Count = 10, sigma: Positive | None = None):
         super().__init__(head_dim=head_dim, heads=heads, radius=radius, sigma=sigma)
         self.score_HKK = nn.Parameter(torch.randn(heads, head_dim, head_dim) / head_dim)
 

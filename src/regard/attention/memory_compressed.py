@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ..errors import PatternNotSupported, StateNotSupported
 from ..kernels import attend
 from ..patterns import Causal, Full, Pattern, at_positions, causal, full, lengths, since
@@ -118,7 +118,7 @@ class MemoryCompressedAttention(Attention):
         bias=False,
     )
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1, stride: Size = 3):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1, stride: Size = 3):
         super().__init__()
         self.heads, self.head_dim, self.stride = heads, head_dim, stride
         self.w_HSKK = uniform_parameter(heads, stride, head_dim, head_dim, fan=stride * head_dim)

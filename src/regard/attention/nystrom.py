@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..bounds import Count, Size
+from ..bounds import Count, Heads, Size
 from ..errors import BadConfig
 from ..kernels import attend
 from ..patterns import Full, Pattern, full, lengths
@@ -63,7 +63,7 @@ class NystromAttention(Attention):
     def __init__(
         self,
         *,
-        heads: Size | None = None,
+        heads: Heads | None = None,
         landmarks: Size = 64,
         kernel: Count = 33,
         iterations: Count = 6,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize, pad
 
-from ..bounds import Seed, Size
+from ..bounds import Heads, Seed, Size
 from ._base import Call, Facts, Paper
 from ._feature_map import FeatureMapAttention, FeatureMapFacts, recurrent
 from ._recurrent import RecurrentFacts
@@ -51,7 +51,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         normalised=False,
     )
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1, num_features: Size = 64, seed: Seed | None = None):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1, num_features: Size = 64, seed: Seed | None = None):
         super().__init__()
         self.heads, self.head_dim, self.num_features, self.seed = heads, head_dim, num_features, seed
         self.sigma_HK = nn.Parameter(torch.ones(heads, head_dim))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..bounds import Fraction, Size
+from ..bounds import Fraction, Heads, Size
 from ..kernels import SCORES_AT_ONCE, HiddenPairs, attend_many_small
 from ..patterns import Causal, Full, Pattern, full
 from ._base import Attention, Call, Facts, Paper
@@ -65,7 +65,7 @@ class RoutingAttention(Attention):
 
     centroid_HCK: Tensor
 
-    def __init__(self, *, head_dim: Size, heads: Size = 1, clusters: Size = 16, size: Size = 64, decay: Fraction = 0.999):
+    def __init__(self, *, head_dim: Size, heads: Heads = 1, clusters: Size = 16, size: Size = 64, decay: Fraction = 0.999):
         super().__init__()
         self.heads, self.head_dim, self.clusters, self.size, self.decay = heads, head_dim, clusters, size, decay
         self.register_buffer("centroid_HCK", torch.randn(heads, clusters, head_dim))

@@ -248,12 +248,23 @@ def sinkhorn_normalise(scores_BHUV: Tensor, allowed_BHUV: Tensor, count_BHU1: Te
     scores_BHUV = scores_BHUV.masked_fill(~allowed_BHUV, LOW)
     for _ in range(iterations):
         if count_BHU1 is None:
-            columns = scores_BHUV.logcumsumexp(-2)
+            columns = _log_cumulative_sum(scores_BHUV)
         else:
             columns = (scores_BHUV + safe_log(count_BHU1)).masked_fill(count_BHU1 == 0, LOW).logsumexp(-2, keepdim=True)
         scores_BHUV = (scores_BHUV - columns).masked_fill(~allowed_BHUV, LOW)
         scores_BHUV = (scores_BHUV - scores_BHUV.logsumexp(-1, keepdim=True)).masked_fill(~allowed_BHUV, LOW)
     return softmax_where(scores_BHUV, allowed_BHUV)
+
+
+def _log_cumulative_sum(x_BHUV: Tensor) -> Tensor:
+    """log Σ exp x over the rows so far, in log U steps. The second derivative of PyTorch's logcumsumexp is NaN where a gradient is zero,
+    and that of logaddexp where its arguments are far apart."""
+    ahead = 1
+    while ahead < x_BHUV.shape[-2]:
+        both = torch.stack([x_BHUV[..., ahead:, :], x_BHUV[..., :-ahead, :]])
+        x_BHUV = torch.cat([x_BHUV[..., :ahead, :], both.logsumexp(0)], -2)
+        ahead *= 2
+    return x_BHUV
 
 
 def sort_blocks(sort_BHUV: Tensor, filled_BVC: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..bounds import Count, Finite, Positive, Probability
+from ..bounds import Finite, HeadCount, Positive, Probability
 from ..errors import ShapeError
 from ..kernels import attend
 from ._base import Attention, Call, Facts, Paper
@@ -41,7 +41,7 @@ class SoftmaxAttention(Attention):
         memory="L·K",
     )
 
-    def __init__(self, *, scale: Finite | None = None, softcap: Positive | None = None, sinks: Count = 0, dropout: Probability = 0.0):
+    def __init__(self, *, scale: Finite | None = None, softcap: Positive | None = None, sinks: HeadCount = 0, dropout: Probability = 0.0):
         super().__init__()
         self.scale, self.softcap, self.sinks, self.dropout = scale, softcap, sinks, dropout
         self.sink_H = nn.Parameter(torch.zeros(sinks)) if sinks else None

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..bounds import Count, NonNegative, Positive, Size
+from ..bounds import Count, Heads, NonNegative, Positive, Size
 from ..kernels import attend
 from ..patterns import Pattern, full, keep
 from ._base import Attention, Call, Facts, Paper
@@ -66,7 +66,7 @@ class SortCutAttention(Attention):
         self,
         *,
         head_dim: Size,
-        heads: Size = 1,
+        heads: Heads = 1,
         kept: Size = 2,
         block: Size = 64,
         iterations: Count = 8,

@@ -8,7 +8,7 @@ from typing import Literal, Self, Unpack
 import torch
 from torch import Tensor
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ..errors import ShapeError
 from ..kernels import attend, merge
 from ..patterns import Pattern, block, per_head, stride, summary, window
@@ -49,7 +49,7 @@ class SparseStridedAttention(PatternAttention):
         memory="L·K",
     )
 
-    def __init__(self, step: Size = 128, *, heads: Size | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]):
+    def __init__(self, step: Size = 128, *, heads: Heads | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]):
         super().__init__(_combine(window(step), stride(step), heads, factor), **options)
         self.step, self.heads, self.factor = step, heads, factor
 
@@ -125,7 +125,7 @@ class SparseFixedAttention(PatternAttention):
     )
 
     def __init__(
-        self, step: Size = 128, last: Size = 8, *, heads: Size | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]
+        self, step: Size = 128, last: Size = 8, *, heads: Heads | None = None, factor: Factor = None, **options: Unpack[SoftmaxOptions]
     ):
         super().__init__(_combine(block(step), summary(step, last), heads, factor), **options)
         self.step, self.last, self.heads, self.factor = step, last, heads, factor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..bounds import Size
+from ..bounds import Heads
 from ._base import Paper
 from ._recurrent import Clock, RecurrentAttention, RecurrentFacts, Terms
 
@@ -43,7 +43,7 @@ class StateSpaceDuality(RecurrentAttention):
     )
     gates = 1
 
-    def __init__(self, *, heads: Size):
+    def __init__(self, *, heads: Heads):
         super().__init__()
         self.heads = heads
         self.clock = Clock(heads)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..bounds import Size
+from ..bounds import Heads, Size
 from ..errors import BadConfig, ShapeError
 from ..patterns import Pattern
 from ._base import Attention, Call, Facts, Paper
@@ -85,7 +85,7 @@ class DenseSynthesizer(_Synthesizer):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: Size, max_length: Size, heads: Size = 1):
+    def __init__(self, *, head_dim: Size, max_length: Size, heads: Heads = 1):
         super().__init__(max_length)
         self.heads, self.head_dim = heads, head_dim
         self.w_HNK, self.b_HN = (
@@ -127,7 +127,7 @@ class RandomSynthesizer(_Synthesizer):
     )
     reads_content = False
 
-    def __init__(self, *, max_length: Size, heads: Size = 1):
+    def __init__(self, *, max_length: Size, heads: Heads = 1):
         super().__init__(max_length)
         self.heads = heads
         self.r_HNN = nn.Parameter(0.02 * torch.randn(heads, max_length, max_length))
@@ -164,7 +164,7 @@ class FactorisedDenseSynthesizer(_Synthesizer):
         positional=True,
     )
 
-    def __init__(self, *, head_dim: Size, max_length: Size, heads: Size = 1):
+    def __init__(self, *, head_dim: Size, max_length: Size, heads: Heads = 1):
         super().__init__(max_length)
         self.heads, self.head_dim, self.n = heads, head_dim, isqrt(max_length - 1) + 1
         self.sizes = (self.n, -(-max_length // self.n))
@@ -208,7 +208,7 @@ class FactorisedRandomSynthesizer(_Synthesizer):
     )
     reads_content = False
 
-    def __init__(self, *, max_length: Size, heads: Size = 1, rank: Size = 8):
+    def __init__(self, *, max_length: Size, heads: Heads = 1, rank: Size = 8):
         super().__init__(max_length)
         self.heads, self.rank = heads, rank
         spread = 0.02**0.5 * rank**-0.25  # gives logits a standard deviation of 0.02, as in the full matrix

@@ -19,7 +19,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..errors import Interrupted, RegardError, UnknownName
+from ..errors import BadFile, Interrupted, RegardError, UnknownName
+from ..files import is_text
 
 if TYPE_CHECKING:
     from ._command import Command
@@ -75,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ■ shows ?, and does not fail
     try:
+        if wrong := [argument for argument in arguments if not is_text(argument)]:
+            raise BadFile(f"{wrong[0]!r} is not UTF-8; rename the file or folder, or correct the text")
         _run(arguments)
         sys.stdout.flush()
         return 0

@@ -97,8 +97,8 @@ class Export(Command):
 
     def run(self) -> None:
         from .. import load_run
-        from ..interop import export_run
+        from ..interop import export
 
-        export_run(load_run(self.folder), self.out)
+        export(load_run(self.folder), self.out)
         written = ", ".join(sorted(path.name for path in self.out.iterdir()))
         print(f"wrote {self.out}: {written}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,7 +27,10 @@ MAX_BYTES = 4 << 30
 Array = npt.NDArray[Any]
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_DAMAGE = (OSError, EOFError, ValueError, struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, KeyError)
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, KeyError),
+    *(SyntaxError, tokenize.TokenError),  # of numpy's reading of .npy headers
+)
 
 
 def read_array(path: Path) -> Array:

@@ -44,6 +44,7 @@ class HFTokenizer(Tokenizer):
         eos_ids: tokens that end what a model writes; that of the role eos if none are given.
         banned_ids: tokens that are never generated; None if the files do not say.
         chat_template: template that turns messages into a prompt, in Jinja.
+        plain_ids: roles that no file calls special, known by their usual names only: text may hold them.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class HFTokenizer(Tokenizer):
         eos_ids: Sequence[int] = (),
         banned_ids: Sequence[int] | None = None,
         chat_template: str | None = None,
+        plain_ids: Sequence[int] = (),
     ):
         native.no_truncation()
         native.no_padding()
@@ -62,7 +64,8 @@ class HFTokenizer(Tokenizer):
         if max(named, default=0) > MAX_VOCABULARY or max(roles.values(), default=0) > MAX_VOCABULARY:
             raise BadFile(f"a tokenizer with the token id {max(*named, *roles.values())}; expected at most {MAX_VOCABULARY}")
         self._special = {added["id"] for added in self._described["added_tokens"] if added["special"]}
-        self._special |= {number for role, number in roles.items() if role != "unk"}
+        self._plain = tuple(number for number in plain_ids if number not in self._special)
+        self._special |= {number for role, number in roles.items() if role != "unk" and number not in self._plain}
         super().__init__(type(native.model).__name__.lower(), [named.get(number, "") for number in range(max(named, default=-1) + 1)])
         self._assign(roles, eos_ids or ([roles["eos"]] if "eos" in roles else ()))
         self.chat_template, self._banned = chat_template, None if banned_ids is None else tuple(banned_ids)
@@ -103,18 +106,21 @@ class HFTokenizer(Tokenizer):
         if (folder / "tokenizer.json").exists():
             native = _native(read_text(folder / "tokenizer.json"), str(folder / "tokenizer.json"))
             config, ids = TokenizerConfig(folder), native.get_vocab(with_added_tokens=True)
-            tokens = {}
+            tokens, plain = {}, set[str]()
             for role, usual in USUAL.items():
                 token = config.token(role)
                 tokens[role] = next((name for name in usual if name in ids), "") if token is None else token
+                if token is None:
+                    plain.add(role)
         else:
             found = from_vocabulary(folder)
             if found is None:
                 return None
-            native, tokens = found
+            (native, tokens), plain = found, set()
             ids = native.get_vocab(with_added_tokens=True)
         roles = {role: ids[token] for role, token in tokens.items() if token in ids}
-        return cls(native, roles, chat_template=_chat_template(folder))
+        named = {number for role, number in roles.items() if role not in plain}
+        return cls(native, roles, chat_template=_chat_template(folder), plain_ids=sorted({*roles.values()} - named))
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, frame: Frame = "none", mask: bool = False, end_last: bool = False) -> HFTokenizer:
@@ -167,7 +173,7 @@ class HFTokenizer(Tokenizer):
             banned: tokens that are never generated.
         """
         inside = [token for token in eos if token < len(self)]
-        return HFTokenizer(self._library, {**roles, **self.roles}, inside or self.eos_ids, banned, self.chat_template)
+        return HFTokenizer(self._library, {**roles, **self.roles}, inside or self.eos_ids, banned, self.chat_template, self._plain)
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
@@ -214,22 +220,23 @@ class HFTokenizer(Tokenizer):
 
     def to_json(self) -> dict[str, Any]:
         more = {"banned": None if self._banned is None else list(self._banned), "chat_template": self.chat_template}
+        more |= {"plain": list(self._plain) or None}
         more = {name: value for name, value in more.items() if value is not None}
         return {"kind": "hf", "roles": dict(self.roles), "eos": list(self.eos_ids), **more, "native": self._described}
 
     @classmethod
     def from_json(cls, described: Any, where: str = "tokenizer") -> HFTokenizer:
         roles, native = described.get("roles"), described.get("native")
-        eos, banned = described.get("eos", []), described.get("banned")
+        eos, banned, plain = described.get("eos", []), described.get("banned"), described.get("plain", [])
         ids = [*roles.values()] if isinstance(roles, dict) else [None]
-        for each in (eos, banned or []):
+        for each in (eos, banned or [], plain):
             ids += each if isinstance(each, list) else [None]
         if not isinstance(native, dict) or not all(type(n) is int and n >= 0 for n in ids):
             raise BadFile(f"{where}: expected roles (ids by name), lists of ids, and the file of the tokenizers library")
         chat_template = described.get("chat_template")
         if not isinstance(chat_template, str | None):
             raise BadFile(f"{where}: expected chat_template to be a text")
-        return cls(_native(json.dumps(native), where), roles, eos, banned, chat_template)
+        return cls(_native(json.dumps(native), where), roles, eos, banned, chat_template, plain)
 
 
 def _native(text: str, where: str) -> tokenizers.Tokenizer:

@@ -20,8 +20,7 @@ from ._register import register as register
 from ._text_maps import is_imported as is_imported
 from ._text_maps import text_maps as text_maps
 from .checkpoints import export as export
-from .checkpoints import export_run as export_run
 from .checkpoints import import_checkpoint as import_checkpoint
 from .checkpoints import load_run as load_run
 
-__all__ = ["Factory", "Mask", "export", "export_run", "import_checkpoint", "is_imported", "load_run", "prepare", "register", "text_maps"]
+__all__ = ["Factory", "Mask", "export", "import_checkpoint", "is_imported", "load_run", "prepare", "register", "text_maps"]

@@ -2,7 +2,7 @@
 
     run = load_run("path/to/bert")                            a run in memory; regard.load_run takes runs, too
     import_checkpoint("path/to/bert", "runs/bert")            a run on disk, to train, inspect and serve
-    export_run(run, "out")                                    a directory that transformers' from_pretrained reads
+    export(run, "out")                                        a directory that transformers' from_pretrained reads; or export(model, …)
 
 Only JSON and safetensors are read. Pickled weights (pytorch_model.bin, .pt, .ckpt) are refused: reading one runs whatever code its
 author, or whoever changed it since, put in.
@@ -11,7 +11,6 @@ author, or whoever changed it since, put in.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -24,12 +23,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import BadFile, CannotSave, Misfit, MissingFile, NotSupported, RunExists
-from ..files import make_readable
+from ..data import BOS
+from ..errors import BadFile, Misfit, MissingFile, NotSupported, RunExists
+from ..files import cannot, check_name, check_regular, make_readable, new_folder, write_json
 from ..layers.spec import Spec
 from ..machine import find_device
 from ..models import Classifier, Headed, LanguageModel, Model, TextEncoder, Translator, body_of, build
 from ..patterns import Full
+from ..run_config import RunConfig
 from ..runs import Run, read_json, save
 from ..tasks import make_run, task_for
 from ..train.parameters import compare_parameters, load_parameters
@@ -79,50 +80,58 @@ def import_checkpoint(folder: Path | str, out: Path | str) -> Run[Model]:
     return run
 
 
-def export_run(run: Run[Any], out: Path | str) -> None:
-    """A run as a directory that transformers reads.
+def export(source: Run[Any] | Model, out: Path | str, labels: Sequence[str] = ()) -> None:
+    """A run, or a model, as a directory that transformers reads: whole or not at all.
+
+    A model that is from a run carries the run's tokenizers, special tokens and labels, so both give the same files. A model that was built
+    here has its parameters and config.json only.
 
     Args:
-        run: run to export.
+        source: run or model to export.
         out: directory to write.
+        labels: names of the classes of a fine-tuned model; those of its run if not given.
     """
-    files = _exported_as(run.model).files
-    export(run.model, out, **files.facts(run))
-    files.write(run, Path(out))
+    run = source if isinstance(source, Run) else Run(Path(), RunConfig(task="", options=dict(source.options)), source, source.processor)
+    check_name(out)
+    files, folder = _exported_as(run.model).files, Path(out)
+    if (folder / "config.json").exists():
+        raise RunExists(f"{out} already holds a model; choose another folder")
+    named, generation = files.facts(run) if run.processor is not None else ((), {})
+    config, tensors = _to_hf(run.model, labels or named, generation)
+    try:
+        with new_folder(folder, last="config.json") as draft:
+            _save(tensors, draft / WEIGHTS)
+            if generation and isinstance(run.model, LanguageModel | Translator):
+                write_json(draft / GENERATION, generation, indent=2)
+            write_json(draft / "config.json", config, indent=2)
+            if run.processor is not None:
+                files.write(run, draft)
+    except OSError as wrong:
+        raise cannot(folder, wrong) from wrong
 
 
-def export(model: Model, out: Path | str, labels: Sequence[str] = (), generation: Mapping[str, Any] | None = None) -> None:
-    """config.json and model.safetensors as transformers writes them.
-
-    Args:
-        model: model to export.
-        out: directory to write.
-        labels: names of the classes of a fine-tuned model.
-        generation: content of generation_config.json, with the ids of special tokens.
-    """
-    out, body = Path(out), body_of(model)
-    family = _exported_as(model)
+def _to_hf(model: Model, labels: Sequence[str], generation: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """config.json and the tensors of transformers."""
+    family, body = _exported_as(model), body_of(model)
     for path, spec in body.config.attention_overrides:
         if not isinstance(Spec.read(spec).pattern, Full):
             raise NotSupported(
                 f"{path} attends by {spec}; transformers checkpoints cannot hold patterns: export model.with_attention(pattern=full)"
             )
     config, tensors = family.export(body)
-    generation = dict(generation or {})
     if isinstance(body, LanguageModel | TextEncoder | Translator):
-        absent = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-        config = absent | {key: generation[key] for key in IDS if key in generation} | config
+        start = {"decoder_start_token_id": BOS, "forced_eos_token_id": None} if isinstance(body, Translator) else {}  # it must have one
+        config = (
+            dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+            | start
+            | {key: generation[key] for key in IDS if key in generation}
+            | config
+        )
     elif config["architectures"][0] in family.own_heads:
         config |= label_config(labels or [f"LABEL_{n}" for n in range(body.output.out_features)])
     if isinstance(model, Headed):
         config, tensors = export_head(model, labels, config, tensors)
-    if (out / "config.json").exists():
-        raise RunExists(f"{out} already holds a model; choose another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    _save(tensors, out / WEIGHTS)
-    if generation and isinstance(model, LanguageModel | Translator):
-        (out / GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
-    (out / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return config, tensors
 
 
 def _exported_as(model: Model) -> Family:
@@ -192,10 +201,11 @@ class _Tensors(NamedTensors):
         self.where: dict[str, tuple[Any, str]] = {}  # the file, and what it is called there
         for path, expected in files.items():
             try:
+                check_regular(path)
                 file = opened.enter_context(safe_open(path, framework="pt"))
-            except FileNotFoundError as wrong:
+            except MissingFile as wrong:
                 raise MissingFile(f"{path}: no such file, and {INDEX} names it") from wrong
-            except (OSError, SafetensorError) as wrong:
+            except SafetensorError as wrong:
                 raise BadFile(f"{path}: not a safetensors file: {wrong}") from wrong
             names = list(file.keys())
             lost = [name for name in expected or () if name not in names]
@@ -304,9 +314,8 @@ def _refuse_pickles(paths: Any) -> None:
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    copies = {name: x.detach().contiguous().clone() for name, x in tensors.items()}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        copies = {name: x.detach().contiguous().clone() for name, x in tensors.items()}
         make_readable(path, lambda path: save_file(copies, path, metadata={"format": "pt"}))
-    except (OSError, SafetensorError) as wrong:
-        raise CannotSave(f"{path}: {wrong}") from wrong
+    except SafetensorError as wrong:
+        raise cannot(path, wrong) from wrong

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ class ImageFiles:
         )
         return processor.with_labels(labels).resized(c.image_size)
 
-    def facts(self, run: Run[Any]) -> dict[str, Any]:
-        return {"labels": run.processor.labels}
+    def facts(self, run: Run[Any]) -> tuple[Sequence[str], Mapping[str, Any]]:
+        return run.processor.labels, {}
 
     def write(self, run: Run[Any], out: Path) -> None:
         run.processor.with_labels(()).save(out)  # the labels are in config.json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ class ImageTextFiles:
             image.resized(size), TextProcessor(None if tokenizer is None else Tokenizers(tokenizer), origin=str(folder))
         )
 
-    def facts(self, run: Run[Any]) -> dict[str, Any]:
-        return {}
+    def facts(self, run: Run[Any]) -> tuple[Sequence[str], Mapping[str, Any]]:
+        return (), {}
 
     def write(self, run: Run[Any], out: Path) -> None:
         run.processor.image.with_labels(()).save(out)

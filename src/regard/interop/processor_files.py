@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,8 +17,8 @@ class ProcessorFiles(Protocol):
         """The processor of a run in memory; `described` is config.json."""
         ...
 
-    def facts(self, run: Run[Any]) -> dict[str, Any]:
-        """Facts that `export` needs besides the model: labels, generation."""
+    def facts(self, run: Run[Any]) -> tuple[Sequence[str], Mapping[str, Any]]:
+        """Names of the classes, and settings of generation, which are written into the model's files."""
         ...
 
     def write(self, run: Run[Any], out: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..data import HFTokenizer, Tokenizers
 from ..data.hf_tokenizer import Frame
+from ..files import read_json, write_json
 from ..models import Classifier, Model, TextEncoder, Translator, body_of
 from ..models.encoder import Encoder
 from ..runs import Run
@@ -30,19 +30,17 @@ class TextFiles:
         labels = labels_of(described) if isinstance(model, Classifier) else ()
         return TextProcessor(pair, labels, str(folder), generation, read_pooling(folder))
 
-    def facts(self, run: Run[Any]) -> dict[str, Any]:
-        pair, generation = run.processor.pair, dict(run.processor.generation)
+    def facts(self, run: Run[Any]) -> tuple[Sequence[str], Mapping[str, Any]]:
+        pair, generation = run.processor.pair, run.processor.generation
         if not generation and pair is not None and not isinstance(pair.target, HFTokenizer):
             generation = generation_of(_body(run), pair.target)
-        return {"labels": run.processor.labels, "generation": generation}
+        return run.processor.labels, generation
 
     def write(self, run: Run[Any], out: Path) -> None:
         body, pair = _body(run), run.processor.pair
         for option, problem in PROBLEMS.items():
             if run.config.options.get(option):
-                path = out / "config.json"
-                described = json.loads(path.read_text(encoding="utf-8")) | {"problem_type": problem}
-                path.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                write_json(out / "config.json", read_json(out / "config.json") | {"problem_type": problem}, indent=2)
         write_pooling(run.processor.pooling, out)
         if pair is None:
             return

@@ -250,7 +250,11 @@ def build(name: str, config: Mapping[str, Any] | None = None, /, **more: Any) ->
     missing = [key for key, field in settings.items() if field.default is MISSING and key not in config]
     if missing:
         raise BadConfig(f"{name} cannot be built without {' and '.join(missing)}; got {', '.join(config) or 'no settings'}")
-    return model(model.Config(**config))
+    from .size import check_size  # it needs PyTorch
+
+    made = model.Config(**config)
+    check_size(name, lambda: model(made))
+    return model(made)
 
 
 def config_of(model: Model) -> tuple[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..errors import BadConfig, ShapeError
 from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, Learned, init_gpt
 from ..patterns import causal
-from .model import Count, Model, ModelConfig, ModelFacts, Size, Sizes, attention_lines, build_heads
+from .model import Count, Depth, Model, ModelConfig, ModelFacts, Size, Sizes, attention_lines, build_heads
 from .vit import ViT, ViTConfig
 
 MAX_SCALE = 100.0  # of the logits
@@ -33,14 +33,14 @@ class CLIPConfig(ModelConfig):
     end: Count | None = 2  # id of the end token, where a text is read; None: at the largest id, as in the first checkpoints
     width: Size = 128  # width of the text tower
     heads: Size = 4  # attention heads per layer of the text tower
-    depth: Size = 4  # layers of the text tower
+    depth: Depth = 4  # layers of the text tower
     hidden: Size = 512  # width inside the feed-forward layers of the text tower
     image_size: Size = 32  # pixels per side
     patch_size: Size = 4  # pixels per side of a patch
     channels: Size = 3  # channels of the images
     image_width: Size = 128  # width of the image tower
     image_heads: Size = 4  # attention heads per layer of the image tower
-    image_depth: Size = 4  # layers of the image tower
+    image_depth: Depth = 4  # layers of the image tower
     image_hidden: Size = 512  # width inside the feed-forward layers of the image tower
     embedding: Size = 128  # size of the vectors that images and texts share
     activation: str = "gelu_quick"  # activation of the feed-forward layers

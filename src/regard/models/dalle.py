@@ -23,7 +23,7 @@ from ..layers import Block, Dropout, FeedForward, LayerNorm, States, gelu, init_
 from ..layers.spec import Spec
 from ..patterns import Pattern, behind, causal, grid_window, local_causal, same_column, to_tokens
 from .discrete_vae import DiscreteVAE
-from .model import Model, ModelConfig, ModelFacts, Probability, Size, attention_lines, build_heads
+from .model import Depth, Model, ModelConfig, ModelFacts, Probability, Size, attention_lines, build_heads
 
 Kind = Literal["row", "column", "conv"]
 PADDING = -1  # in a text: no token
@@ -40,7 +40,7 @@ class DALLEConfig(ModelConfig):
     features: Size = 64  # features of the codebook and the convolutions
     width: Size = 128  # width of the transformer
     heads: Size = 4  # attention heads per layer
-    depth: Size = 4  # number of layers
+    depth: Depth = 4  # number of layers
     sparse: bool = True  # row, column and convolutional layers; False: all layers attend to all earlier tokens
     radius: Size = 2  # radius of the convolutional layer, in cells
     attention: tuple[str, ...] = ("softmax",)  # mechanisms of the layers in turn

@@ -20,7 +20,7 @@ from ..errors import BadConfig, NotSupported, ShapeError
 from ..kernels import apply_linear, fast_linear
 from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, Packing, init_truncated
 from ..patterns import full, lengths
-from .model import Count, Positive, Probability, Size
+from .model import Count, Depth, Positive, Probability, Size
 from .text import Pooled, TextModel, TextModelConfig
 
 
@@ -95,7 +95,7 @@ class TextEncoder(TextModel):
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TextEncoderConfig):
     width: Size = 256  # width of the model: features per token between layers
-    depth: Size = 4  # number of layers
+    depth: Depth = 4  # number of layers
     hidden: Size = 1024  # width inside the feed-forward layers
     segments: Count = 2  # number of segment embeddings; 0: none
     padding: Count | None = None  # id of tokens without a position, as in RoBERTa: positions count from padding + 1 and leave them out

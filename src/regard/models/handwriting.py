@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..attention import GaussianWindow, State
 from ..errors import ShapeError
-from .model import Count, Model, ModelConfig, ModelFacts, Size
+from .model import Count, Depth, Model, ModelConfig, ModelFacts, Size
 from .pen_mixture import PER_COMPONENT, PenMixture
 from .recurrent import GATES, Hidden, RecurrentStack
 
@@ -26,7 +26,7 @@ from .recurrent import GATES, Hidden, RecurrentStack
 class HandwritingConfig(ModelConfig):
     vocab_size: Count = 0  # characters; 0: a prediction network, which knows no text
     width: Size = 160  # units of each LSTM layer; the paper has 400
-    depth: Size = 3  # LSTM layers
+    depth: Depth = 3  # LSTM layers
     window_components: Size = 10  # Gaussians of the window over the text
     components: Size = 20  # Gaussians of the next point
     max_length: Size = 1500  # longest sequence of points that it writes

@@ -21,7 +21,7 @@ class Headed(Model):
 
     def __init__(self, body: Model):
         super().__init__()
-        self.body, self.config = body, body.config
+        self.body, self.config, self.processor = body, body.config, body.processor
 
     @property
     def max_length(self) -> int:

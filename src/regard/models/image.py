@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..layers import Block, LayerNorm, init_xavier
 from ..layers.positionwise import Norm
-from .model import Count, Model, ModelConfig, Positive, Probability, Size
+from .model import Count, Depth, Model, ModelConfig, Positive, Probability, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class ImageEncoderConfig(ModelConfig):
     channels: Size = 3  # 3: RGB, 1: grey
     classes: Count = 0  # number of classes; 0: no classification head
     width: Size = 128  # width of the model: features per patch between layers
-    depth: Size = 6  # number of layers
+    depth: Depth = 6  # number of layers
     hidden: Size = 512  # width inside the feed-forward layers
     dropout: Probability = 0.0  # dropout rate
     drop_path: Probability = 0.0  # rate of stochastic depth in the last layer; it grows linearly from 0 in the first

@@ -18,7 +18,7 @@ from ..attention import State
 from ..errors import BadConfig, DtypeError, ShapeError
 from ..layers import Block, FeedForward, LayerNorm, MultiHead, States, init_xavier, relu
 from ..patterns import causal
-from .model import Model, ModelConfig, ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
+from .model import Depth, Model, ModelConfig, ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
 from .pixels import KINDS, LogisticOutput, Output, Values
 
 
@@ -32,8 +32,8 @@ class ImageTransformerConfig(ModelConfig):
     source_size: tuple[Size, Size] | None = None  # height and width of an image of low resolution for an encoder; none: no encoder
     width: Size = 128  # width of the model: features per position between layers
     heads: Size = 4  # attention heads per layer
-    depth: Size = 4  # number of layers of the decoder
-    encoder_depth: Size = 2  # number of layers of the encoder, if there is one
+    depth: Depth = 4  # number of layers of the decoder
+    encoder_depth: Depth = 2  # number of layers of the encoder, if there is one
     hidden: Size = 512  # width inside the feed-forward layers
     dropout: Probability = 0.1  # dropout rate
     positions: bool = True  # sinusoids of row and column; False is the ablation

@@ -23,7 +23,7 @@ from ..errors import BadConfig, StateNotSupported
 from ..layers import Embedding, MultiHead, Packing, States
 from ..layers.packing import Documents
 from ..patterns import Full, Pattern, causal, segments
-from .model import Model, ModelConfig, Size, Step, attention_lines, build_heads
+from .model import Depth, Model, ModelConfig, Size, Step, attention_lines, build_heads
 
 PADDED = 2.0  # if one row per document would make the batch larger than this factor, documents stay packed, separated by a pattern
 
@@ -95,7 +95,7 @@ class LanguageModel(Model):
 class DecoderConfig(LanguageModelConfig):
     width: Size = 256  # width of the model: features per token between layers
     heads: Size = 4  # attention heads per layer
-    depth: Size = 4  # number of layers
+    depth: Depth = 4  # number of layers
     attention: str | tuple[str, ...] = "softmax"  # mechanism of all layers, or several for the layers in turn: softmax,local
 
     def __post_init__(self) -> None:

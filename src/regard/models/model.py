@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention, mechanisms
-from ..bounds import Count, Positive, Probability, Size, convert  # noqa: F401  offered here too, for the configs of models
+from ..bounds import Count, Depth, Positive, Probability, Size, convert  # noqa: F401  offered here too, for the configs of models
 from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError, UnknownName
 from ..kernels import fast_linear, smoothed_cross_entropy
 from ..layers import Block, MultiHead
@@ -88,9 +88,8 @@ class Model(nn.Module):
     Config: ClassVar[type[ModelConfig]] = ModelConfig
     config: ModelConfig
     output: Any  # the output projection, of models where `head` is a linear layer of its own
-    tokenizer: Any = None  # tokenizer that it was trained with; set by `regard.load`, taken by `regard.save`
-    labels: tuple[str, ...] = ()  # labels of a classifier, alike
-    processor: Any = None  # processor of a model that reads no text, which turns its inputs into tensors, alike
+    processor: Any = None  # processor of its run: tokenizers, special tokens, labels; set by a run, taken by `save` and `export`
+    options: Mapping[str, Any] = {}  # options of the task of its run, alike
     sizes: ClassVar[Sizes] = {}
     causal_parts: ClassVar[tuple[str, ...]] = ()  # path prefixes of the submodules that decode step by step and must be causal
     length_setting: ClassVar[str] = "max_length"  # the setting that holds the longest sequence
@@ -134,6 +133,17 @@ class Model(nn.Module):
     def grid_columns(self) -> int | None:
         """Positions per row, of a model whose positions form a grid: for mechanisms that need to know."""
         return None
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of its run, of a translator with two vocabularies both; None without one."""
+        pair = getattr(self.processor, "pair", None)
+        return pair.source if pair is not None and pair.joint else pair
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its classes in its run; of a model without classes none."""
+        return getattr(self.processor, "labels", ())
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """weight_ND and bias_N of the output projection, so that a loss can be computed without storing all logits."""

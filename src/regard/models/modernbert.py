@@ -23,7 +23,7 @@ from ..layers.activations import Gated, gelu
 from ..layers.spec import Spec
 from ..patterns import full, lengths
 from .encoder import TextEncoder, TextEncoderConfig
-from .model import ModelFacts, Positive, Probability, Size, Sizes, attention_lines, build_heads
+from .model import Depth, ModelFacts, Positive, Probability, Size, Sizes, attention_lines, build_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ModernBertConfig(TextEncoderConfig):
     max_length: Size = 8192  # not a limit: for mechanisms that need a length
     width: Size = 256  # width of the model: features per token between layers
     heads: Size = 4  # attention heads per layer
-    depth: Size = 6  # number of layers
+    depth: Depth = 6  # number of layers
     hidden: Size = 384  # width inside the feed-forward layers
     attention: str | tuple[str, ...] = ("softmax", "local(radius=64)", "local(radius=64)")  # mechanism of all layers, or several in turn
     base: Positive = 160_000.0  # base of the rotary angles

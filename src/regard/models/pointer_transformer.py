@@ -17,7 +17,7 @@ from ..attention.helpers import float32_or_wider
 from ..layers import States
 from ..patterns import causal, lengths
 from .copying import CopyConfig, CopyModel, CopyOutputs, never
-from .model import ModelFacts, Probability, Size
+from .model import Depth, ModelFacts, Probability, Size
 from .transformer import Transformer, TransformerConfig
 from .translator import Decoding
 
@@ -26,7 +26,7 @@ from .translator import Decoding
 class PointerTransformerConfig(CopyConfig):
     width: Size = 256  # width of the model: features per token between layers
     heads: Size = 4  # attention heads per layer
-    depth: tuple[Size, Size] = (3, 3)  # layers of the encoder and of the decoder; one number is that of both
+    depth: tuple[Depth, Depth] = (3, 3)  # layers of the encoder and of the decoder; one number is that of both
     hidden: Size = 1024  # width inside the feed-forward layers
     dropout: Probability = 0.1  # dropout rate
     attention: str | tuple[str, str, str] = "softmax"  # mechanism of encoder, decoder and cross-attention, or one of each

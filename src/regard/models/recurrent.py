@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..errors import BadConfig
 from ..layers import Dropout
-from .model import Probability, Size
+from .model import Depth, Probability, Size
 from .translator import Translator, TranslatorConfig
 
 CELLS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -144,7 +144,7 @@ class RecurrentStack(nn.Module):
 class RecurrentConfig(TranslatorConfig):
     embedding: Size = 256  # width of the token embeddings
     width: Size = 256  # units of the decoder; half of it per direction of a bidirectional encoder
-    depth: Size = 2  # number of layers
+    depth: Depth = 2  # number of layers
     cell: str = "lstm"  # rnn, gru or lstm
     bidirectional: bool = False  # read the source in both directions
     reverse_source: bool = True  # read the source backwards, so that its first token is close to the first target token

@@ -16,7 +16,7 @@ from ..errors import BadConfig, StateNotSupported
 from ..layers import Dropout
 from ..layers.packing import Documents
 from .language import LanguageModel, LanguageModelConfig
-from .model import ModelFacts, Probability, Size, Sizes
+from .model import Depth, ModelFacts, Probability, Size, Sizes
 from .recurrent import CELLS, Hidden, RecurrentStack, named
 from .translator import Decoding
 
@@ -26,7 +26,7 @@ class RNNLMConfig(LanguageModelConfig):
     cell: str = "lstm"  # or "gru", "rnn"
     embedding: Size = 256  # width of the token embeddings
     width: Size = 256  # width of the model: features per token between layers
-    depth: Size = 2  # number of layers
+    depth: Depth = 2  # number of layers
     dropout: Probability = 0.0  # dropout rate
     tied: bool = False  # tied input and output embeddings; needs embedding = width
 

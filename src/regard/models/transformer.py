@@ -18,7 +18,7 @@ from ..errors import BadConfig
 from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, MultiHead, NoNorm, Packing, States, init_xavier
 from ..layers.positions import Learned, Position, Rotary, Sinusoidal
 from ..patterns import causal, lengths
-from .model import ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
+from .model import Depth, ModelFacts, Probability, Size, Sizes, attention_lines, build_heads
 from .translator import Translator, TranslatorConfig
 
 
@@ -26,7 +26,7 @@ from .translator import Translator, TranslatorConfig
 class TransformerConfig(TranslatorConfig):
     width: Size = 256  # width of the model: features per token between layers
     heads: Size = 4  # attention heads per layer
-    depth: tuple[Size, Size] = (3, 3)  # layers of the encoder and of the decoder; one number is that of both
+    depth: tuple[Depth, Depth] = (3, 3)  # layers of the encoder and of the decoder; one number is that of both
     hidden: Size = 1024  # width inside the feed-forward layers
     dropout: Probability = 0.1  # dropout rate
     tied: str = "all"  # embeddings shared by source, target and output; "output": by target and output; "none"

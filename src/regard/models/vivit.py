@@ -18,12 +18,13 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from ..bounds import DepthOrNone
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..layers import ACTIVATIONS, Block, Dropout, FeedForward, LayerNorm, MultiHead, init_truncated
 from ..layers.space_time import SpaceTimeBlock, SpaceTimeHeads
 from ..layers.tubelets import Inflation, TubeletEmbedding
 from .image import PatchEncoder
-from .model import Count, ModelFacts, Size, Sizes, build_heads
+from .model import ModelFacts, Size, Sizes, build_heads
 from .vit import ViT, ViTConfig
 
 Factorisation = Literal["joint", "encoder", "self_attention", "dot_product"]
@@ -34,7 +35,7 @@ class ViViTConfig(ViTConfig):
     frames: Size = 32  # frames per clip
     tubelet: Size = 2  # frames per tubelet; its height and width are the patch's
     factorisation: Factorisation = "joint"  # factorisation of attention: joint, encoder, self_attention, dot_product
-    temporal_depth: Count = 4  # layers of the temporal encoder of the factorised encoder; 0: the mean over frames
+    temporal_depth: DepthOrNone = 4  # layers of the temporal encoder of the factorised encoder; 0: the mean over frames
     pool: Literal["class", "mean"] = "mean"  # vector that is classified: a class token (joint and encoder), or the mean of the tokens
 
     def __post_init__(self) -> None:

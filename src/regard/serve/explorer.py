@@ -15,6 +15,7 @@ Pieces are computed when they are asked for. Everything that touches the model g
 
 from __future__ import annotations
 
+import asyncio
 import json
 import mimetypes
 import time
@@ -85,6 +86,8 @@ class Explorer:
         self.playground, self.name, self._call, self._bodies, self.seconds = playground, name, call, bodies, seconds
         self._kept: OrderedDict[str, list[Recording]] = OrderedDict()  # by the number of the first
         self._uploads = Uploads()
+        self._lineage: bytes | None = None  # the page, made once
+        self._making = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         return [
@@ -102,8 +105,10 @@ class Explorer:
         return Response(static_file("index.html"), media_type="text/html", headers=SECURITY)
 
     async def lineage(self, request: HttpRequest) -> Response:
-        html = await self._call(lambda: served_page(document()))
-        return Response(html, media_type="text/html", headers=SECURITY)
+        async with self._making:
+            if self._lineage is None:
+                self._lineage = await self._call(lambda: served_page(document()).encode())
+        return Response(self._lineage, media_type="text/html", headers=SECURITY)
 
     async def static(self, request: HttpRequest) -> Response:
         name = request.path_params["name"]

@@ -74,11 +74,15 @@ def _is_local(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket; uvicorn makes it listen, with its backlog."""
+    """A bound socket; uvicorn makes it listen, with its backlog.
+
+    asyncio sets TCP_NODELAY on a connection only if its protocol number is TCP's, and `create_server` leaves 0: each response on a
+    connection that is kept alive would then wait 40 ms for the client's delayed acknowledgement.
+    """
     if not 0 <= port < 65536:
         raise NotSupported(f"port {port}; expected 0 to 65535")
     try:
         bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise NotSupported(f"cannot listen at {host}:{port}: {error.strerror}; choose another --port or --host") from error
-    return Listener(bound.family, bound.type, bound.proto, fileno=bound.detach())
+    return Listener(bound.family, bound.type, socket.IPPROTO_TCP, fileno=bound.detach())

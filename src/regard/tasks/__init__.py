@@ -85,7 +85,6 @@ if TYPE_CHECKING:
         evaluate,
         expect,
         find_task,
-        load_model,
         load_run,
         make_run,
         predict,

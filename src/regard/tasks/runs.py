@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 from .. import runs
 from ..data import Tokenizer, Tokenizers
 from ..errors import BadConfig, NotSupported
+from ..files import is_text
 from ..look import Indices, Layers, Maps
 from ..machine import find_device
 from ..models import Classifier, Headed, Model, body_of, config_of, find_model
@@ -102,17 +103,18 @@ def save_model(
 ) -> Path:
     """Turn any of our models into a run: one whose attention was swapped, or that was trained in a loop of your own.
 
-    tokenizer:  what it was trained with, for a translator of two vocabularies both; `model.tokenizer` if not given, as `load` sets it.
-    labels:     of a classifier, the names of its classes; `model.labels` if not given.
-    processor:  what turns inputs into tensors, of a model that reads no text, such as an `ImageProcessor`; `model.processor` if not given.
+    processor:  what turns inputs into tensors; that of the run which the model is from, `model.processor`, if not given.
+    tokenizer:  in place of the processor's: what it was trained with, for a translator of two vocabularies both.
+    labels:     in place of the processor's: of a classifier, the names of its classes.
     """
     if not isinstance(model, Model):
         raise NotSupported(f"{type(model).__name__} is not a model of `regard list models`; save its state_dict")
-    tokenizer = model.tokenizer if tokenizer is None else tokenizer
     if not isinstance(tokenizer, Tokenizer | Tokenizers | None):
         raise BadConfig(f"tokenizer is {tokenizer!r}; expected a Tokenizer, or Tokenizers of source and target")
-    pair = Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
-    names = tuple(model.labels if labels is None else labels)
+    processor = model.processor if processor is None else processor
+    if processor is None or isinstance(processor, TextProcessor):
+        processor = (processor or TextProcessor(None)).replaced(tokenizer, labels if isinstance(model, Classifier) else ())
+    pair, names = getattr(processor, "pair", None), getattr(processor, "labels", ())
     body = body_of(model)
     if find_model(body.facts.name) is not type(body):
         raise NotSupported(f"{type(body).__name__} is not one of `regard list models`, so it could not be built again; save its state_dict")
@@ -120,7 +122,7 @@ def save_model(
         raise BadConfig(f"{len(names)} labels were given for {model.output.out_features} classes; name each class in labels=…")
     if labels is not None and not isinstance(model, Classifier):
         raise BadConfig(f"labels were given for {type(model).__name__}, which has no classes; omit labels")
-    if not all(isinstance(name, str) and _is_text(name) for name in names) or len(set(names)) < len(names):
+    if not all(isinstance(name, str) and is_text(name) for name in names) or len(set(names)) < len(names):
         raise BadConfig(f"labels are {[str(name)[:20] for name in names[:20]]}; expected texts, all different")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise NotSupported("a model on the meta device has no parameters to save; move it with to_empty, and load its parameters")
@@ -128,10 +130,10 @@ def save_model(
     for one, size in zip((pair.source, pair.target) if pair else (), sizes, strict=False):
         if len(one) > size:
             raise BadConfig(f"the tokenizer has {len(one)} tokens, and the model {size}; save the tokenizer that it was trained with")
-    task, processor = task_for(type(model), isinstance(model, Classifier) and model.each), processor or model.processor
-    if processor is None and task.inputs == "file":
+    task = task_for(type(model), isinstance(model, Classifier) and model.each)
+    if isinstance(processor, TextProcessor) and task.inputs == "file":
         raise BadConfig(f"a {body.facts.name} does not read text; say how it reads its inputs with processor=…")
-    return runs.save(make_run(task, model, processor or TextProcessor(pair, names)), folder)
+    return runs.save(make_run(task, model, processor), folder)
 
 
 def _is_text(name: str) -> bool:
@@ -141,17 +143,6 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def load_model(run: Run[Kind]) -> Kind:
-    """The model of a run with its `tokenizer`, or the `processor` of one that reads no text, and, of a classifier, its `labels`."""
-    processor = run.processor
-    if not isinstance(processor, TextProcessor):
-        run.model.processor, run.model.labels = processor, getattr(processor, "labels", ())
-    elif processor.pair is not None:
-        run.model.tokenizer = processor.pair.source if processor.pair.joint else processor.pair
-        run.model.labels = processor.labels
-    return run.model
 
 
 # -- what every command calls ------------------------------------------------------------------------------------------

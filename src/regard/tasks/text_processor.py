@@ -48,6 +48,11 @@ class TextProcessor:
     def tokenizer(self) -> Tokenizer:
         return self.tokenizers.source
 
+    def replaced(self, tokenizer: Tokenizer | Tokenizers | None, labels: Sequence[str] | None) -> TextProcessor:
+        """The same with another tokenizer, whose special tokens hold then, or with other labels; None keeps what there is."""
+        found = self if tokenizer is None else TextProcessor(Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer)
+        return replace(found, labels=self.labels if labels is None else tuple(labels), pooling=self.pooling)
+
     def save(self, folder: Path) -> None:
         if self.pair is not None:
             self.pair.save(folder / "tokenizer.json")

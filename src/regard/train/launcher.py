@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -28,7 +29,8 @@ from ..errors import BadConfig
 GRACE = 15.0  # seconds in which the others may end by themselves after one has failed
 SAVE_GRACE = 600.0  # seconds after one has ended as asked: another may still write the last checkpoint
 POLL = 0.05  # seconds
-STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes of a process that was asked to stop and has saved
+STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name))  # ask to save and stop
+STOPPED = {128 + number for number in STOPS}  # exit codes of a process that was asked to stop and has saved
 LAUNCHER = "REGARD_LAUNCHER_PID"
 REPEAT = 2.0  # seconds; under torchrun one Ctrl-C arrives twice, from the terminal and from its launcher
 
@@ -36,7 +38,7 @@ REPEAT = 2.0  # seconds; under torchrun one Ctrl-C arrives twice, from the termi
 def launch(processes: int, argv: Sequence[str], threads: int | None = None) -> int:
     """Run `python *argv` in `processes` processes on this machine; the exit code of the first that fails, or 0.
 
-    SIGINT and SIGTERM are passed on, and the processes may finish their step and save; a second signal ends them at once.
+    SIGINT, SIGTERM and SIGHUP are passed on, and the processes may finish their step and save; a second signal ends them at once.
     A process killed by a signal counts as 128 + its number, as in a shell.
     """
     if processes < 1:
@@ -90,9 +92,9 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], noted: list[int]) -> int:
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM in the order of their arrival. They are passed on later: one may come before all processes have started."""
+    """Signals that ask to stop, in the order of their arrival. They are passed on later: one may come before all processes have started."""
     noted: list[int] = []
-    before = {number: signal.signal(number, lambda number, frame: noted.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, lambda number, frame: noted.append(number)) for number in _heeded()}
     try:
         yield noted
     finally:
@@ -114,9 +116,23 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _heeded() -> list[signal.Signals]:
+    """Signals that ask to stop; not those that this process was told to ignore, as SIGHUP by nohup."""
+    return [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _leave_terminal() -> None:
+    """Write nowhere instead of to a terminal that is gone, or into a pipe, whose reader was hung up on too: an error would stop the saving."""
+    with open(os.devnull, "wb") as nowhere:
+        for descriptor in (1, 2):
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and not os.isatty(descriptor)):
+                os.dup2(nowhere.fileno(), descriptor)
+
+
 class Signals:
-    """Inside `with`, the first Ctrl-C or SIGTERM is only recorded, as `asked`: the loop finishes its step and saves. A second one, after
-    `REPEAT` seconds, ends the process at once.
+    """Inside `with`, the first Ctrl-C, SIGTERM or SIGHUP (the terminal is closed, ssh lost) is only recorded, as `asked`: the loop finishes
+    its step and saves. A second one, after `REPEAT` seconds, ends the process at once.
     """
 
     def __init__(self) -> None:
@@ -126,7 +142,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python allows signal handlers in the main thread only
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _heeded():
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -135,6 +151,8 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if signal.Signals(number).name == "SIGHUP":
+            _leave_terminal()
         if self.asked is None:
             self.asked, self._asked_at = signal.Signals(number), time.monotonic()
         elif time.monotonic() - self._asked_at > REPEAT:

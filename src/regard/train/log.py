@@ -284,9 +284,15 @@ class ProgressBar:
             self.say(f"{text}  {share:.0%}")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A line that stays. When nobody reads any more, as after the terminal was closed, training goes on without a word."""
         if not self.silent:
-            print(text, file=sys.stderr, flush=True)
+            try:
+                self._write(text)
+            except OSError:  # metrics.jsonl has the same numbers
+                self.silent = True
+
+    def _write(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
 
 class Bar(ProgressBar):
@@ -312,7 +318,7 @@ class Bar(ProgressBar):
     def update(self, text: str, share: float) -> None:
         self._rich.update(self._task, completed=share, description=text)
 
-    def say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._rich.console.print(text, markup=False, highlight=False)
 
 

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT, SIGTERM
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from ..machine import autocast, choose_precision, deterministic
 from . import checkpoint as checkpoints
 from . import distributed
 from .evaluation import Evaluator
-from .launcher import Signals
+from .launcher import STOPS, Signals
 from .lock import locked
 from .log import Curves, Log, ProgressBar, check_installed, describe, last_event, progress_for
 from .memory import memory_errors, needed, tokens_of, warning
@@ -75,7 +74,7 @@ def fit(
 
     With `resume` it continues from the last checkpoint in `out`, or starts if there is none. `ready` is called by the process that writes,
     when all checks are done and before anything is written; what it returns is added to the first line of the log. The time
-    limit of a new run counts from `began`, a moment of `time.monotonic`, so that reading the data is part of it. On SIGINT and SIGTERM it finishes
+    limit of a new run counts from `began`, a moment of `time.monotonic`, so that reading the data is part of it. On SIGINT, SIGTERM and SIGHUP it finishes
     the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays so after any
     other error.
     """
@@ -371,9 +370,10 @@ class _Loop:
                 extra[name] = extra.get(name, 0.0) + counts * float(number)
         asked, first = self.signals.asked, self.first
         clock = [first * self._clock(), first and self._seconds_left() <= 0, first and self._late(), first and self._evaluation_is_due()]
-        numbers = [total, count, asked == SIGINT, asked == SIGTERM, *clock, *extra.values()]
-        total, tokens, interrupts, ends, self.clock, over, late, due, *extras = distributed.sums(numbers, self.device)
-        self.signal = SIGTERM if ends else SIGINT if interrupts else None
+        numbers = [*(asked == number for number in STOPS), total, count, *clock, *extra.values()]
+        *stops, total, tokens, self.clock, over, late, due = (summed := distributed.sums(numbers, self.device))[: len(STOPS) + 6]
+        extras = summed[len(STOPS) + 6 :]
+        self.signal = next((number for number, processes in zip(STOPS, stops, strict=True) if processes), None)
         self.out_of_time, self.checkpoint_due, self.evaluation_due = bool(over), bool(late), bool(due)
         return total, int(tokens), dict(zip(extra, extras, strict=True))
 

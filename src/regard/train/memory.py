@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import machine
-from ..errors import OutOfMemory
+from ..errors import OutOfMemory, is_out_of_memory
 from .options import TrainOptions
 
 ADVICE = (
@@ -78,15 +78,9 @@ def memory_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_memory(error) or isinstance(error, OutOfMemory):
+        if not is_out_of_memory(error) or isinstance(error, OutOfMemory):
             raise
         raise OutOfMemory(f"out of memory while {doing}: {ADVICE}; then start again, or resume from the last checkpoint") from error
-
-
-def _is_memory(error: Exception) -> bool:
-    """PyTorch's CPU allocator raises RuntimeError, with these words."""
-    text = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text or "not enough memory" in text
 
 
 def _gib(count: int) -> str:

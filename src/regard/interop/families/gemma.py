@@ -48,6 +48,10 @@ class GemmaFamily(LlamaLayers):
     def more_settings(self, hf: HFConfig) -> dict[str, Any]:
         if hf.activation("hidden_activation") != "gelu_tanh":
             raise BadConfig(f"config.json has hidden_activation={hf['hidden_activation']!r}; only 'gelu_pytorch_tanh' is supported")
+        softcaps = ("final_logit_softcapping",) if hf.model_type == "gemma3_text" else ("attn_logit_softcapping", "final_logit_softcapping")
+        for key in ("query_pre_attn_scalar", *softcaps):
+            if hf[key] is not None and not hf[key] > 0:
+                raise BadConfig(f"config.json has {key}={hf[key]!r}; expected a number above 0{', or null' * (key in softcaps)}")
         depth, types, third = hf["num_hidden_layers"], hf["layer_types"], hf.model_type == "gemma3_text"
         if types is None:
             every = hf.get("sliding_window_pattern", 6) if third else 2  # every sixth, or every second, has full attention
