@@ -18,7 +18,7 @@ TORCH ?=
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
 
-.PHONY: help demo test check torture fuzz abuse bench claims docs jupyter docs-table notebooks lock audit sbom clean
+.PHONY: help demo test check torture fuzz abuse tune bench claims docs jupyter docs-table notebooks lock audit sbom clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -56,6 +56,9 @@ fuzz: $(STAMP)  ## damage run directories 100,000 times and give 20,000 impossib
 
 abuse: $(STAMP)  ## batter a server with 10,000 wrong requests and 1,000 slow clients: no 500, no leak, good clients all answered; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)
+
+tune: $(STAMP)  ## tuning runs for the defaults of a task: make tune TASK=language DATA=folder; hours on an idle machine
+	$(BIN)/python -m benchmarks.tune $(TASK) $(DATA)
 
 bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmarks/RESULTS.md
 	$(LOCKED) -r requirements/bench.lock

@@ -45,6 +45,7 @@ GUIDES = (
     "translation.md",
     "summarization.md",
     "language-models.md",
+    "defaults.md",
     "train-text.md",
     "data.md",
     "serving.md",
