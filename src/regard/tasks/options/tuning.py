@@ -20,8 +20,8 @@ from .shared import (
 class TuningOptions(TokenizerOptions):
     """Data, vocabulary and fine-tuning."""
 
-    data: Files = ""
-    """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; a folder of .txt files per class; hf:FOLDER, a dataset."""
+    data: Files = "facts:"
+    """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; a folder of .txt files per class; hf:FOLDER; facts:, generated."""
     fields: tuple[str, ...] = ()
     """Names of columns or fields, or numbers of columns from 1: the texts, then the label; common names are recognized."""
     freeze: Probability = 0.0
