@@ -57,7 +57,7 @@ class RowAttention(PatternAttention):
         q, k, v = (x.unflatten(1, (-1, self.columns)).flatten(0, 1) for x in (q_BLHK, k_BMHK, v_BMHV))  # grid rows become batch rows
         at_once = max(1, PAIRS // (q.shape[2] * self.columns**2))  # grid rows: a call may store all of its scores
         parts = zip(*(x.split(at_once) for x in (q, k, v)), strict=True)
-        return torch.cat([self._attend(*part, direction) for part in parts]).reshape(*q_BLHK.shape[:3], v.shape[-1])
+        return torch.cat([self._attend(q, k, v, direction) for q, k, v in parts]).reshape(*q_BLHK.shape[:3], v.shape[-1])
 
 
 class ColumnAttention(ColumnPatternAttention):
