@@ -95,7 +95,8 @@ def boundaries(kills, dice, folder, compare):
 
 def exports(kills, dice, folder, compare):
     """`regard.interop.export` killed at every call that changes the disk, into a new folder and into one that exists."""
-    every = [(exists, n, after) for exists in (False, True) for n in range(1, crashes.export_calls(folder) + 1) for after in (False, True)]
+    calls = crashes.export_calls(folder)
+    every = [(exists, n, after) for exists in (False, True) for n in range(1, calls + 1) for after in (False, True)]
     for number, (exists, n, after) in enumerate(dice.sample(every, min(kills, len(every)))):
         case = crashes.killed_export(folder / str(number), n, after, exists)
         place = f"{'after' if after else 'before'} call {n} to the disk"
