@@ -18,6 +18,8 @@ from regard.attention import (
     SparseStridedAttention,
     StreamingAttention,
     StridedAttention,
+    axial,
+    find_mechanism,
 )
 from regard.attention.helpers import average
 from regard.errors import BadConfig, ShapeError, StateNotSupported
@@ -255,3 +257,17 @@ def test_big_bird_sees_all_of_short_sequences():
     attention = BigBirdAttention(heads=2, block=2, random=1, dense=12)
     assert attention.own.mask(12, 12).all() and attention.settings["dense"] == 12
     assert attention.own.mask(13, 13).equal(BigBirdAttention(heads=2, block=2, random=1).own.mask(13, 13))
+
+
+@pytest.mark.parametrize("name", ["local", "longformer", "streaming", "bigbird"])
+def test_windows_are_of_one_size_from_4096_tokens_on(name):
+    """A radius that grew with the length would make the cost quadratic."""
+    sized = {n: find_mechanism(name).sized(heads=2, head_dim=8, length=n).settings for n in (1024, 4096, 8192, 1_000_000)}
+    assert sized[4096] == sized[8192] == sized[1_000_000] != sized[1024]
+
+
+def test_rows_of_a_grid_are_taken_in_parts(monkeypatch):
+    q, k, v = torch.randn(3, 2, 24, 3, 5, dtype=torch.float64).unbind()
+    whole = RowAttention(4)(q, k, v, causal)
+    monkeypatch.setattr(axial, "PAIRS", 100)  # two rows of 3 x 16 pairs at a time
+    torch.testing.assert_close(RowAttention(4)(q, k, v, causal), whole)

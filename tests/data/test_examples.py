@@ -105,3 +105,31 @@ def test_columns_that_nobody_named(write):
     for fields in (("tokens", "tags"), ("0", "1")):
         with pytest.raises(NotSupported, match="numbers, from 1"):
             read_tagged(write("a.conll", "a O\n"), fields=fields)
+
+
+def test_a_label_in_the_first_column_is_recognised(tmp_path):
+    """The first column repeats itself, the second does not; a few lines, or a column of equals on both sides, show nothing."""
+    rows = [(("good", "bad")[n % 2], f"text number {n}") for n in range(40)]
+    for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
+        path = tmp_path / name
+        path.write_text("".join(f"{label}{mark}{text}\n" for label, text in rows))
+        found = read_labelled(path, shares=(0.0, 0.0)).train
+        assert [(one.label, one.texts) for one in found] == [(label, (text,)) for label, text in rows]
+        path.write_text("".join(f"{text}{mark}{label}\n" for label, text in rows))
+        assert {one.label for one in read_labelled(path, shares=(0.0, 0.0)).train} == {"good", "bad"}
+    path.write_text("".join(f"{label},{text}\n" for label, text in rows[:4]))
+    assert read_labelled(path, shares=(0.0, 0.0)).train[0].label == "text number 0"
+    assert read_labelled(path, fields=("2", "1"), shares=(0.0, 0.0)).train[0].label == "good"
+
+
+def test_generated_examples():
+    splits = read_labelled("facts:count=300,seed=1")
+    everything = [one for part in splits.parts for one in part]
+    assert len(everything) == 300 and len({one.label for one in everything}) == 10 and {len(one.texts) for one in everything} == {1}
+    tagged = read_tagged("facts:count=300,seed=1", shares=(0.0, 0.0)).train
+    labels = {label for one in tagged for label in one.labels}
+    assert labels == {"O", *(f"{mark}-{kind}" for mark in "BI" for kind in ("person", "place", "job", "animal", "food", "thing"))}
+    for one in tagged:
+        assert len(one.words) == len(one.labels) and one.labels.count("B-person") == one.labels.count("I-person") == 1
+    with pytest.raises(NotSupported, match="count=0"):
+        read_labelled("facts:count=0")

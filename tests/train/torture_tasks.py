@@ -95,9 +95,16 @@ def boundaries(kills, dice, folder, compare):
 
 def exports(kills, dice, folder, compare):
     """`regard.interop.export` killed at every call that changes the disk, into a new folder and into one that exists."""
-    every = [(exists, n, after) for exists in (False, True) for n in range(1, crashes.export_calls(folder) + 1) for after in (False, True)]
-    for number, (exists, n, after) in enumerate(dice.sample(every, min(kills, len(every)))):
+    calls = crashes.export_calls(folder)
+    every = [(exists, n, after) for exists in (False, True) for n in range(1, calls + 1) for after in (False, True)]
+    done = 0
+    for number, (exists, n, after) in enumerate(dice.sample(every, len(every))):
+        if done == kills:
+            break
         case = crashes.killed_export(folder / str(number), n, after, exists)
+        if case["code"] == 0 and after:
+            continue  # this call raised an error: nothing comes after it
+        done += 1
         place = f"{'after' if after else 'before'} call {n} to the disk"
         compare("an export", place, case["found"] in ("nothing", "all") and case["again"] == "all", case["code"] == -signal.SIGKILL)
 

@@ -98,6 +98,11 @@ class PatternAttention(Attention):
         return attend(q_BLHK, k_BMHK, v_BMHV, pattern, scale=softmax.scale, softcap=softmax.softcap, dropout=dropout)
 
 
+def sized_radius(length: int) -> int:
+    """The radius of a window in `sized`: a sixteenth of the length, and 256 from 4,096 tokens on, as in Longformer's paper, so that costs are linear."""
+    return min(256, max(1, length // 16))
+
+
 class ColumnPatternAttention(PatternAttention):
     """Own pattern: the column of the query in a grid read row by row. Under `full` and `causal` each column is one dense call."""
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from math import isqrt
 from typing import Self, Unpack
 
+import torch
 from torch import Tensor
 
 from ..bounds import Size
 from ..patterns import same_column, same_row
 from ._base import Call, Paper
 from ._pattern import ColumnPatternAttention, PatternAttention, PatternFacts, SoftmaxOptions
+
+PAIRS = 2**22  # of queries and keys whose scores are stored at once
 
 
 class RowAttention(PatternAttention):
@@ -50,7 +53,9 @@ class RowAttention(PatternAttention):
         if direction is None or call.queries % self.columns:
             return super()._forward(q_BLHK, k_BMHK, v_BMHV, call)
         q, k, v = (x.unflatten(1, (-1, self.columns)).flatten(0, 1) for x in (q_BLHK, k_BMHK, v_BMHV))  # grid rows become batch rows
-        return self._attend(q, k, v, direction).reshape(*q_BLHK.shape[:3], v.shape[-1])
+        at_once = max(1, PAIRS // (q.shape[2] * self.columns**2))  # grid rows: a call may store all of its scores
+        parts = zip(*(x.split(at_once) for x in (q, k, v)), strict=True)
+        return torch.cat([self._attend(q, k, v, direction) for q, k, v in parts]).reshape(*q_BLHK.shape[:3], v.shape[-1])
 
 
 class ColumnAttention(ColumnPatternAttention):

@@ -65,4 +65,4 @@ class BigBirdAttention(PatternAttention):
 
     @classmethod
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(heads=heads, block=max(2, length // 64))  # 64 blocks, as 4,096 tokens have in the paper
+        return cls(heads=heads, block=min(64, max(2, length // 64)))  # 64 blocks, then blocks of 64, as the 4,096 tokens of the paper

@@ -7,7 +7,7 @@ from typing import Self, Unpack
 from ..bounds import Count
 from ..patterns import window
 from ._base import Paper
-from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions, sized_radius
 
 
 class LocalAttention(PatternAttention):
@@ -41,4 +41,4 @@ class LocalAttention(PatternAttention):
 
     @classmethod
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(max(1, length // 16))  # an eighth of the keys, as 512 of 4,096 in Longformer
+        return cls(sized_radius(length))

@@ -9,7 +9,7 @@ from msgspec import Meta
 from ..bounds import MOST, Count
 from ..patterns import tokens, window
 from ._base import Paper
-from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions, sized_radius
 
 # so they mean the same under any padding, and while a sequence grows
 FromStart = Annotated[
@@ -53,4 +53,4 @@ class LongformerAttention(PatternAttention):
 
     @classmethod
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(max(1, length // 16))
+        return cls(sized_radius(length))

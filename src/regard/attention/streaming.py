@@ -9,7 +9,7 @@ from msgspec import Meta
 from ..bounds import Count
 from ..patterns import to_tokens, window
 from ._base import Paper
-from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions
+from ._pattern import PatternAttention, PatternFacts, SoftmaxOptions, sized_radius
 
 Sinks = Annotated[int, Meta(ge=0, le=2**16)]  # each is a rule of its own
 
@@ -48,4 +48,4 @@ class StreamingAttention(PatternAttention):
 
     @classmethod
     def sized(cls, *, heads: int, head_dim: int, length: int) -> Self:
-        return cls(max(1, length // 16))
+        return cls(sized_radius(length))

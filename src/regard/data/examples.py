@@ -5,22 +5,26 @@
     read_labelled("nli.jsonl", fields=("premise", "hypothesis", "gold_label"))
     read_labelled("TREC.train.all")                         lines without a tab: the label, a space, the text
     read_labelled("aclImdb")                                a folder of texts per class, perhaps below train and test (`documents`)
+    read_labelled("facts:count=500")                        generated sentences, see `facts`; read_tagged takes it, too
     read_tagged("ner.tsv")                                  a word, a tab or space, its label; a blank line ends a sentence (CoNLL)
     read_tagged("ner.jsonl", fields=("tokens", "tags"))     an object per sentence, two lists of the same length
 
-Also .csv and .parquet, and hf:folder, a dataset of the `datasets` library. Text files may end in .gz or .xz. The last field is the label; without `fields`, common names are tried (`NAMES`). Malformed lines stop or
+Also .csv and .parquet, and hf:folder, a dataset of the `datasets` library. Text files may end in .gz or .xz. The last field is the label; of two columns without names the
+first, if it repeats itself and the second does not. Without `fields`, common names are tried (`NAMES`). Malformed lines stop or
 are skipped as in `regard.data.read_pairs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import BadFile, NotSupported
 from .arrow import is_dataset
 from .documents import part_folders, read_classes
+from .facts import is_facts, labelled_facts, tagged_facts
 from .lines import CSV, LONGEST, OBJECTS, Fault, Policy, cells, every_line, no_text, objects, plain_suffix, reach, unwritable
 from .splits import SHARES, Splits, read_splits
 
@@ -29,6 +33,7 @@ NAMES = (  # of the first text, the second, and the label; case-insensitive
     ("text2", "text_b", "sentence2", "sentence_b", "hypothesis", "answer", "question2"),
     ("label", "gold_label", "class", "category", "sentiment", "entailment_judgment"),
 )
+SAMPLE = 200  # rows that show which column is the label
 WORDS, TAGS = ("tokens", "words"), ("tags", "labels", "ner_tags", "pos_tags")
 
 
@@ -55,6 +60,8 @@ def read_labelled(
         raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in --fields text label")
 
     def found(one: str | Path) -> Iterator[Labelled | Fault]:
+        if is_facts(str(one)):
+            return (Labelled((sentence,), label) for sentence, label in labelled_facts(str(one).partition(":")[2]))
         if not is_dataset(one) and Path(one).is_dir():
             return _classes(Path(one), fields, longest)
         return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled)
@@ -87,6 +94,8 @@ def read_tagged(
         raise NotSupported(f"fields {tuple(fields)}: give that of the words and that of their labels, as in --fields tokens tags")
 
     def found(one: str | Path) -> Iterator[Tagged | Fault]:
+        if is_facts(str(one)):
+            return (Tagged(*sentence) for sentence in tagged_facts(str(one).partition(":")[2]))
         return _tagged_objects(one, fields, longest) if _has_names(one) else _conll(Path(one), fields, longest)
 
     return read_splits(found, path, valid, test, on_error, shares, lambda one: " ".join(one.words))
@@ -101,8 +110,9 @@ def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) ->
     columns: list[int] | None = [int(name) - 1 for name in fields] if fields and all(name.isdecimal() for name in fields) else None
     if columns and min(columns) < 0:
         raise NotSupported(f"fields {tuple(fields)}: columns are counted from 1")
-    spaced = False
-    for where, row in cells(path, longest):
+    spaced, rows = False, cells(path, longest)
+    first = list(islice(rows, SAMPLE))
+    for where, row in chain(first, rows):
         if isinstance(row, Fault):
             yield row
             continue
@@ -117,7 +127,7 @@ def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) ->
                     "as in --fields 2 4"
                 )
             spaced = named is None and len(row) == 1 and plain_suffix(path) != CSV
-            columns = named or [0, 1, 2][: max(2, min(len(row), 3))]
+            columns = named or ([1, 0] if _label_first(first) else [0, 1, 2][: max(2, min(len(row), 3))])
             if named:
                 continue
         if spaced:
@@ -134,6 +144,15 @@ def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) ->
             yield Fault(where, "empty column")
         else:
             yield Labelled(tuple(row[c] for c in columns[:-1]), row[columns[-1]])
+
+
+def _label_first(rows: list[tuple[str, list[str] | Fault]]) -> bool:
+    """Return whether two columns are the label, then the text: the first repeats itself, the second hardly does."""
+    found = [row for _, row in rows if isinstance(row, list)]
+    if len(found) < 8 or any(len(row) != 2 for row in found):
+        return False
+    first, second = ({row[n] for row in found} for n in (0, 1))
+    return 2 * len(first) <= len(found) < 2 * len(second)
 
 
 def _named(cells: list[str], fields: Sequence[str]) -> list[int] | None:

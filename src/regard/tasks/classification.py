@@ -125,7 +125,8 @@ class ClassificationTask(TokensTask[TuningT]):
         unknown = next((label for label in self.labels_of(example) if label not in known and self.target != "value"), None)
         if unknown is not None:
             has = ", ".join(map(repr, sorted(known)))[:200]
-            what, remedy = "label that does not occur among the training examples", "train on examples of it"
+            what = "label that does not occur among the training examples"
+            remedy = "train on examples of it; if that is a text, name the columns of text and label, as in --fields 2 1"
             skipped.take(Fault(show_files(where), what, f"{unknown!r}; they have {has}", remedy))
         return unknown is None
 

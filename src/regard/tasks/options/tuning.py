@@ -19,8 +19,8 @@ FEW_EXAMPLES = TrainOptions(epochs=6, patience=2, lr=5e-4, schedule="linear", wa
 class TuningOptions(TokenizerOptions):
     """Data, vocabulary and fine-tuning."""
 
-    data: Files = ""
-    """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; a folder of .txt files per class; hf:FOLDER, a dataset."""
+    data: Files = "facts:"
+    """Labelled examples: .tsv, .csv or .jsonl (also .gz, .xz), .parquet; a folder of .txt files per class; hf:FOLDER; facts:, generated."""
     fields: tuple[str, ...] = ()
     """Names of columns or fields, or numbers of columns from 1: the texts, then the label; common names are recognized."""
     freeze: Probability = 0.0
