@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import random
 import struct
 import threading
@@ -15,17 +16,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_server import KEY, Served
+from small_server import KEY, Served, tiny
 from tests.look.browser import CHROMIUM, Browser
 from tests.tasks.examples import write_example
 
+from regard.data import Tokenizer
+from regard.decode import GenerationOptions, PromptEncoder, generate
+from regard.errors import StateNotSupported
 from regard.look import capture
-from regard.look.interventions import Ablation
+from regard.look.interventions import Ablation, ablate
 from regard.look.lineage import document
+from regard.models import build
 from regard.serve import explorer
 from regard.serve.local import LocalExplorer
 from regard.serve.playground import Playground
+from regard.serve.responses import token_text
 from regard.serve.server import bind, build_server
+from regard.serve.whole_text import WholeTextModel
 from regard.tasks import find_task, load_run, train
 
 TEXT = "Hello, explorer"
@@ -153,6 +160,60 @@ def test_tokens_come_with_the_weights_of_the_query_that_chose_them(open_served):
     if status == 200 and whole["maps"][1]["rows"] == len(prompt) + len(events) - 2:  # the bytes it wrote may be no text
         row = np.frombuffer(raw(open_served, f"/explorer/captures/{whole['id']}/values/1/0/4/5"), "<f4")
         assert np.abs(row[:5] - np.array(events[2]["row"])).max() < 1e-4
+
+
+ASKED = {"max_tokens": 9, "temperature": 0.9, "seed": 5, "ablations": [], "mechanism": None, "step": None, "layer": 1, "head": 1}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_continuation_is_that_of_the_engine(temperature):
+    model, tokenizer = tiny()
+    model.train()  # the page must not see dropout, nor switch it off for others
+    events = list(Playground.of_language_model(model, tokenizer).generate("abc", **ASKED | {"temperature": temperature}))
+    assert all(part.training for part in model.modules())
+    options = GenerationOptions(max_tokens=9, temperature=temperature, seed=5, logprobs=0)
+    expected = generate(model, tokenizer, "abc", options)[0][0]
+    prompt = PromptEncoder(tokenizer, 260).encode("abc")[0]
+    assert events[0]["tokens"] == [token_text(tokenizer, token) for token in prompt]
+    assert [one["token"] for one in events[1:-1]] == [token_text(tokenizer, token) for token in expected.ids]
+    shares = [math.exp(one.log_prob) for one in expected.logprobs]
+    assert [one["probability"] for one in events[1:-1]] == pytest.approx(shares, abs=2e-5)
+    assert events[-1]["text"] == tokenizer.decode([*prompt, *expected.ids][1:])  # without the token that begins documents
+
+
+@pytest.mark.parametrize("mechanism", ["softmax", "linear", "memory_compressed"])
+@pytest.mark.parametrize("how", [None, "zero", "uniform"])
+def test_every_row_is_that_of_a_capture_of_the_whole_text(mechanism, how):
+    torch.manual_seed(0)
+    settings = {"vocab_size": 260, "context_length": 16, "width": 32, "heads": 2, "depth": 2, "attention": mechanism}
+    model, tokenizer = build("gpt2", settings).eval(), Tokenizer.train([], "byte", 260)
+    ablations = [Ablation("blocks.0.mixer.attention", 0, how)] if how else []
+    playground = Playground.of_language_model(model, tokenizer)
+    prompt, *events, _ = playground.generate("abc", **ASKED | {"max_tokens": 99, "ablations": ablations})
+    names = [token_text(tokenizer, token) for token in range(260)]
+    ids = [names.index(name) for name in [*prompt["tokens"], *(one["token"] for one in events)]]
+    assert len(ids) == 16 or len(events) < 12  # as far as the context reaches, never beyond
+    with torch.no_grad(), ablate(model, ablations), capture(model, layers=1) as maps:
+        share_LN = model(torch.tensor([ids]))[0].softmax(-1)
+    for at, event in enumerate(events, len(prompt["tokens"]) - 1):  # the query that chose it
+        assert event["row"] == pytest.approx(maps.all[0].weights_BHLM[0, 1, at, : at + 1].tolist(), abs=2e-5)
+        assert event["probability"] == pytest.approx(float(share_LN[at, ids[at + 1]]), abs=2e-5)
+
+
+def test_a_text_that_fills_the_context_is_not_continued():
+    model, tokenizer = tiny(8)
+    first, *rest = Playground.of_language_model(model, tokenizer).generate("abcdefg", **ASKED)
+    assert len(first["tokens"]) == 8 and rest == [{"text": "abcdefg"}]
+
+
+def test_reading_the_whole_text_again_changes_no_completion():
+    model, tokenizer = tiny(24)  # shorter than the completions: they slide
+    options = GenerationOptions(max_tokens=40, seed=3, n=2)
+    prompts = ["a", "hello there", "xyz"]
+    expected, found = (generate(one, tokenizer, prompts, options) for one in (model, WholeTextModel(model)))
+    assert [[one.ids for one in of_prompt] for of_prompt in found] == [[one.ids for one in of_prompt] for of_prompt in expected]
+    with pytest.raises(StateNotSupported):
+        WholeTextModel(model).start(2).reset(torch.tensor([0]))
 
 
 # -- regard look RUN, in a browser -------------------------------------------------------------------------------------

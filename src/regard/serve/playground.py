@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -12,9 +13,8 @@ from torch import Tensor
 
 from ..attention import MECHANISMS, Attention
 from ..data import Tokenizer
-from ..decode import GenerationOptions, PromptEncoder
+from ..decode import Engine, EngineOptions, GenerationOptions, PromptEncoder, Request
 from ..decode.quantization import QuantizedLanguageModel
-from ..decode.sampling import choose_tokens
 from ..errors import NotSupported, RegardError, UnknownName
 from ..look import Maps, capture, keep_inputs
 from ..look.explorer import Recording, record_answers
@@ -25,6 +25,7 @@ from ..patterns import causal
 from ..runs import Run, checkpoints, load_checkpoint
 from ..tasks import BeamPrefix, attention_maps, find_task, predict, watch
 from .responses import token_text
+from .whole_text import WholeTextModel
 
 NEXT_TOKENS = 5
 Read = Callable[[Model, str], tuple[str, Maps]]
@@ -134,8 +135,19 @@ class Playground:
     ) -> Iterator[dict[str, Any]]:
         """The tokens of the prompt, then each new token with the attention weights of the query that chose it.
 
-        Every token is a forward pass over the whole text and not a step of `decode.Engine`: a recurrent state does not keep its keys, so its
-        steps have no weights to show. A model that searches yields the prefixes of its beam after each step.
+        The engine decodes, with a model that reads the whole text at every step. A model that searches yields the prefixes of its beam after
+        each step.
+
+        Args:
+            text: prompt.
+            max_tokens: maximum number of new tokens; the text never slides out of the context.
+            temperature: sampling temperature; 0 takes the most likely token.
+            seed: seed for sampling; a completion is that of `decode.generate`.
+            ablations: heads to switch off.
+            mechanism: another mechanism for all layers; None: the model's own.
+            step: checkpoint to use; None: the model itself.
+            layer: index of the layer whose weights are sent, in order of calls.
+            head: head whose weights are sent; beyond the last, the mean of all.
         """
         model, tokenizer = self._model(mechanism, step), self.tokenizer
         if self._watch is not None:
@@ -143,26 +155,29 @@ class Playground:
             return
         if tokenizer is None or not isinstance(model, LanguageModel):
             raise NotSupported("this model does not generate text token by token")
-        encoder = PromptEncoder(tokenizer, model.config.vocab_size)
-        ids = self._encode(model, text)
-        options, generator = GenerationOptions(temperature=temperature), torch.Generator().manual_seed(seed)
-        yield {"tokens": [token_text(tokenizer, token) for token in ids]}
-        for _ in range(min(max_tokens, model.max_length - len(ids))):
-            with ExitStack() as stack:
-                stack.enter_context(eval_mode(model))
-                stack.enter_context(_ablate(model, ablations))
-                maps = stack.enter_context(capture(model, rows=-1, layers=layer))
-                logits_N = model.logits(model.features(torch.tensor([ids], device=device_of(model)))[:, -1])[0].float().cpu()
-            allowed_1N = logits_N.index_fill(0, torch.tensor(encoder.banned_ids, dtype=torch.long), -torch.inf)[None]
-            token = int(choose_tokens(allowed_1N, options, lambda: torch.rand(1, dtype=torch.float64, generator=generator)))
-            if token in encoder.eos_ids:
-                break
-            ids.append(token)
-            weights_HM = maps.all[-1].weights_BHLM[0, :, 0]
-            row_M = weights_HM[head] if head < len(weights_HM) else weights_HM.mean(0)
-            share = float(logits_N.log_softmax(-1)[token].exp())
-            yield {"token": token_text(tokenizer, token), "probability": round(share, 5), "row": [round(w, 5) for w in row_M.tolist()]}
-        yield {"text": tokenizer.decode(ids[len(encoder.prefix) :])}
+        ids, name_of = self._encode(model, text), partial(token_text, tokenizer)
+        yield {"tokens": [name_of(token) for token in ids]}
+        encoder, reader = PromptEncoder(tokenizer, model.config.vocab_size), WholeTextModel(model, ablations, layer)
+        engine = Engine(
+            reader,
+            lambda ids: "".join(map(name_of, ids)),  # by token, so that none waits for a character to be complete
+            EngineOptions(max_batch=1, max_context_tokens=model.max_length, prefill_chunk=len(ids)),  # the prompt is one pass
+            eos_ids=encoder.eos_ids,
+            banned_ids=encoder.banned_ids,
+        )
+        max_tokens = min(max_tokens, model.max_length - len(ids))
+        options = GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed, logprobs=0)
+        (completion,) = engine.submit(Request(prompt=ids, options=options))
+        while engine.busy:
+            for token in (token for chunk in engine.step() for token in chunk.logprobs):
+                weights_HM = reader.rows_HM.popleft()
+                if token.id not in encoder.eos_ids:
+                    assert token.log_prob is not None
+                    row_M = weights_HM[head] if head < len(weights_HM) else weights_HM.mean(0)
+                    row, share = [round(w, 5) for w in row_M.tolist()], round(math.exp(token.log_prob), 5)
+                    yield {"token": name_of(token.id), "probability": share, "row": row}
+        written = [token for token in completion.ids if token not in encoder.eos_ids]
+        yield {"text": tokenizer.decode([*ids, *written][len(encoder.prefix) :])}
 
     @staticmethod
     def _beams(running: Iterator[list[BeamPrefix]], model: Model, ablations: list[Ablation]) -> Iterator[dict[str, Any]]:
