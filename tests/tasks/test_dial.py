@@ -46,6 +46,13 @@ def test_the_nearest_data_are_taken():
     assert chosen(rows, profile={**PROFILE, "tokens": "subwords"}) is None and chosen([], 1.0) is None
 
 
+def test_data_of_another_kind_have_no_row():
+    rows = [row(profile={"examples": 100, "pixels": 64})]
+    alike = [{"examples": n, "pixels": pixels} for n, pixels in ((1, 64), (10**6, 250), (100, 17))]
+    assert all(chosen(rows, profile=one) for one in alike)
+    assert chosen(rows, profile={"examples": 100, "pixels": 784}) is None
+
+
 def test_a_faster_machine_has_more_minutes():
     rows = [row(1.0, settings={"width": 1}), row(10.0, settings={"width": 10})]
     found = [dial.choose(rows, PROFILE, Budget(1.0, None, None, gflops), None, ()) for gflops in (100.0, 1000.0)]
@@ -120,6 +127,7 @@ def test_a_training_takes_what_the_dial_chooses_and_keeps_it_when_it_is_resumed(
     command = ["train", "language", "--data", data, "--tokenizer", "char", "--out", str(out), "--quiet"]
     assert main([*command, "--minutes", "0.02", "--batch-size", "4", "--lr", "0.005"]) == 0
     told = capsys.readouterr().err
+    assert "for the test" in told and "too few to learn much: --minutes" in told
     assert "Chosen: gpt2, width 16, heads 2, depth 1, context_length 24, optimizer muon, schedule cosine" in told
     config = load_run(out).config
     assert config.train["optimizer"] == "muon" and config.train["lr"] == 0.005 and config.settings["width"] == 16

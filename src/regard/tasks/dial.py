@@ -7,7 +7,7 @@ $$\text{distance} = \Big|\log\frac{\text{minutes} \cdot s}{\text{minutes of the 
   \tfrac14 \sum_i \Big|\log\frac{\text{profile}_i}{\text{profile of the row}_i}\Big|$$
 
 with the speed s of this machine, as a multiple of that of the machine the row was measured on. Entries of a profile that are not numbers must be
-equal. Between two rows that differ in nothing but numbers, such as the learning rate, those are interpolated along log minutes.
+equal, and numbers that are not amounts of data, such as the pixels of an image, within a factor of four. Between two rows that differ in nothing but numbers, such as the learning rate, those are interpolated along log minutes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from ..train.options import STEPS, TrainOptions
 Profile = Mapping[str, float | str]
 SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the user gives one, the others keep the model's defaults
 OF_OPTIMIZER = {"lr", "weight_decay", "betas"}  # options whose best values belong to an optimizer
+AMOUNTS = {"examples", "characters"}  # entries of a profile that may differ by any factor
+ALIKE = 4.0  # factor within which other numbers must be
 ELSEWHERE = 0.25  # weight of a factor between sizes of data, where a factor between minutes weighs 1
 
 
@@ -240,14 +242,15 @@ def _alike(one: Row, other: Row) -> bool:
 
 
 def _apart(row: Row, profile: Profile) -> float:
-    """Distance of the data of a row from others; infinite if they differ in an entry that cannot be measured."""
+    """Distance of the data of a row from others; infinite if they are of another kind."""
     found = 0.0
     for name, mine in row.profile.items():
         value = profile.get(name)
         if isinstance(mine, str) or isinstance(value, str) or value is None:
             found += 0.0 if mine == value else math.inf
         else:
-            found += abs(math.log(max(value, 1e-9) / max(mine, 1e-9)))
+            apart = abs(math.log(max(value, 1e-9) / max(mine, 1e-9)))
+            found += apart if name in AMOUNTS or apart <= math.log(ALIKE) else math.inf
     return found
 
 

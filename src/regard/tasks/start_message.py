@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..machine import own_chance, wait_for
 from ..train import Objective, TrainOptions, to_device
 from ..train.state import seeded
 
+ENOUGH = 300  # steps: with fewer hardly any model is worth looking at
 PROBE_SECONDS = 2.0  # after the first batch, which also warms up
 
 
@@ -62,7 +64,7 @@ def describe(
     device, threads = next(model.parameters()).device, torch.get_num_threads()
     where = str(device) + (f", {count(threads, 'thread')}" if device.type == "cpu" else "")
     return [
-        f"{name}: {', '.join(facts)}; {len(data.train):,} {unit} to train on, {len(data.valid):,} for validation",
+        f"{name}: {', '.join(facts)}; {len(data.train):,} {unit} to train on, {len(data.valid):,} for validation, {len(data.test):,} for the test",
         f"{where}; {_reach(options, per_epoch, seconds)}",
     ]
 
@@ -75,6 +77,8 @@ def _reach(options: TrainOptions, per_epoch: int, seconds: float | None) -> str:
     words = f"{count(steps, 'step')}, {steps / max(per_epoch, 1):.1f} epochs, warm-up {warmup:,}"
     if seconds:
         words = f"about {60 / seconds:,.0f} steps per minute: {words}, in about {_duration(steps * seconds)}"
+    if seconds and options.minutes is not None and steps < ENOUGH:
+        words += f"; too few to learn much: --minutes {math.ceil(ENOUGH * seconds / 60)} would make {ENOUGH}"
     if warmup > max(1, steps / 2):
         words += "; the learning rate will hardly reach its peak: lower --warmup-steps, or raise the budget"
     return words
