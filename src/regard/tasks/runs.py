@@ -165,15 +165,6 @@ def save_model(
     return runs.save(make_run(task, model, processor), folder)
 
 
-def _is_text(name: str) -> bool:
-    """True if it can be written: half of a surrogate pair cannot."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 # -- what every command calls ------------------------------------------------------------------------------------------
 
 
