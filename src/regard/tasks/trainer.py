@@ -237,8 +237,8 @@ def plan(config: RunConfig, given: Collection[str], minutes: Sequence[float]) ->
     return {one: choice for one, choice in found.items() if choice is not None}
 
 
-def _task_of(config: RunConfig) -> Task[Any]:
-    kind = find_task(config.task)
+def _task_of(config: RunConfig, kind: type[Task[Any]] | None = None) -> Task[Any]:
+    kind = find_task(config.task) if kind is None else kind
     return kind(parse_options(kind.Options, config.options, f"the task {kind.name}"))
 
 
@@ -287,7 +287,7 @@ class _Training:
         progress: bool,
         given: Collection[str] | None,
     ):
-        self.task = _task_of(config)
+        self.task = _task_of(config, kind)  # the class that was given, even if another one is registered under its name
         self.options = parse_options(TrainOptions, config.train, "training")
         self.config, self.out, self.resume, self.progress = config, out, resume, progress
         self.base, self.given = base, given
@@ -337,7 +337,7 @@ class _Training:
         if choice is None:
             return
         self.config = _chosen(self.config, choice)
-        self.task = _task_of(self.config)
+        self.task = _task_of(self.config, type(self.task))
         self.options = parse_options(TrainOptions, self.config.train, "training")
         self._say(f"Chosen: {choice.words}")
         if choice.forecast:
