@@ -87,9 +87,8 @@ class Translation(TranslationDeclaration, Seq2SeqTask[TranslationOptions]):
             options: beam search or sampling.
             want_weights: keep the attention to the source of each token.
         """
-        tokenizers = self.processor.tokenizers
-        tokens = DecoderTokens.of(tokenizers.target)
-        sources = [[*ids, tokens.end] for ids in tokenizers.source.encode_all(list(sentences))]
+        source, tokens = self.processor.tokenizers.source, DecoderTokens.of(self.processor.tokenizers.target)
+        sources = [[*ids, tokens.end] for ids in source.encode_all(list(sentences))]
         return translate(model, sources, options, tokens=tokens, want_weights=want_weights)
 
     def text(self, answer: Hypothesis) -> str:
