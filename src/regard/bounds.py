@@ -105,7 +105,14 @@ def _ranges(kind: Any) -> list[Meta]:
 
 
 def convert(owner: str, name: str, value: Any, kind: Any) -> Any:
-    """The value as `kind` has it (a tuple for a list, a float for an integer), or BadConfig with what was expected."""
+    """The value as its type has it (a tuple for a list, a float for an integer), or BadConfig with what was expected.
+
+    Args:
+        owner: name of the class or function, for errors.
+        name: name of the argument, for errors.
+        value: value that was given.
+        kind: type, with its bounds.
+    """
     plain = value
     if not isinstance(value, bool) and isinstance(value, numbers.Real):  # of numpy, for one
         plain = int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -120,7 +127,11 @@ def convert(owner: str, name: str, value: Any, kind: Any) -> Any:
 
 
 def checked(constructor: Callable[..., None]) -> Callable[..., None]:
-    """A constructor whose arguments are first converted to the types in its signature, `**options: Unpack[…]` included; BadConfig if they do not fit."""
+    """A constructor whose arguments are first converted to the types in its signature, `**options: Unpack[…]` included; BadConfig if they do not fit.
+
+    Args:
+        constructor: an `__init__` with types in its signature.
+    """
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)

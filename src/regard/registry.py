@@ -25,9 +25,9 @@ Thing = TypeVar("Thing")
 class Kind(NamedTuple):
     """A kind of thing that can be registered."""
 
-    name: str
-    fits: Callable[[Any], bool]
-    name_of: Callable[[Any], str]
+    name: str  # name in errors
+    fits: Callable[[Any], bool]  # recognises one
+    name_of: Callable[[Any], str]  # name that one is registered under
     known: Mapping[str, Any]  # all of them by name
     registered: MutableMapping[str, Any]  # those from outside
 

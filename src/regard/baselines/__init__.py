@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from .linear_text import LinearText
-from .nearest import most_frequent, nearest_neighbour
-from .ngram import NGram
-
-__all__ = ["LinearText", "NGram", "most_frequent", "nearest_neighbour"]
+from .linear_text import LinearText as LinearText
+from .nearest import most_frequent as most_frequent
+from .nearest import nearest_neighbour as nearest_neighbour
+from .ngram import NGram as NGram

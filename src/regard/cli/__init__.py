@@ -58,19 +58,31 @@ EXAMPLES = """\
 
 
 def load_command(name: str) -> type[Command]:
-    """The class of a command."""
+    """The class of a command.
+
+    Args:
+        name: name of a command; its module is imported.
+    """
     module, _, kind = COMMANDS[name].partition(":")
     found: type[Command] = getattr(import_module(f".{module}", __name__), kind)
     return found
 
 
 def printable(text: str) -> str:
-    """A text with control characters spelled out: names and contents of files must not command the terminal."""
+    """A text with control characters spelled out: names and contents of files must not command the terminal.
+
+    Args:
+        text: text for the terminal.
+    """
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code.
+
+    Args:
+        argv: arguments without the name of the program; None: those of the process.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -55,7 +55,18 @@ def read_labelled(
     path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
     longest: int = 1 << 20, shares: tuple[float, float] = SHARES, unlabelled: bool = False,
 ) -> Splits[list[Labelled]]:  # fmt: skip
-    """Texts with a label each, in three parts; a part without a file is split off by a hash of the text. `unlabelled`: a label may be empty."""
+    """Texts with a label each, in three parts; a part without a file is split off by a hash of the text.
+
+    Args:
+        path: file, folder or embedded data, to train on.
+        valid: validation file; None: split off.
+        test: test file; None: split off.
+        fields: names or numbers of the columns: one or two texts, and the label last; empty: found by their usual names.
+        on_error: stop, or skip lines that cannot be used.
+        longest: bytes of the longest line.
+        shares: shares of the validation and the test part, where they are split off.
+        unlabelled: a label may be empty.
+    """
     if len(fields) == 1 or len(fields) > 3:
         raise NotSupported(f"fields {tuple(fields)}: give one or two of texts, and the label last, as in --fields text label")
 
@@ -89,7 +100,17 @@ def read_tagged(
     path: str | Path, *, valid: str | Path | None = None, test: str | Path | None = None, fields: Sequence[str] = (), on_error: Policy = "stop",
     longest: int = LONGEST, shares: tuple[float, float] = SHARES,
 ) -> Splits[list[Tagged]]:  # fmt: skip
-    """Sentences with a label per word, in three parts; a part without a file is split off by a hash of the sentence."""
+    """Sentences with a label per word, in three parts; a part without a file is split off by a hash of the sentence.
+
+    Args:
+        path: file, folder or embedded data, to train on.
+        valid: validation file; None: split off.
+        test: test file; None: split off.
+        fields: names of the words and of their labels, in files with named fields; empty: the usual ones.
+        on_error: stop, or skip lines that cannot be used.
+        longest: bytes of the longest line.
+        shares: shares of the validation and the test part, where they are split off.
+    """
     if len(fields) not in (0, 2):
         raise NotSupported(f"fields {tuple(fields)}: give that of the words and that of their labels, as in --fields tokens tags")
 

@@ -12,10 +12,10 @@ from .._extras import extra
 class TranslationScore:
     """Quality of translations."""
 
-    bleu: float
-    chrf: float
-    exact_match: float
-    signature: str
+    bleu: float  # corpus BLEU, in percent
+    chrf: float  # corpus chrF, in percent
+    exact_match: float  # share of translations that are the reference
+    signature: str  # sacrebleu's, which says how BLEU was computed
     by_length: dict[str, tuple[int, float, float]]  # source words "1–5" → (sentences, BLEU, exact match)
     longest: int = 4  # words of the longest reference
 
@@ -33,10 +33,10 @@ def score_translations(found: Sequence[str], right: Sequence[str], sources: Sequ
     """BLEU and chrF by sacrebleu, and exact match.
 
     Args:
-        found: Translations.
-        right: A reference per translation.
-        sources: Source sentences; with them, scores are also given by their length.
-        step: Words per group of lengths.
+        found: translations.
+        right: a reference per translation.
+        sources: source sentences; with them, scores are also given by their length.
+        step: words per group of lengths.
     """
     with extra("train"):
         import sacrebleu
@@ -59,8 +59,8 @@ def corpus_bleu(found: Sequence[str], references: Sequence[Sequence[str | None]]
     """BLEU and the signature of how it was computed.
 
     Args:
-        found: Texts.
-        references: One list per set of references, each with a reference per text; None where a text has fewer.
+        found: texts.
+        references: one list per set of references, each with a reference per text; None where a text has fewer.
     """
     with extra("train"):
         import sacrebleu

@@ -22,9 +22,9 @@ def confusion_matrix(true_T: npt.NDArray[Any], predicted_T: npt.NDArray[Any], cl
     """Counts (true label, predicted label).
 
     Args:
-        true_T: Numbers of the true labels.
-        predicted_T: Numbers of the predicted labels.
-        classes: Number of labels.
+        true_T: numbers of the true labels.
+        predicted_T: numbers of the predicted labels.
+        classes: number of labels.
     """
     counts = np.zeros((classes, classes), dtype=np.int64)
     np.add.at(counts, (true_T, predicted_T), 1)
@@ -35,8 +35,8 @@ def classification_metrics(confusion_NN: Numbers, labels: Sequence[str]) -> dict
     """Accuracy, macro F1, Matthews' correlation, and micro F1 of all labels but "O".
 
     Args:
-        confusion_NN: Counts (true label, predicted label).
-        labels: Names of the labels.
+        confusion_NN: counts (true label, predicted label).
+        labels: names of the labels.
     """
     true, predicted = confusion_NN.sum(1).astype(float), confusion_NN.sum(0).astype(float)
     both, total = np.diag(confusion_NN).astype(float), true.sum()
@@ -55,8 +55,8 @@ def confusion_rows(confusion_NN: Numbers, labels: Sequence[str]) -> list[tuple[s
     """Label, support, predictions, precision and recall of each label; a share of nothing is nan.
 
     Args:
-        confusion_NN: Counts (true label, predicted label).
-        labels: Names of the labels.
+        confusion_NN: counts (true label, predicted label).
+        labels: names of the labels.
     """
     rows = []
     for n, label in enumerate(labels):
@@ -69,9 +69,9 @@ def confusions(confusion_NN: Numbers, labels: Sequence[str], most: int = 3) -> l
     """The most frequent confusions in words.
 
     Args:
-        confusion_NN: Counts (true label, predicted label).
-        labels: Names of the labels.
-        most: Maximum number of confusions.
+        confusion_NN: counts (true label, predicted label).
+        labels: names of the labels.
+        most: maximum number of confusions.
     """
     worst = [(int(confusion_NN[i, j]), a, b) for i, a in enumerate(labels) for j, b in enumerate(labels) if i != j]
     return [f"{a} taken for {b} {n} times" for n, a, b in sorted(worst, key=lambda one: -one[0])[:most] if n]
@@ -97,8 +97,8 @@ def value_metrics(true_E: npt.NDArray[Any], predicted_E: npt.NDArray[Any]) -> di
     """Pearson's and Spearman's correlation, and the mean squared error; a correlation with a constant is 0.
 
     Args:
-        true_E: Numbers to predict.
-        predicted_E: Predicted numbers.
+        true_E: numbers to predict.
+        predicted_E: predicted numbers.
     """
     ranks = (_ranks(true_E), _ranks(predicted_E))
     squared = float(((true_E.astype(np.float64) - predicted_E) ** 2).mean())

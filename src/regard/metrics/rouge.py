@@ -43,7 +43,12 @@ def sentences(text: str) -> list[str]:
 
 
 def lead(article: str, count: int) -> str:
-    """The first sentences of an article: the baseline that is hard to beat on news."""
+    """The first sentences of an article: the baseline that is hard to beat on news.
+
+    Args:
+        article: text in any script.
+        count: number of sentences.
+    """
     return " ".join(sentences(article)[:count])
 
 
@@ -73,7 +78,11 @@ class Rouge:
 
 
 def repeated_trigrams(texts: Sequence[str]) -> float:
-    """The share of all trigrams of words that occurred before in the same text."""
+    """The share of all trigrams of words that occurred before in the same text.
+
+    Args:
+        texts: summaries; each is counted by itself.
+    """
     total = distinct = 0
     for text in texts:
         pairs = list(pairwise(words(text)))
@@ -83,7 +92,12 @@ def repeated_trigrams(texts: Sequence[str]) -> float:
 
 
 def copied_words(texts: Sequence[str], articles: Sequence[str]) -> float:
-    """The share of all words that occur in the article."""
+    """The share of all words that occur in the article.
+
+    Args:
+        texts: summaries.
+        articles: article of each.
+    """
     total = copied = 0
     for text, article in zip(texts, articles, strict=True):
         mine, theirs = words(text), set(words(article))

@@ -18,7 +18,7 @@ def has_spans(labels: Iterable[str]) -> bool:
     """Return whether these labels, but O, all tell where they are in a span.
 
     Args:
-        labels: All labels.
+        labels: all labels.
     """
     inside = [label for label in labels if label != "O"]
     return bool(inside) and all(_LABEL.fullmatch(label) for label in inside)
@@ -28,7 +28,7 @@ def find_spans(labels: Sequence[str]) -> list[Span]:
     """The spans of a sentence, in order.
 
     Args:
-        labels: Label of each word.
+        labels: label of each word.
     """
     spans: list[Span] = []
     before, kind, begin = "O", "", 0
@@ -46,8 +46,8 @@ def span_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str
     """Precision, recall and F1 over all spans of all sentences (micro); a share of nothing is 0.
 
     Args:
-        true: Labels of each sentence.
-        predicted: Predicted labels of each sentence.
+        true: labels of each sentence.
+        predicted: predicted labels of each sentence.
     """
     pairs = [(set(find_spans(a)), set(find_spans(b))) for a, b in zip(true, predicted, strict=True)]
     both, wanted, found = (sum(map(len, sets)) for sets in ((a & b for a, b in pairs), (a for a, _ in pairs), (b for _, b in pairs)))

@@ -35,6 +35,12 @@ def normalised(text: str) -> str:
 
 
 def exact_match(prediction: str, gold: str) -> float:
+    """1 if both are equal when normalised, else 0.
+
+    Args:
+        prediction: predicted answer; "" for none.
+        gold: gold answer; "" for none.
+    """
     return float(normalised(prediction) == normalised(gold))
 
 
@@ -50,7 +56,7 @@ def gold_answers(answers: Sequence[str]) -> list[str]:
     """Answers as they count; one empty answer if there is none.
 
     Args:
-        answers: Gold answers of a question; none if it has no answer.
+        answers: gold answers of a question; none if it has no answer.
     """
     return [text for text in answers if normalised(text)] or [""]
 
@@ -59,8 +65,8 @@ def score_answer(prediction: str, answers: Sequence[str]) -> tuple[float, float]
     """Exact match and F1 with the gold answer that fits best.
 
     Args:
-        prediction: Predicted answer; "" for none.
-        answers: Gold answers; none if the question has no answer.
+        prediction: predicted answer; "" for none.
+        answers: gold answers; none if the question has no answer.
     """
     golds = gold_answers(answers)
     return max(exact_match(prediction, gold) for gold in golds), max(f1(prediction, gold) for gold in golds)
@@ -70,8 +76,8 @@ def score_answers(predictions: Sequence[str], answers: Sequence[Sequence[str]]) 
     """Means over all questions; where some have no answer, also over those that have one, and those that have none.
 
     Args:
-        predictions: Predicted answer of each question; "" for none.
-        answers: Gold answers of each question.
+        predictions: predicted answer of each question; "" for none.
+        answers: gold answers of each question.
     """
     scores_E2 = np.array([score_answer(text, golds) for text, golds in zip(predictions, answers, strict=True)])
     answered_E = np.array([gold_answers(golds) != [""] for golds in answers])
@@ -89,9 +95,9 @@ def best_threshold(margin_E: Sequence[float], spans: Sequence[str], answers: Seq
 
     Args:
         margin_E: log p(no answer) − log p(span) of each question.
-        spans: Best span of each question.
-        answers: Gold answers of each question.
-        never: Threshold to return if all questions have an answer.
+        spans: best span of each question.
+        answers: gold answers of each question.
+        never: threshold to return if all questions have an answer.
     """
     if all(gold_answers(golds) != [""] for golds in answers):
         return never
@@ -110,8 +116,12 @@ def sliding_window(question: str, context: str, answers: Container[str] | None =
     $$\mathrm{score}(\mathrm{span}) = \sum_{w \in \mathrm{question}} \log(1 + 1/c_w) \big/ d(w, \mathrm{span})$$
 
     over the words w of the question that are in the sentence; c_w is their number in the passage, d the distance in words. A span has no
-    word of the question and no punctuation in it, and is as long as that allows; with `answers`, such as those of the training data in
-    lower case, it is one of them.
+    word of the question and no punctuation in it, and is as long as that allows.
+
+    Args:
+        question: question in words.
+        context: passage that holds the answer.
+        answers: answers to choose from, in lower case, such as those of the training data; None: any span.
     """
     asked = {word.lower() for word in _WORDS.findall(question) if word[0].isalnum()}
     counts = Counter(word.lower() for word in _WORDS.findall(context))

@@ -118,6 +118,6 @@ def find_declaration(name: str) -> type[Declaration]:
     """Find the declaration of a task, without PyTorch if the task is of this package.
 
     Args:
-        name: Name of a task, registered ones included.
+        name: name of a task, registered ones included.
     """
     return find("task", name, declarations)

@@ -43,7 +43,10 @@ class EncodedText(NamedTuple):
 class Embedder:
     """Encodes texts and computes their vectors. Only `vectors` touches the model.
 
-    `pooling` is over the features of an encoder or a language model; models that pool by themselves need none.
+    Args:
+        model: model whose features, or sentence embeddings, become vectors.
+        tokenizer: tokenizer of the model.
+        pooling: pooling of the features of an encoder or a language model; models that pool by themselves need none.
     """
 
     def __init__(self, model: LanguageModel | TextModel, tokenizer: Tokenizer, pooling: SentencePooling = SentencePooling()):  # noqa: B008  frozen
@@ -130,7 +133,10 @@ def embedder_of(run: Run[Any]) -> Embedder:
 def embed(run: Run[Any], texts: Iterable[str], *, note: Callable[[int, int], None] | None = None) -> Iterator[tuple[list[str], Vectors]]:
     """Texts with their vectors, some thousand at a time, in order: memory does not grow with their number.
 
-    `note(done, truncated)` is called after each pass: texts done, and how many of them were longer than the model reads.
+    Args:
+        run: run of an encoder or a language model; of a classifier its body is used.
+        texts: texts, read as they are needed.
+        note: called after each pass with the number of texts done, and of those longer than the model reads.
     """
     embedder, rest, done, cut = embedder_of(run), iter(texts), 0, 0
     with eval_mode(embedder.model):
@@ -150,7 +156,13 @@ def embed(run: Run[Any], texts: Iterable[str], *, note: Callable[[int, int], Non
 def nearest(queries_QD: Vectors, vectors_ND: Vectors, k: int, *, own: int | None = None) -> tuple[npt.NDArray[np.int64], Vectors]:
     """For each query the k rows with the largest dot products, best first, and these; computed in tiles, N × Q is never stored.
 
-    own:  query q is row own + q, which is not its own neighbour.
+    Args:
+        queries_QD: vectors to find neighbours of.
+        vectors_ND: vectors to search.
+        k: neighbours per query; fewer if there are not as many vectors.
+        own: row of the first query among the vectors, if they hold the queries: none is its own neighbour.
+
+    Shape: queries_QD, vectors_ND → rows (Q, k), dot products (Q, k).
     """
     k = min(k, len(vectors_ND) - (own is not None))
     if k < 1:

@@ -120,7 +120,13 @@ class HandwritingTask(HandwritingTaskDeclaration, Task[HandwritingOptions]):
         return [_prediction(text, self.write(run, text, options)) for text in inputs]
 
     def write(self, run: Run[Handwriting], text: str, options: WriteOptions) -> Written:
-        """Strokes of one text. A run that knows no text draws something for any name."""
+        """Strokes of one text. A run that knows no text draws something for any name.
+
+        Args:
+            run: run of this task.
+            text: characters to write.
+            options: bias, seed, and writing to prime with.
+        """
         processor: StrokeProcessor = run.processor
         seed, ids, head = options.seed, list[int](), list[int]()
         if processor.characters:

@@ -28,17 +28,23 @@ class ImageProcessor:
     With `shortest_edge` the shorter side is resized to that many pixels, and the centre of `size` cut out: nothing is distorted.
     """
 
-    size: tuple[int, int]
-    channels: Channels = 3
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    resample: Resample = "bilinear"
-    labels: tuple[str, ...] = ()
-    shortest_edge: int | None = None
+    size: tuple[int, int]  # height and width that the model reads
+    channels: Channels = 3  # 3: RGB; 1: grey
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # per channel, of values from 0 to 1
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)  # per channel, alike
+    resample: Resample = "bilinear"  # interpolation when resizing
+    labels: tuple[str, ...] = ()  # names of the classes, of a classifier
+    shortest_edge: int | None = None  # pixels of the shorter side before the centre is cut out; None: resized as a whole
 
     @classmethod
     def of_pixels(cls, images: Sequence[Pixels], labels: Sequence[str] = (), size: tuple[int, int] | None = None) -> ImageProcessor:
-        """One whose mean and std are those of these images (of at most 2,000 of them)."""
+        """One whose mean and std are those of these images (of at most 2,000 of them).
+
+        Args:
+            images: images of the training part.
+            labels: names of the classes.
+            size: height and width; None: those of the first image.
+        """
         first = np.asarray(images[0])
         channels: Channels = 3 if first.ndim == 3 else 1
         some = images[:: max(1, len(images) // 2000)]

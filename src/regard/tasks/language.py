@@ -148,13 +148,13 @@ def perplexity(
     """Score each token once, given at least `length − stride` tokens before it, or all that its document has.
 
     Args:
-        model: Language model, on any device.
-        tokens: Text as token ids.
-        length: Tokens per window; as many as the model reads if not given.
-        stride: Tokens between windows; half of the length if not given.
-        batch: Windows per batch.
-        documents: Read each document alone.
-        at_most: Score only as many tokens of a long text.
+        model: language model, on any device.
+        tokens: text as token ids.
+        length: tokens per window; as many as the model reads if not given.
+        stride: tokens between windows; half of the length if not given.
+        batch: windows per batch.
+        documents: read each document alone.
+        at_most: score only as many tokens of a long text.
     """
     if not tokens.documents:
         raise NotSupported("there is no text to evaluate on; name some with --data")

@@ -28,11 +28,11 @@ def measure(task: Task[Any], model: Any, examples: Any, options: Any = None, *, 
     """Sums over some examples, and the answer to each. All processes of a training call this together.
 
     Args:
-        task: Task with its processor.
-        model: Model, on any device.
-        examples: Examples of a part.
-        options: The task's EvaluateOptions, for answers that are generated.
-        rows: What `task.encode` made of the examples, if that has been done.
+        task: task with its processor.
+        model: model, on any device.
+        examples: examples of a part.
+        options: the task's EvaluateOptions, for answers that are generated.
+        rows: what `task.encode` made of the examples, if that has been done.
     """
     rows = task.encode(examples, model) if rows is None else rows
     sums, found = _pass(task, model, rows)
@@ -101,7 +101,14 @@ def _generated(task: Task[Any], model: Any, examples: Sequence[Any], options: An
 
 
 class TaskObjective(Objective):
-    """Objective of a task: its batches, loss and validation, for the training loop."""
+    """Objective of a task: its batches, loss and validation, for the training loop.
+
+    Args:
+        task: task with its processor.
+        data: splits as `prepare` gave them.
+        model: model to train, adapted to the task.
+        seed: seed of the order of batches.
+    """
 
     def __init__(self, task: Task[Any], data: Splits[Any], model: Model, seed: int = 0):
         task.check(data, model)

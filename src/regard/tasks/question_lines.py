@@ -24,8 +24,8 @@ def questions_of(options: PassageOptions, inputs: Sequence[str]) -> list[Questio
     """Read inputs as questions with their passages.
 
     Args:
-        options: Options with the file of the passage, if there is one.
-        inputs: Questions; without a file, each with a tab and its passage.
+        options: options with the file of the passage, if there is one.
+        inputs: questions; without a file, each with a tab and its passage.
     """
     passage = None if options.context is None else _passage(options.context)
     found = []

@@ -30,12 +30,21 @@ def tasks() -> Mapping[str, type[Task[Any]]]:
 
 
 def find_task(task: str | type[Task[Any]]) -> type[Task[Any]]:
-    """The class of a task by its name."""
+    """The class of a task by its name.
+
+    Args:
+        task: name, or the class itself.
+    """
     return find("task", task, tasks) if isinstance(task, str) else task
 
 
 def task_for(kind: type[Model], per_token: bool = False) -> type[Task[Any]]:
-    """The first task for models of this kind: what an imported one becomes a run of. `per_token`: of a classifier."""
+    """The first task for models of this kind: what an imported one becomes a run of.
+
+    Args:
+        kind: class of the model.
+        per_token: True for a classifier that labels every token, not a whole text.
+    """
     for task in tasks().values():
         if task.fits(kind, per_token):
             return task
@@ -43,7 +52,11 @@ def task_for(kind: type[Model], per_token: bool = False) -> type[Task[Any]]:
 
 
 def task_of(run: Run[Any] | RunConfig) -> Task[Any]:
-    """The task of a run, or of its config, with the options it was trained with."""
+    """The task of a run, or of its config, with the options it was trained with.
+
+    Args:
+        run: a run; of a config alone the task has no processor.
+    """
     config = run.config if isinstance(run, Run) else run
     kind = find_task(config.task)
     processor = run.processor if isinstance(run, Run) else None
@@ -64,10 +77,10 @@ def load_run(
     """A run with its chosen parameters, ready to use.
 
     Args:
-        folder: Run directory.
-        kind: Class that the model must have, as in `expect`.
-        config: Value of `runs.read_json`, if it was called.
-        device: Device of the model: auto, cpu, cuda, cuda:1, mps.
+        folder: run directory.
+        kind: class that the model must have, as in `expect`.
+        config: value of `runs.read_json`, if it was called.
+        device: device of the model: auto, cpu, cuda, cuda:1, mps.
     """
     read, place = read_config(folder, config), find_device(device)  # before a large model is read
     run = runs.load_run(folder, read, task_of(read))
@@ -76,7 +89,12 @@ def load_run(
 
 
 def expect(run: Run[Any], kind: type[Kind]) -> Run[Kind]:
-    """The run for those who need a model of this kind: it is one, or its body is; else an error."""
+    """The run for those who need a model of this kind: it is one, or its body is; else an error.
+
+    Args:
+        run: a run of any task.
+        kind: class that is needed.
+    """
     if isinstance(run.model, kind):
         return run
     if isinstance(run.model, Headed) and isinstance(run.model.body, kind):
@@ -87,7 +105,15 @@ def expect(run: Run[Any], kind: type[Kind]) -> Run[Kind]:
 
 
 def make_run(task: str | type[Task[Any]], model: Model, processor: Any, options: Any = None, folder: Path | str = ".") -> Run[Any]:
-    """A run in memory, of a model that was trained elsewhere; `runs.save` writes it."""
+    """A run in memory, of a model that was trained elsewhere; `runs.save` writes it.
+
+    Args:
+        task: name or class.
+        model: model, adapted to the task.
+        processor: what turns inputs into tensors.
+        options: options of the task; None: those of an imported model, which has no data.
+        folder: run directory it will be saved to.
+    """
     kind = find_task(task)
     name, settings = config_of(body_of(model))
     config = RunConfig(task=kind.name, options=to_plain(options or kind.imported_options(model)), model=name, settings=settings)
@@ -103,9 +129,12 @@ def save_model(
 ) -> Path:
     """Turn any of our models into a run: one whose attention was swapped, or that was trained in a loop of your own.
 
-    processor:  what turns inputs into tensors; that of the run which the model is from, `model.processor`, if not given.
-    tokenizer:  in place of the processor's: what it was trained with, for a translator of two vocabularies both.
-    labels:     in place of the processor's: of a classifier, the names of its classes.
+    Args:
+        model: model with its parameters.
+        folder: run directory to write.
+        tokenizer: tokenizer that it was trained with, of a translator with two vocabularies both; None: the processor's.
+        labels: names of the classes, of a classifier; None: the processor's.
+        processor: what turns inputs into tensors; None: `model.processor`, that of the run the model is from.
     """
     if not isinstance(model, Model):
         raise NotSupported(f"{type(model).__name__} is not a model of `regard list models`; save its state_dict")
@@ -136,42 +165,63 @@ def save_model(
     return runs.save(make_run(task, model, processor), folder)
 
 
-def _is_text(name: str) -> bool:
-    """True if it can be written: half of a surrogate pair cannot."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 # -- what every command calls ------------------------------------------------------------------------------------------
 
 
 def evaluate(run: Run[Any], data: Files | None = None, options: Any = None) -> Report:
-    """Metrics of a run on `data`, or on the test part of its own data; `options` are the task's `EvaluateOptions`."""
+    """Metrics of a run on some data.
+
+    Args:
+        run: run of any task.
+        data: sources to evaluate on; None: the test part of the run's own data.
+        options: EvaluateOptions of the task; None: their defaults.
+    """
     task = task_of(run)
     return task.evaluate(run, data, options or task.EvaluateOptions())
 
 
 def predict(run: Run[Any], inputs: Sequence[str], options: Any = None) -> list[Prediction]:
-    """An answer to each input; an empty one gets an empty answer. `options` are the task's `PredictOptions`."""
+    """An answer to each input; an empty one gets an empty answer.
+
+    Args:
+        run: run of any task.
+        inputs: texts, or names of files where the task reads files.
+        options: PredictOptions of the task; None: their defaults.
+    """
     task = task_of(run)
     answers = iter(task.predict(run, [line for line in inputs if line.strip()], options or task.PredictOptions()))
     return [next(answers) if line.strip() else Prediction("", {}) for line in inputs]
 
 
 def score_outputs(run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
-    """The log-probability of a given output for each (input, output)."""
+    """The log-probability of a given output for each (input, output).
+
+    Args:
+        run: run of a task that writes text.
+        pairs: input and output of each.
+    """
     return task_of(run).score(run, pairs)
 
 
 def attention_maps(run: Run[Any], text: str, layers: Layers = None, heads: Indices = None, options: Any = None) -> tuple[str, Maps]:
-    """Text worth showing beside them (a translation, say), and maps of layers; `options` are the task's `LookOptions`."""
+    """Text worth showing beside them (a translation, say), and maps of layers.
+
+    Args:
+        run: run of any task.
+        text: input as `predict` takes it.
+        layers: layers to capture, as in `look.capture`; None: the choice of the task; "*": all.
+        heads: heads to capture; None: all.
+        options: LookOptions of the task; None: their defaults.
+    """
     task = task_of(run)
     return task.attention_maps(run, text, layers, heads, options or task.LookOptions())
 
 
 def watch(run: Run[Any], text: str) -> Iterator[list[BeamPrefix]]:
-    """The answer to a text as it is searched, of a run whose task `searches`."""
+    """The answer to a text as it is searched.
+
+    Args:
+        run: run whose task searches.
+        text: input as `predict` takes it.
+    """
     return task_of(run).watch(run, text)

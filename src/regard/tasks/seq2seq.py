@@ -45,9 +45,9 @@ def beam_of(options: BeamOptions, nbest: int = 1, max_tokens: int | None = None)
     """Make the beam search that the options ask for.
 
     Args:
-        options: Beam width and length penalty.
-        nbest: Hypotheses to return, at most the beam width.
-        max_tokens: Maximum length of a hypothesis.
+        options: beam width and length penalty.
+        nbest: hypotheses to return, at most the beam width.
+        max_tokens: maximum length of a hypothesis.
     """
     return Beam(size=max(options.beam, nbest), nbest=nbest, length_penalty=GNMT(options.length_penalty), max_tokens=max_tokens)
 

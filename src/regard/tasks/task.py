@@ -55,11 +55,11 @@ Start = Literal["new", "pretrained", "loaded"]
 class Report:
     """Result of an evaluation: metrics by name, notes in words, a table, and further plain values for JSON."""
 
-    metrics: Mapping[str, float]
-    notes: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str | int | float]] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float]  # by name
+    notes: Sequence[str] = ()  # lines to print under them
+    columns: Sequence[str] = ()  # headings of the table
+    rows: Sequence[Sequence[str | int | float]] = ()  # rows of the table, with a cell per column
+    details: Mapping[str, Any] = field(default_factory=dict)  # further plain values, for JSON
     outputs: Sequence[str] = ()  # the answer to each example, for `evaluate --out`
 
     def to_json(self) -> dict[str, Any]:
@@ -70,19 +70,19 @@ class Report:
 class BeamPrefix(NamedTuple):
     """The beginning of an answer during a search, or all of it."""
 
-    tokens: list[str]
-    log_prob: float
+    tokens: list[str]  # tokens so far
+    log_prob: float  # sum over these tokens
     weights_M: Tensor  # attention to the input of the query that chose the last token
-    ended: bool = False
+    ended: bool = False  # it is a whole answer
 
 
 @dataclass(frozen=True)
 class Prediction:
     """Answer to one input, as text (with several answers, a line each) and as plain values; `files` by suffix, as in ".png"."""
 
-    text: str
-    values: Mapping[str, Any]
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    text: str  # lines for the terminal
+    values: Mapping[str, Any]  # plain values, for --json
+    files: Mapping[str, bytes] = field(default_factory=dict)  # contents by suffix, for --files
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class JsonProcessor:
         """Processor for these training examples.
 
         Args:
-            examples: Examples of the training part.
+            examples: examples of the training part.
         """
         return cls()
 
@@ -133,7 +133,12 @@ def cut(order: Numbers, size: int) -> list[Numbers]:
 
 
 class Task(Declaration, ABC, Generic[OptionsT]):
-    """A task with its options and, once there is data, its processor. The class docstring has one sentence, then `As in:` and commands."""
+    """A task with its options and, once there is data, its processor. The class docstring has one sentence, then `As in:` and commands.
+
+    Args:
+        options: options of the task; None: their defaults.
+        processor: processor of a run; None until there is data to make one.
+    """
 
     Processor: ClassVar[type[Any]]
     valid_options: ClassVar[Any] = None  # EvaluateOptions of validations in training, where they are not the defaults
@@ -155,7 +160,11 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         self.progress = Progress()  # of the training, before each step
 
     def with_options(self, **changes: Any) -> Self:
-        """The task with some options changed."""
+        """The task with some options changed.
+
+        Args:
+            **changes: values by name of the option.
+        """
         return type(self)(replace(self.options, **changes), self.processor)
 
     # -- data ----------------------------------------------------------------------------------------------------------
@@ -164,12 +173,16 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         """Examples of one source: a file, a folder, the name of embedded data; a `Fault` in place of one that cannot be used.
 
         Args:
-            source: One of --data, --valid, --test.
+            source: one of --data, --valid, --test.
         """
         raise NotImplementedError(f"{type(self).__name__} has neither `examples` nor `read`")
 
     def key(self, example: Any) -> str:
-        """Content that decides the part of an example: equal ones are never on both sides of a split."""
+        """Content that decides the part of an example: equal ones are never on both sides of a split.
+
+        Args:
+            example: an example of any part.
+        """
         return str(example)
 
     def read(self) -> Splits[Any]:
@@ -178,43 +191,65 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         return read_splits(self.examples, o.one_file("data"), o.one_file("valid"), o.one_file("test"), o.on_error, o.shares, self.key)
 
     def profile(self, data: Splits[Any]) -> Profile:
-        """What the dial compares of the data, as `read` gave them, with those of its table: how many examples there are, and what kind they are of."""
+        """Numbers and words that the dial compares with those of its table: how many examples there are, and what kind they are of.
+
+        Args:
+            data: splits as `read` gave them.
+        """
         return {"examples": len(data.train)}
 
     def make_processor(self, data: Splits[Any], base: Any | None) -> Any:
         """Processor for this data: what turns inputs into tensors and is saved with a run.
 
         Args:
-            data: Splits, of which the training part counts.
-            base: Processor of the run to initialise from.
+            data: splits, of which the training part counts.
+            base: processor of the run to initialise from.
         """
         return self.Processor.fit(data.train) if base is None else base
 
     def load_processor(self, folder: Path) -> Any:
-        """Processor that `save` wrote."""
+        """Processor that `save` wrote.
+
+        Args:
+            folder: run directory.
+        """
         return self.Processor.load(folder)
 
     def prepare(self, data: Splits[Any], cache: Path) -> Splits[Any]:
         """Data in the form that is kept while training: tokens on disk, images at the size of the model.
 
         Args:
-            data: Splits as `read` gave them.
-            cache: Folder for files.
+            data: splits as `read` gave them.
+            cache: folder for files.
         """
         return data
 
     @abstractmethod
     def parse(self, text: str) -> Any:
-        """Example of an input of `predict` or `look`; where it needs a target, any one."""
+        """Example of an input of `predict` or `look`; where it needs a target, any one.
+
+        Args:
+            text: one input; with `inputs = "file"` the name of a file.
+        """
 
     def encode(self, examples: Any, model: Any) -> Any:
-        """Rows that batches are made of, made once: token ids in at most as many tokens as the model reads, windows of long texts."""
+        """Rows that batches are made of, made once: token ids in at most as many tokens as the model reads, windows of long texts.
+
+        Args:
+            examples: examples of one part.
+            model: model that will read the rows; its longest input counts.
+        """
         return examples
 
     def plan(self, rows: Any, epoch: int | None, seed: int = 0) -> Sequence[Any]:
         """Batches of an epoch of training, in order; of an evaluation if `epoch` is None. A function of its arguments alone.
 
         By default every row once, shuffled, `batch_size` at a time; rows of similar `length` together, if the task knows it.
+
+        Args:
+            rows: what `encode` gave.
+            epoch: number of the epoch, from 0; None: an evaluation.
+            seed: seed of the training.
         """
         lengths, size = self.lengths(rows), self.batch_size(epoch is None)
         if epoch is None:
@@ -227,34 +262,65 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         return Plan(rows, [batches[n] for n in generator.permutation(len(batches))])
 
     def batch_size(self, evaluating: bool) -> int:
-        """Examples per batch."""
+        """Examples per batch.
+
+        Args:
+            evaluating: True in an evaluation, which needs no memory for gradients.
+        """
         return int(getattr(self.options, "batch_size", 32))
 
     def lengths(self, rows: Any) -> Numbers | None:
-        """Length of each row, where rows of similar length should go together."""
+        """Length of each row, where rows of similar length should go together.
+
+        Args:
+            rows: what `encode` gave.
+        """
         return None
 
     @abstractmethod
     def batch(self, item: Any, generator: torch.Generator | None) -> Any:
-        """Tensors of one item of a plan, on the CPU. In training all chance comes from `generator`; without one nothing is random."""
+        """Tensors of one item of a plan, on the CPU. In training all chance comes from `generator`; without one nothing is random.
+
+        Args:
+            item: an item of the plan: usually a list of rows.
+            generator: random numbers of this batch; None: an evaluation.
+        """
 
     # -- model ---------------------------------------------------------------------------------------------------------
 
     @classmethod
     def train_defaults(cls, model: str) -> TrainOptions:
-        """Training options for a new model of this name, where the user gives none."""
+        """Training options for a new model of this name, where the user gives none.
+
+        Args:
+            model: name of the model.
+        """
         return cls.default_train
 
     def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
-        """Settings of a new model that follow from the data and the processor."""
+        """Settings of a new model that follow from the data and the processor.
+
+        Args:
+            model: name of the model.
+            data: splits as `prepare` gave them.
+        """
         return {}
 
     def sizes(self, model: str, data: Splits[Any]) -> dict[str, Any]:
-        """Sizes of a new model that suit the size of the data, where the user gives none."""
+        """Sizes of a new model that suit the size of the data, where the user gives none.
+
+        Args:
+            model: name of the model.
+            data: splits as `prepare` gave them.
+        """
         return dict(self.small_sizes.get(model, {})) if len(data.train) < self.small else {}
 
     def check_kind(self, model: str) -> None:
-        """Refuse by name a model of another kind than the task's."""
+        """Refuse by name a model of another kind than the task's.
+
+        Args:
+            model: name of a model.
+        """
         wanted = self.body_kinds or (self.model_kind,)
         if not issubclass(find_model(model), wanted):
             known = ", ".join(name for name, kind in models().items() if issubclass(kind, wanted))
@@ -264,9 +330,9 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         """Model made ready for this task: a head, embeddings, adapters.
 
         Args:
-            body: Model by name, or of a run.
-            data: Data to train on; None if a run is loaded.
-            start: A new model; one that was trained before; or the model of a run, which has been adapted already.
+            body: model by name, or of a run.
+            data: data to train on; None if a run is loaded.
+            start: a new model; one that was trained before; or the model of a run, which has been adapted already.
         """
         body = body_of(body)
         if not isinstance(body, self.model_kind):
@@ -274,32 +340,61 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         return body
 
     def build(self, model: str, settings: Mapping[str, Any], processor: Any) -> Model:
-        """Model of a run, without its parameters."""
+        """Model of a run, without its parameters.
+
+        Args:
+            model: name of the model.
+            settings: all of its settings.
+            processor: processor of the run.
+        """
         return type(self)(self.options, processor).adapt(build(model, settings))
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def loss(self, model: Any, batch: Any) -> Loss:
-        """Summed loss of a batch, on the device of the model. Label smoothing and penalties are for training: ask `model.training`."""
+        """Summed loss of a batch, on the device of the model. Label smoothing and penalties are for training: ask `model.training`.
+
+        Args:
+            model: model that is trained or evaluated.
+            batch: what `batch` gave, on the device of the model.
+        """
 
     def lr_factor(self) -> float:
         """Factor of the learning rate at `self.progress`, of tasks with several stages."""
         return 1.0
 
     def after_step(self, model: nn.Module) -> None:
-        """Change parameters after an optimizer step."""
+        """Change parameters after an optimizer step.
+
+        Args:
+            model: model that is trained.
+        """
 
     def rates(self, model: nn.Module) -> Mapping[str, float] | None:
-        """Learning-rate factors by parameter name."""
+        """Learning-rate factors by parameter name.
+
+        Args:
+            model: model that is trained.
+        """
         return None
 
     def merged(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Parameters of the finished model."""
+        """Parameters of the finished model.
+
+        Args:
+            model: model that was trained.
+            parameters: chosen parameters by name.
+        """
         return parameters
 
     def check(self, data: Splits[Any], model: Model) -> None:
-        """Refuse to train what cannot be trained: without data to train on and to validate with."""
+        """Refuse to train what cannot be trained: without data to train on and to validate with.
+
+        Args:
+            data: splits as `prepare` gave them.
+            model: model to train, adapted to the task.
+        """
         if not len(data.train) or not len(data.valid):
             raise NotSupported(
                 f"{show_files(self.options.data)}: {len(data.train):,} {self.unit} to train on and {len(data.valid):,} for validation; "
@@ -309,7 +404,11 @@ class Task(Declaration, ABC, Generic[OptionsT]):
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def validation(self, examples: Any) -> Any:
-        """Examples of the validation part that each evaluation in training uses; all of them by default."""
+        """Examples of the validation part that each evaluation in training uses; all of them by default.
+
+        Args:
+            examples: validation part.
+        """
         return examples
 
     @property
@@ -318,51 +417,103 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         return None
 
     def answers(self, outputs: Any, batch: Any) -> Sequence[Any]:
-        """Answer to each example of a batch, on the CPU, from what `loss` gave as outputs."""
+        """Answer to each example of a batch, on the CPU, from what `loss` gave as outputs.
+
+        Args:
+            outputs: `Loss.outputs` of the batch.
+            batch: what `batch` gave.
+        """
         return ()
 
     def generate(self, model: Any, examples: Any, options: Any) -> list[Any]:
-        """Answer to each example by search or sampling, where a forward pass does not give one."""
+        """Answer to each example by search or sampling, where a forward pass does not give one.
+
+        Args:
+            model: model in evaluation mode.
+            examples: examples to answer.
+            options: EvaluateOptions, PredictOptions or LookOptions of the task.
+        """
         raise NotImplementedError
 
     def merge(self, answers: list[Any], rows: Any, examples: Any) -> list[Any]:
-        """Answers by example, where `encode` made several rows of one."""
+        """Answers by example, where `encode` made several rows of one.
+
+        Args:
+            answers: answer to each row, in order.
+            rows: what `encode` gave.
+            examples: examples that the rows were made of.
+        """
         return answers
 
     def calibrate(self, model: Any, answers: list[Any], examples: Any) -> list[Any]:
-        """Answers with what is tuned on validation data, such as a threshold, which is kept in the model."""
+        """Answers with what is tuned on validation data, such as a threshold, which is kept in the model.
+
+        Args:
+            model: model that keeps what is tuned.
+            answers: answer to each example.
+            examples: validation examples.
+        """
         return answers
 
     def metrics(self, sums: Mapping[str, float], answers: Sequence[Any], examples: Any) -> dict[str, float]:
         """Metrics of a part.
 
         Args:
-            sums: Sums over the part: `loss`, `count`, and what `Loss.extra` holds.
-            answers: Answer to each example.
-            examples: The examples.
+            sums: sums over the part: `loss`, `count`, and what `Loss.extra` holds.
+            answers: answer to each example.
+            examples: the examples.
         """
         return {name: value / max(sums["count"], 1) for name, value in sums.items() if name != "count"}
 
     def baselines(self, train: Any, examples: Any) -> dict[str, dict[str, float]]:
-        """Metrics, by name, of predictors that cost a few seconds at most, fitted to the training part: what a model should beat."""
+        """Metrics, by name, of predictors that cost a few seconds at most, fitted to the training part: what a model should beat.
+
+        Args:
+            train: training part.
+            examples: part that the metrics are of.
+        """
         return {}
 
     def report(self, sums: Mapping[str, float], answers: Sequence[Any], examples: Any, options: Any) -> Report:
-        """Report of an evaluation; `evaluate` adds a note that names the data."""
+        """Report of an evaluation; `evaluate` adds a note that names the data.
+
+        Args:
+            sums: sums over the part, as `metrics` gets them.
+            answers: answer to each example.
+            examples: the examples.
+            options: EvaluateOptions of the task.
+        """
         return Report(metrics=self.metrics(sums, answers, examples))
 
     def prediction(self, example: Any, answer: Any, options: Any) -> Prediction:
-        """Answer as text and as plain values."""
+        """Answer as text and as plain values.
+
+        Args:
+            example: an example.
+            answer: its answer.
+            options: PredictOptions of the task.
+        """
         return Prediction(str(answer), {"answer": answer})
 
     def labels(self, example: Any, answer: Any) -> tuple[Sequence[str] | None, Sequence[str] | None]:
-        """Names of the queries and of the keys of attention maps."""
+        """Names of the queries and of the keys of attention maps.
+
+        Args:
+            example: an example.
+            answer: its answer.
+        """
         return None, None
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
     def evaluate(self, run: Run[Any], data: Files | None, options: Any) -> Report:
-        """Metrics on `data`, or on the test part of the run's own data."""
+        """Metrics on `data`, or on the test part of the run's own data.
+
+        Args:
+            run: run of this task.
+            data: sources to evaluate on; None: the test part of the run's own data.
+            options: EvaluateOptions of the task.
+        """
         train, examples = self._parts_of(run, data)
         found = self.report(*measure(self, run.model, examples, options), examples, options)
         name, count = self.test_name(data), f"{len(examples):,} {self.unit}"
@@ -376,19 +527,35 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         return replace(found, notes=notes, details=details)
 
     def predict(self, run: Run[Any], inputs: Sequence[str], options: Any) -> list[Prediction]:
-        """Answer to each input; none is empty."""
+        """Answer to each input; none is empty.
+
+        Args:
+            run: run of this task.
+            inputs: inputs as `parse` takes them.
+            options: PredictOptions of the task.
+        """
         examples = [self.parse(one) for one in inputs]
         answers = answer(self, run.model, examples, options)
         return [self.prediction(one, found, options) for one, found in zip(examples, answers, strict=True)]
 
     def score(self, run: Run[Any], pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
-        """Log-probability of a given output for each (input, output)."""
+        """Log-probability of a given output for each (input, output).
+
+        Args:
+            run: run of this task.
+            pairs: input and output of each.
+        """
         raise NotSupported(f"a run of the task {self.name} writes no text, so there is none to score; --score is for translators")
 
     def attention_maps(self, run: Run[Any], text: str, layers: Layers, heads: Indices, options: Any) -> tuple[str, Maps]:
-        """Text worth showing beside them (or none), and maps; `layers=None` leaves the choice to the task, "*" takes all.
+        """Text worth showing beside them (or none), and maps. The maps of an image hold the image (`Maps.image`).
 
-        `text` is an input as `predict` takes it; the maps of an image hold the image (`Maps.image`).
+        Args:
+            run: run of this task.
+            text: input as `predict` takes it.
+            layers: layers to capture, as in `look.capture`; None: the choice of the task; "*": all.
+            heads: heads to capture; None: all.
+            options: LookOptions of the task.
         """
         example = self.parse(text)
         with capture(run.model, layers, heads) as maps:
@@ -396,7 +563,12 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         return self.prediction(example, found, self.PredictOptions()).text, maps.label(*self.labels(example, found))
 
     def watch(self, run: Run[Any], text: str) -> Iterator[list[BeamPrefix]]:
-        """Answer to a text as it is searched: after each step what has ended and the prefixes that go on, each best first."""
+        """Answer to a text as it is searched: after each step what has ended and the prefixes that go on, each best first.
+
+        Args:
+            run: run of this task.
+            text: input as `predict` takes it.
+        """
         raise NotSupported(f"a run of the task {self.name} has no beam to watch")
 
     @classmethod
@@ -406,20 +578,34 @@ class Task(Declaration, ABC, Generic[OptionsT]):
 
     @classmethod
     def fits(cls, kind: type[Model], per_token: bool) -> bool:
-        """True if a model of this kind, trained elsewhere, is one for this task; `per_token`: of a classifier."""
+        """True if a model of this kind, trained elsewhere, is one for this task.
+
+        Args:
+            kind: class of the model.
+            per_token: True for a classifier that labels every token, not a whole text.
+        """
         return issubclass(kind, cls.model_kind)
 
     @classmethod
     def imported_options(cls, model: Model) -> Any:
-        """Options of a run whose model was trained elsewhere: it has no data."""
+        """Options of a run whose model was trained elsewhere: it has no data.
+
+        Args:
+            model: model that was trained elsewhere.
+        """
         return cls.Options(data="")
 
     def test_data(self, run: Run[Any], data: Files | None) -> Any:
-        """Examples to evaluate on: all of `data`, or the test part of what the run was trained on, if it is still the same."""
+        """Examples to evaluate on: all of `data`, or the test part of what the run was trained on, if it is still the same.
+
+        Args:
+            run: run of this task.
+            data: sources to evaluate on; None: the run's own.
+        """
         return self._parts_of(run, data)[1]
 
     def _parts_of(self, run: Run[Any], data: Files | None) -> tuple[Any, Any]:
-        """What the run was trained on, if it is at hand, and the examples to evaluate on."""
+        """Training part of the run, if it is at hand, and the examples to evaluate on."""
         if not data and not self.options.data:
             raise NotSupported(f"{run.folder} was imported and has no data of its own; name some with --data")
         if not data:
@@ -457,7 +643,11 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         return own.train if run.config.digest == own.digest else None
 
     def test_name(self, data: Files | None) -> str:
-        """Name of `test_data`."""
+        """Name of `test_data`.
+
+        Args:
+            data: sources to evaluate on; None: the run's own.
+        """
         return show_files(data) if data else f"test part of {show_files(self.options.test or self.options.data)}"
 
 

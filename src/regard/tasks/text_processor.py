@@ -29,9 +29,9 @@ from .special_tokens import frame
 class TextProcessor:
     """tokenizer.json and, of a classifier, labels.json. A transformers directory may come without a tokenizer."""
 
-    pair: Tokenizers | None
-    labels: tuple[str, ...] = ()
-    origin: str = "this run"
+    pair: Tokenizers | None  # tokenizers of source and target; None: the directory has none
+    labels: tuple[str, ...] = ()  # names of the classes, of a classifier
+    origin: str = "this run"  # directory that errors name
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json of transformers, for export
     pooling: SentencePooling = field(default_factory=SentencePooling)  # pooling of an imported sentence encoder
 
@@ -49,7 +49,7 @@ class TextProcessor:
         return self.tokenizers.source
 
     def replaced(self, tokenizer: Tokenizer | Tokenizers | None, labels: Sequence[str] | None) -> TextProcessor:
-        """The same with another tokenizer, whose special tokens hold then, or with other labels; None keeps what there is."""
+        """Processor with another tokenizer, whose special tokens hold then, or with other labels; None keeps what there is."""
         found = self if tokenizer is None else TextProcessor(Tokenizers(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer)
         return replace(found, labels=self.labels if labels is None else tuple(labels), pooling=self.pooling)
 

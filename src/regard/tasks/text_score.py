@@ -14,8 +14,8 @@ class TextScore:
     """Likelihood of a text."""
 
     loss: float  # nats per token
-    perplexity: float
-    bits_per_byte: float
+    perplexity: float  # exp(loss)
+    bits_per_byte: float  # comparable between tokenizers
     accuracy: float  # share of tokens that were the most likely ones
     tokens: int  # predicted
     bytes: int  # bytes of the text they make

@@ -62,7 +62,7 @@ class TrainResult(Result):
     """Result of a training; with several seeds that of the best one."""
 
     seeds: Mapping[int, Result] = field(default_factory=dict)  # all of them
-    best_seed: int = 0
+    best_seed: int = 0  # that the parameters are of
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metrics on validation of what costs nothing, by name
     metric: Metric = LOSS  # that decides
 
@@ -95,13 +95,19 @@ def train(
 ) -> TrainResult:
     """Train a task and leave a run in `out`.
 
-    options:        of the task; its own defaults if not given.
-    train_options:  if not given, the dial chooses what suits the data and the budget, as for all that `given` does not name.
-    model:          a name, and `settings` of it. With `init_from` the model and its tokenizer are those of that run.
-    from_scratch:   with `init_from`: the shape and the tokenizer of that run, and nothing that it has learned.
-    resume:         continue what is in `out`; nothing but larger budgets, the learning rate and intervals may then differ from the beginning.
-    given:          names of the options and settings that stay as they are; the dial chooses the others. None: with `train_options` all stay as
-                    they are, without them those that differ from their defaults.
+    Args:
+        task: name or class.
+        options: options of the task; None: their defaults.
+        train_options: training options; None: the dial chooses what suits the data and the budget, as for all that `given` does not name.
+        out: run directory.
+        model: name of a model; None: the choice of the dial, or the task's default.
+        settings: settings of the model, by name.
+        init_from: run whose model and tokenizer to start from.
+        from_scratch: with `init_from`: take the shape and the tokenizer of that run, and nothing that it has learned.
+        resume: continue what is in `out`; nothing but larger budgets, the learning rate and intervals may then differ from the beginning.
+        progress: show a progress bar.
+        given: names of the options and settings that stay as they are; the dial chooses the others. None: with `train_options` all, without them
+            those that differ from their defaults.
     """
     kind, out = find_task(task), Path(out)
     if given is None and train_options is None:
@@ -128,7 +134,17 @@ def new_config(
     init_from: Run[Any] | Path | str | None,
     from_scratch: bool,
 ) -> RunConfig:
-    """Beginning of a run: `settings` are those that were given, not yet those of the built model."""
+    """Beginning of a run, before the model is built.
+
+    Args:
+        kind: class of the task.
+        options: options of the task; None: their defaults.
+        train_options: training options; None: the defaults of the task for the model.
+        model: name of the model; None: the task's default.
+        settings: settings of the model that were given.
+        init_from: run to start from, or its folder.
+        from_scratch: take only the shape and the tokenizer of that run.
+    """
     if from_scratch and init_from is None:
         raise BadConfig("--from-scratch takes the shape of a run: name it with --init-from, or omit --from-scratch and choose a --model")
     return RunConfig(
@@ -150,7 +166,16 @@ def resumed_config(
     settings: Mapping[str, Any] | None = None,
     init_from: Run[Any] | Path | str | None = None,
 ) -> RunConfig:
-    """The config of a run that is continued, with those options changed that may be. Any other change is refused by name."""
+    """The config of a run that is continued, with those options changed that may be. Any other change is refused by name.
+
+    Args:
+        out: run directory to continue.
+        options: options of the task that were given; None: none.
+        train_options: training options that were given; None: none.
+        model: name of the model, if it was given.
+        settings: settings of the model that were given.
+        init_from: run to start from, if it was given.
+    """
     if not (out / CONFIG).exists():
         raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; omit --resume to start a new run")
     stored = read_config(out)
@@ -212,8 +237,8 @@ def plan(config: RunConfig, given: Collection[str], minutes: Sequence[float]) ->
     return {one: choice for one, choice in found.items() if choice is not None}
 
 
-def _task_of(config: RunConfig) -> Task[Any]:
-    kind = find_task(config.task)
+def _task_of(config: RunConfig, kind: type[Task[Any]] | None = None) -> Task[Any]:
+    kind = find_task(config.task) if kind is None else kind
     return kind(parse_options(kind.Options, config.options, f"the task {kind.name}"))
 
 
@@ -262,7 +287,7 @@ class _Training:
         progress: bool,
         given: Collection[str] | None,
     ):
-        self.task = _task_of(config)
+        self.task = _task_of(config, kind)  # the class that was given, even if another one is registered under its name
         self.options = parse_options(TrainOptions, config.train, "training")
         self.config, self.out, self.resume, self.progress = config, out, resume, progress
         self.base, self.given = base, given
@@ -312,7 +337,7 @@ class _Training:
         if choice is None:
             return
         self.config = _chosen(self.config, choice)
-        self.task = _task_of(self.config)
+        self.task = _task_of(self.config, type(self.task))
         self.options = parse_options(TrainOptions, self.config.train, "training")
         self._say(f"Chosen: {choice.words}")
         if choice.forecast:

@@ -79,10 +79,16 @@ class Translation(TranslationDeclaration, Seq2SeqTask[TranslationOptions]):
     def translate(
         self, model: Translator, sentences: Sequence[str], options: Beam | Sampling, want_weights: bool = False
     ) -> list[list[Hypothesis]]:
-        """Hypotheses for each sentence, best first."""
-        tokenizers = self.processor.tokenizers
-        tokens = DecoderTokens.of(tokenizers.target)
-        sources = [[*ids, tokens.end] for ids in tokenizers.source.encode_all(list(sentences))]
+        """Hypotheses for each sentence, best first.
+
+        Args:
+            model: translator on any device.
+            sentences: source sentences.
+            options: beam search or sampling.
+            want_weights: keep the attention to the source of each token.
+        """
+        source, tokens = self.processor.tokenizers.source, DecoderTokens.of(self.processor.tokenizers.target)
+        sources = [[*ids, tokens.end] for ids in source.encode_all(list(sentences))]
         return translate(model, sources, options, tokens=tokens, want_weights=want_weights)
 
     def text(self, answer: Hypothesis) -> str:
@@ -165,9 +171,9 @@ def likelihood(run: Run[Translator], pairs: Pairs, batch_tokens: int = 2048) -> 
     """Loss in nats per target token without smoothing, and token accuracy, under teacher forcing.
 
     Args:
-        run: Run of a translator.
-        pairs: Source and target of each pair.
-        batch_tokens: Tokens per batch, of the longer side.
+        run: run of a translator.
+        pairs: source and target of each pair.
+        batch_tokens: tokens per batch, of the longer side.
     """
     sums = measure_loss(Translation(TranslationOptions(data="", batch_tokens=batch_tokens), run.processor), run.model, pairs)
     return sums["loss"] / sums["count"], sums["accuracy"] / sums["count"]
@@ -179,10 +185,10 @@ def translations(
     """The best translation of each sentence, and all hypotheses behind it.
 
     Args:
-        run: Run of a translator.
-        sentences: Source sentences.
-        options: Beam search or sampling; greedy if not given.
-        want_weights: Keep the attention to the source of each token.
+        run: run of a translator.
+        sentences: source sentences.
+        options: beam search or sampling; greedy if not given.
+        want_weights: keep the attention to the source of each token.
     """
     task = bound_task(run)
     return [(task.text(found[0]), found) for found in task.translate(run.model, sentences, options, want_weights)]
@@ -192,9 +198,9 @@ def alignment(run: Run[Translator], sentence: str, options: Beam = GREEDY) -> tu
     """Translation of one sentence, and which source tokens each of its tokens attended to.
 
     Args:
-        run: Run of a translator.
-        sentence: Source sentence.
-        options: Beam search; greedy if not given.
+        run: run of a translator.
+        sentence: source sentence.
+        options: beam search; greedy if not given.
     """
     ((text, answers),) = translations(run, [sentence], options, want_weights=True)
     best, source, target = answers[0], run.processor.tokenizers.source, run.processor.tokenizers.target

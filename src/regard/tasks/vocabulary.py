@@ -18,8 +18,8 @@ def tokenizers_of(options: TokenizerOptions, texts: Sequence[str]) -> Tokenizers
     """Load the tokenizer of --tokenizer-file, or train one.
 
     Args:
-        options: Options of the task.
-        texts: Texts to train on.
+        options: options of the task.
+        texts: texts to train on.
     """
     if options.tokenizer_file is not None:
         return load_tokenizers(options.tokenizer_file, options.lowercase)
@@ -31,9 +31,9 @@ def tokenizers_of_pairs(options: TokenizerOptions, pairs: Pairs, joint: bool = T
     """Load or train tokenizers for pairs of texts.
 
     Args:
-        options: Options of the task.
-        pairs: Pairs to train on.
-        joint: One vocabulary for both sides; False: one for each.
+        options: options of the task.
+        pairs: pairs to train on.
+        joint: one vocabulary for both sides; False: one for each.
     """
     if options.tokenizer_file is not None:
         return load_tokenizers(options.tokenizer_file, options.lowercase)
@@ -45,8 +45,8 @@ def tokenizers_from(options: VectorOptions, base: Tokenizers) -> Tokenizers:
     """Take the tokenizers of --init-from, whose model has embeddings already; refuse --vectors.
 
     Args:
-        options: Options of the task.
-        base: Tokenizers of the run to initialise from.
+        options: options of the task.
+        base: tokenizers of the run to initialise from.
     """
     if options.vectors is not None:
         raise BadConfig(
@@ -59,8 +59,8 @@ def vector_settings(options: VectorOptions, model: str) -> dict[str, int]:
     """Choose the width of the embeddings of a new model: that of the vectors.
 
     Args:
-        options: Options of the task.
-        model: Name of the model.
+        options: options of the task.
+        model: name of the model.
     """
     if options.vectors is None:
         return {}
@@ -76,9 +76,9 @@ def set_embeddings(options: VectorOptions, model: Model, tokenizer: Tokenizer | 
     """Give the words of the vocabulary that --vectors has their vectors; the others keep their random ones.
 
     Args:
-        options: Options of the task.
-        model: New model.
-        tokenizer: Its tokenizer.
+        options: options of the task.
+        model: new model.
+        tokenizer: its tokenizer.
     """
     if options.vectors is None:
         return

@@ -40,11 +40,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one check; `reason` is one line, empty where it passed."""
+    """The outcome of one check."""
 
-    check: str
-    outcome: Literal["passed", "failed", "not applicable"]
-    reason: str = ""
+    check: str  # name of the check
+    outcome: Literal["passed", "failed", "not applicable"]  # facts say which checks do not apply
+    reason: str = ""  # why it failed or does not apply
 
     def __str__(self) -> str:
         return f"{self.outcome:<14}  {self.check:<19}  {self.reason}".rstrip()
@@ -54,8 +54,8 @@ class Result:
 class Report:
     """The outcome of all checks; printed, one line each."""
 
-    mechanism: type[Attention]
-    results: tuple[Result, ...]
+    mechanism: type[Attention]  # class that was checked
+    results: tuple[Result, ...]  # in the order of the checks
 
     @property
     def failures(self) -> tuple[Result, ...]:
@@ -70,12 +70,24 @@ class Report:
 
 
 def check_mechanism(mechanism: type[Attention], checks: Iterable[str] | None = None, settings: Mapping[str, Any] | None = None) -> Report:
-    """Run every check, or those named, on a class, built with `settings` beside the sizes that the checks choose."""
+    """Run the checks on a class, built in sizes that the checks choose.
+
+    Args:
+        mechanism: class to check.
+        checks: names of checks; None: all.
+        settings: arguments of its constructor, beside the sizes.
+    """
     return Report(mechanism, tuple(run_checks(mechanism, checks, settings)))
 
 
 def run_checks(thing: Any, checks: Iterable[str] | None = None, settings: Mapping[str, Any] | None = None) -> Iterator[Result]:
-    """Run the checks one by one on a thing of any kind, and yield each result as it comes."""
+    """Run the checks one by one on a thing of any kind, and yield each result as it comes.
+
+    Args:
+        thing: mechanism, model, task, pattern, recipe or checkpoint family.
+        checks: names of checks; None: all of its kind.
+        settings: arguments of its constructor, beside the sizes.
+    """
     kind, settings = kind_of(thing), settings or {}
     kind.check_settings(thing, settings)
     for name in kind.checks if checks is None else checks:

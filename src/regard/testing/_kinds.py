@@ -23,12 +23,12 @@ from ._subject import CHECKS, Check, check_settings
 class Kind:
     """A kind of thing, and how it is checked."""
 
-    name: str
+    name: str  # name in errors
     expected: str  # description in errors, for what is not one
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[Any], bool]  # recognises one
     named: Callable[[], Mapping[str, Any]]  # all of them that are known, by name
     check_settings: Callable[[Any, Mapping[str, Any]], None]  # refuse settings it cannot be checked with
-    checks: Mapping[str, Check]
+    checks: Mapping[str, Check]  # by name, in the order they are run
 
 
 def _any_settings(thing: Any, settings: Mapping[str, Any]) -> None:
@@ -54,7 +54,11 @@ KINDS = (
 
 
 def kind_of(thing: Any) -> Kind:
-    """The kind of a class or object to be checked."""
+    """The kind of a class or object to be checked.
+
+    Args:
+        thing: class or object to be checked.
+    """
     for kind in KINDS:
         if kind.accepts(thing):
             return kind
@@ -62,7 +66,11 @@ def kind_of(thing: Any) -> Kind:
 
 
 def find(name: str) -> Any:
-    """The thing called `name`, of any kind; of several the first, in the order of `KINDS`."""
+    """The thing called `name`, of any kind; of several the first, in the order of `KINDS`.
+
+    Args:
+        name: name of a mechanism, model, task, pattern, recipe or checkpoint family.
+    """
     return find_name(
         " or ".join(kind.name for kind in KINDS),
         name,

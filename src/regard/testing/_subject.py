@@ -189,7 +189,14 @@ def run(attention: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def assert_law(attention: Any, inputs: list[Tensor], pattern: Pattern, bias: Tensor | None = None) -> None:
-    """The law, forward(q, k, v) == weights(q, k) @ v: outputs, and gradients of every input and parameter."""
+    """The law, forward(q, k, v) == weights(q, k) @ v: outputs, and gradients of every input and parameter.
+
+    Args:
+        attention: mechanism to check.
+        inputs: q_BLHK, k_BMHK and v_BMHV, in float64.
+        pattern: pattern that it supports.
+        bias: added to the scores; None: nothing.
+    """
     q, k, v = inputs
     rules = " & ".join(rule_name(rule) for rule in conjuncts(pattern))
     claim = f"supports `{rules}` according to facts.patterns, but forward != weights @ v under it"

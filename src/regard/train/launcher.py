@@ -40,6 +40,11 @@ def launch(processes: int, argv: Sequence[str], threads: int | None = None) -> i
 
     SIGINT, SIGTERM and SIGHUP are passed on, and the processes may finish their step and save; a second signal ends them at once.
     A process killed by a signal counts as 128 + its number, as in a shell.
+
+    Args:
+        processes: number of processes.
+        argv: arguments of Python: a file, or -m and a module, then its own.
+        threads: threads per process; None: OMP_NUM_THREADS, or an equal share of the cores.
     """
     if processes < 1:
         raise BadConfig(f"{processes} processes: expected at least 1")

@@ -87,9 +87,13 @@ def _last_line_end(path: Path, length: int) -> int:
 
 
 def read_metrics(path: Path, event: str | None = None) -> list[dict[str, Any]]:
-    """The whole lines of metrics.jsonl (or of that file in a run directory); with `event` (train, evaluation, skip, final) only these.
+    """The whole lines of metrics.jsonl.
 
     A line that is not an object with an event is BadFile, one without its end is not yet written.
+
+    Args:
+        path: the file, or a run directory.
+        event: kind of lines to keep: train, evaluation, skip or final; None: all.
     """
     path = path / "metrics.jsonl" if path.is_dir() else path
     check_regular(path)

@@ -49,11 +49,11 @@ EVALUATION_SHARE = 0.1  # of a time limit, at most, before the last one
 class Result:
     """The result of a run; the model and model.safetensors hold the chosen parameters."""
 
-    steps: int
-    epochs: int
-    tokens: int
-    skipped: int
-    seconds: float
+    steps: int  # optimizer steps, skipped ones included
+    epochs: int  # whole passes over the data
+    tokens: int  # trained on, in all processes; of other tasks their unit
+    skipped: int  # steps left out because their gradient was not finite, or an outlier
+    seconds: float  # training time, earlier sessions included
     ended_by: str  # "budget" or "patience"
     chosen: str  # "last", "best" or "average"
     metrics: dict[str, float]  # metrics of the chosen parameters
@@ -72,11 +72,19 @@ def fit(
 ) -> Result:
     """Train the model; write model.safetensors, metrics.jsonl and state/ into the folder `out`, which is locked meanwhile.
 
-    With `resume` it continues from the last checkpoint in `out`, or starts if there is none. `ready` is called by the process that writes,
-    when all checks are done and before anything is written; what it returns is added to the first line of the log. The time
-    limit of a new run counts from `began`, a moment of `time.monotonic`, so that reading the data is part of it. On SIGINT, SIGTERM and SIGHUP it finishes
-    the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays so after any
+    On SIGINT, SIGTERM and SIGHUP it finishes the step, saves, and raises Interrupted. With sharding the model has no parameters while its sharded copy trains, and stays so after any
     other error.
+
+    Args:
+        model: model on its device; it ends with the chosen parameters.
+        objective: batches, loss and evaluation.
+        options: training options.
+        out: folder of the run.
+        resume: continue from the last checkpoint in `out`; start if there is none.
+        progress: show a progress bar.
+        ready: called by the process that writes, when all checks are done and before anything is written; what it returns is added to the first
+            line of the log.
+        began: moment of `time.monotonic` from which the time limit of a new run counts, so that reading the data is part of it; None: now.
     """
     out = Path(out)
     with (

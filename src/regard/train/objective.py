@@ -46,17 +46,17 @@ AHEAD = 2  # things that are made or wait while one is in use
 class Loss:
     """Loss of one batch: a sum, its count, further sums to log (number correct, say), and the outputs that answers are made from."""
 
-    total: Tensor
-    count: int
-    extra: Mapping[str, Tensor | float] = field(default_factory=dict)
-    outputs: Any = None
+    total: Tensor  # sum of the losses, with its gradient
+    count: int  # tokens, examples, or whatever is summed over
+    extra: Mapping[str, Tensor | float] = field(default_factory=dict)  # further sums, by name
+    outputs: Any = None  # outputs of the model, for `Task.answers`
 
 
 @dataclass(frozen=True)
 class Metric:
     """Metric of `evaluate` that decides which parameters are better."""
 
-    name: str
+    name: str  # key in what `evaluate` gives
     higher: bool  # is better
 
     def better(self, new: float, old: float | None) -> bool:
@@ -81,33 +81,68 @@ class Objective(ABC):
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Any]:
-        """Keys of the batches of an epoch, in order."""
+        """Keys of the batches of an epoch, in order.
+
+        Args:
+            epoch: number of the epoch, from 0.
+        """
 
     @abstractmethod
     def batch(self, item: Any, generator: torch.Generator) -> Any:
-        """Tensors of a key, on the CPU."""
+        """Tensors of a key, on the CPU.
+
+        Args:
+            item: a key that `batches` gave.
+            generator: random numbers of this batch.
+        """
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """Summed loss of a batch."""
+        """Summed loss of a batch.
+
+        Args:
+            model: model in training mode.
+            batch: what `batch` gave, on the device of the model.
+        """
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        """Metrics on validation data; the same in all processes."""
+        """Metrics on validation data; the same in all processes.
+
+        Args:
+            model: model in evaluation mode.
+        """
 
     def before_step(self, progress: Progress) -> float:
-        """Follow the progress of the training; returns a factor of the learning rate."""
+        """Follow the progress of the training; returns a factor of the learning rate.
+
+        Args:
+            progress: share of the budget, and epoch.
+        """
         return 1.0
 
     def after_step(self, model: nn.Module) -> None:  # noqa: B027  nothing, unless it is written
-        """Change parameters after an optimizer step: clamp them, redraw random features. Not called after skipped steps."""
+        """Change parameters after an optimizer step: clamp them, redraw random features. Not called after skipped steps.
+
+        Args:
+            model: model that is trained.
+        """
 
     def rates(self, model: nn.Module) -> Mapping[str, float] | None:
-        """Learning-rate factors by parameter name, 1 where there is none."""
+        """Learning-rate factors by parameter name, 1 where there is none.
+
+        Args:
+            model: model that is trained.
+        """
         return None
 
     def merged(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Parameters that model.safetensors holds: adapters are merged into what they adapt."""
+        """Parameters that model.safetensors holds: adapters are merged into what they adapt.
+
+        Args:
+            model: model that was trained.
+            parameters: chosen parameters by name.
+        """
         return parameters
 
 
@@ -125,7 +160,12 @@ def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch with its tensors on the device; pinned ones are copied while the device computes."""
+    """A batch with its tensors on the device; pinned ones are copied while the device computes.
+
+    Args:
+        batch: tensors in any tuple, list, dict or dataclass.
+        device: device of the result.
+    """
     return batch if device.type == "cpu" else map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
@@ -133,6 +173,11 @@ def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], device: torch.device
     """Results of `make` for each job, in order. For a device each is made on another thread while the one before is in use.
 
     On the CPU that thread would take its cores from the step, so things are made when they are asked for.
+
+    Args:
+        make: function of a job.
+        jobs: jobs in order, read as they are needed.
+        device: device that will use the results.
     """
     if device.type == "cpu":
         yield from map(make, jobs)

@@ -112,8 +112,8 @@ def depths(model: nn.Module) -> dict[str, int]:
 class Adam(OptimizerConfig):
     """Kingma & Ba 2015, arXiv:1412.6980, with the numbers of Vaswani et al. 2017. No weight decay: for that take AdamW."""
 
-    betas: tuple[Probability, Probability] = (0.9, 0.98)
-    eps: Positive = 1e-9
+    betas: tuple[Probability, Probability] = (0.9, 0.98)  # decay rates of the running means of the gradient and of its square
+    eps: Positive = 1e-9  # added to the root of the mean square
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameter_groups(model, 0.0, rates), betas=self.betas, eps=self.eps, fused=True)
@@ -123,9 +123,9 @@ class Adam(OptimizerConfig):
 class AdamW(OptimizerConfig):
     """Loshchilov & Hutter 2019, arXiv:1711.05101."""
 
-    betas: tuple[Probability, Probability] = (0.9, 0.98)
-    eps: Positive = 1e-8
-    weight_decay: NonNegative = 0.01
+    betas: tuple[Probability, Probability] = (0.9, 0.98)  # decay rates of the running means of the gradient and of its square
+    eps: Positive = 1e-8  # added to the root of the mean square
+    weight_decay: NonNegative = 0.01  # matrices shrink by it, times the learning rate, per step
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameter_groups(model, self.weight_decay, rates), betas=self.betas, eps=self.eps, fused=True)
@@ -135,9 +135,9 @@ class AdamW(OptimizerConfig):
 class RAdam(OptimizerConfig):
     """Liu et al. 2020, arXiv:1908.03265. PyTorch's form: it trusts the variance from ρ > 5 on, the paper from ρ > 4."""
 
-    betas: tuple[Probability, Probability] = (0.9, 0.999)
-    eps: Positive = 1e-8
-    weight_decay: NonNegative = 0.0
+    betas: tuple[Probability, Probability] = (0.9, 0.999)  # decay rates of the running means of the gradient and of its square
+    eps: Positive = 1e-8  # added to the root of the mean square
+    weight_decay: NonNegative = 0.0  # matrices shrink by it, times the learning rate, per step
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         groups = parameter_groups(model, self.weight_decay, rates)
@@ -148,9 +148,9 @@ class RAdam(OptimizerConfig):
 class Lamb(OptimizerConfig):
     """You et al. 2020, arXiv:1904.00962; the formula is in `lamb.py`."""
 
-    betas: tuple[Probability, Probability] = (0.9, 0.999)
-    eps: Positive = 1e-6
-    weight_decay: NonNegative = 0.01
+    betas: tuple[Probability, Probability] = (0.9, 0.999)  # decay rates of the running means of the gradient and of its square
+    eps: Positive = 1e-6  # added to the root of the mean square
+    weight_decay: NonNegative = 0.01  # matrices shrink by it, times the learning rate, per step
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         groups = parameter_groups(model, self.weight_decay, rates)
@@ -163,10 +163,13 @@ class Lamb(OptimizerConfig):
 class Muon(OptimizerConfig):
     """Jordan et al. 2024, for the matrices of linear layers; the formula is in `muon.py`. Everything else, and the output layer, by AdamW."""
 
-    momentum: Probability = 0.95
-    betas: tuple[Probability, Probability] = (0.9, 0.98)
-    eps: Positive = 1e-8
-    weight_decay: NonNegative = 0.01
+    momentum: Probability = 0.95  # share of the earlier gradients that is kept, of hidden matrices
+    betas: tuple[Probability, Probability] = (
+        0.9,
+        0.98,
+    )  # decay rates of the running means of the gradient and of its square, of all others
+    eps: Positive = 1e-8  # added to the root of the mean square
+    weight_decay: NonNegative = 0.01  # matrices shrink by it, times the learning rate, per step
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         kinds = (nn.Linear, nn.Embedding)
@@ -187,7 +190,7 @@ class Adafactor(OptimizerConfig):
     """Shazeer & Stern 2018, arXiv:1804.04235. Its step is the learning rate, at most 1/√step, times the RMS of the tensor: use ~1e-2."""
 
     eps: Positive = 1e-3  # lower bound of that RMS
-    weight_decay: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0  # matrices shrink by it, times the learning rate, per step
 
     def build(self, model: nn.Module, rates: Rates | None = None) -> torch.optim.Optimizer:
         return torch.optim.Adafactor(parameter_groups(model, self.weight_decay, rates), eps=(None, self.eps))

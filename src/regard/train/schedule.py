@@ -60,9 +60,9 @@ def _warm(warmup_steps: int, step: int) -> float:
 class Noam(Schedule):
     """factor · width^−½ · min(step^−½, step · warmup_steps^−3/2): the peak is factor / √(width · warmup_steps)."""
 
-    width: Size = 512
-    warmup_steps: Size = 4000
-    factor: Positive = 1.0
+    width: Size = 512  # width of the model
+    warmup_steps: Size = 4000  # steps to the peak
+    factor: Positive = 1.0  # multiplies all learning rates
 
     def _lr(self, step: int, used: float) -> float:
         return self.factor * min(1 / math.sqrt(step), step / (self.warmup_steps * math.sqrt(self.warmup_steps))) / math.sqrt(self.width)
@@ -72,8 +72,8 @@ class Noam(Schedule):
 class InverseSquareRoot(Schedule):
     """lr · min(step / warmup_steps, √(warmup_steps / step)): it needs no number of steps, so training can be extended."""
 
-    lr: Positive = 1e-3
-    warmup_steps: Size = 1000
+    lr: Positive = 1e-3  # learning rate at the peak
+    warmup_steps: Size = 1000  # steps to the peak
 
     def _lr(self, step: int, used: float) -> float:
         return self.lr * min(step / self.warmup_steps, math.sqrt(self.warmup_steps / step))
@@ -83,10 +83,10 @@ class InverseSquareRoot(Schedule):
 class _Decay(Schedule):
     """From the peak to the floor; after `steps` it stays at the floor."""
 
-    lr: Positive = 1e-3
-    warmup_steps: Count = 0
-    steps: Size | None  # None: the end of the budget
-    floor: NonNegative = 0.0
+    lr: Positive = 1e-3  # learning rate at the peak
+    warmup_steps: Count = 0  # steps to the peak
+    steps: Size | None  # step at which the floor is reached; None: the end of the budget
+    floor: NonNegative = 0.0  # learning rate at the end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +121,7 @@ class Linear(_Decay):
 class WSD(_Decay):
     """Warm-up, stable, decay: the long middle part is the same for every end, so one run can be branched into several."""
 
-    decay: Size | None  # steps; None: the last fifth of the budget
+    decay: Size | None  # steps in which it falls; None: the last fifth of the budget
 
     def __post_init__(self) -> None:
         Bounded.__post_init__(self)
@@ -141,8 +141,8 @@ class WSD(_Decay):
 class Constant(Schedule):
     """The peak, after an optional warm-up."""
 
-    lr: Positive = 1e-3
-    warmup_steps: Count = 0
+    lr: Positive = 1e-3  # learning rate at the peak
+    warmup_steps: Count = 0  # steps to the peak
 
     def _lr(self, step: int, used: float) -> float:
         return self.lr * _warm(self.warmup_steps, step)

@@ -141,7 +141,11 @@ class ClassesOptions(Bounded):
 
 
 def absolute_files(given: Files) -> Files:
-    """Files that exist by their absolute paths; names of embedded data, and what is not there, unchanged."""
+    """Files that exist by their absolute paths; names of embedded data, and what is not there, unchanged.
+
+    Args:
+        given: one name, or several.
+    """
     if not isinstance(given, str):
         return tuple(str(absolute_files(one)) for one in given)
     if is_dataset(given):
@@ -154,5 +158,9 @@ def absolute_files(given: Files) -> Files:
 
 
 def show_files(files: Files) -> str:
-    """Files as a user would name them."""
+    """Files as a user would name them.
+
+    Args:
+        files: one name, or several.
+    """
     return files if isinstance(files, str) else " ".join(files)
