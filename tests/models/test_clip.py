@@ -30,7 +30,7 @@ def texts():
 @pytest.mark.parametrize("end", [49, 2])  # old files say 2, and mean the largest id
 def test_transformers_computes_the_same(end):
     transformers = pytest.importorskip("transformers")
-    from regard.interop.families.clip import clip_table
+    from regard.interop.families.clip import CLIPFamily
     from regard.interop.names import from_hf, to_hf
 
     text = {"vocab_size": 50, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
@@ -48,7 +48,7 @@ def test_transformers_computes_the_same(end):
     for parameter in theirs.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     ours, state = made(end=end if end != 2 else None), theirs.state_dict()
-    table = clip_table(vars(ours.config))
+    table = CLIPFamily().table(vars(ours.config))
     assert {name for entry in table for name in entry.hf_names} == set(state)
     ours.load_state_dict(from_hf(state, table))
     assert all(x.equal(state[name]) for name, x in to_hf(ours.state_dict(), table).items())

@@ -20,7 +20,7 @@ from regard.cli._command import format_settings
 from regard.errors import BadConfig, RegardError, RunExists
 from regard.runs import RunConfig, read_config, to_plain
 from regard.serve.playground import Playground
-from regard.tasks import TASKS, attention_maps, evaluate, load_run, predict, task_of, train
+from regard.tasks import TASKS, attention_maps, dial, evaluate, load_run, predict, task_of, train
 from regard.train import read_metrics
 
 ROOT = Path(__file__).parent.parent.parent
@@ -284,8 +284,9 @@ def test_an_unknown_model_or_setting(task, tmp_path, capsys):
 # -- its config --------------------------------------------------------------------------------------------------------
 
 
-def test_the_config_comes_back_as_it_was(task, tmp_path, capsys):
-    """--print-config, --config, and the config.json of a run are the same options."""
+def test_the_config_comes_back_as_it_was(task, tmp_path, capsys, monkeypatch):
+    """--print-config, --config, and the config.json of a run are the same options, where the dial chooses none."""
+    monkeypatch.setattr(dial, "table", lambda name: ())
     example = write_example(task, tmp_path)
     argv = command(task, example, tmp_path / "run", "--steps", "1", "--lr", "0.25", *STEPS)
     assert main([*argv, "--print-config"]) == 0

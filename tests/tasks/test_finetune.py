@@ -319,7 +319,6 @@ def test_without_a_base(root, tmp_path):
     ("argv", "says"),
     [
         (["--data", "nowhere.tsv", "--out", "x"], "nowhere.tsv"),
-        (["--out", "x"], "--data"),
         (["--data", "same.tsv", "--out", "x"], "at least two labels"),
         (["--data", "one.tsv", "--out", "x", "--from-scratch"], "--init-from"),
         (["--data", "one.tsv", "--out", "x", "--init-from", "nowhere"], "not a run"),

@@ -219,7 +219,7 @@ def turn_dial(config: RunConfig, given: Collection[str]) -> RunConfig:
     """
     if config.init_from is not None or not (task := _task_of(config)).options.data:
         return config
-    choice = _choose(task, task.read(), parse_options(TrainOptions, config.train, "training"), config.model, given)
+    choice = _choose(task, task.read(), parse_options(TrainOptions, config.train, "training"), config, given)
     return config if choice is None else _chosen(config, choice)
 
 
@@ -233,7 +233,7 @@ def plan(config: RunConfig, given: Collection[str], minutes: Sequence[float]) ->
     """
     task, options = _task_of(config), parse_options(TrainOptions, config.train, "training")
     data = task.read()
-    found = {one: _choose(task, data, options.replace(minutes=one, steps=None, epochs=None), config.model, given) for one in minutes}
+    found = {one: _choose(task, data, options.replace(minutes=one, steps=None, epochs=None), config, given) for one in minutes}
     return {one: choice for one, choice in found.items() if choice is not None}
 
 
@@ -242,13 +242,15 @@ def _task_of(config: RunConfig, kind: type[Task[Any]] | None = None) -> Task[Any
     return kind(parse_options(kind.Options, config.options, f"the task {kind.name}"))
 
 
-def _choose(task: Task[Any], data: Splits[Any], options: TrainOptions, model: str, given: Collection[str]) -> dial.Choice | None:
+def _choose(task: Task[Any], data: Splits[Any], options: TrainOptions, config: RunConfig, given: Collection[str]) -> dial.Choice | None:
     """Choose for the data of a task and a budget; None if the table has nothing of the kind."""
     if not (rows := dial.table(task.name)):
         return None
     alone = world_size() == 1  # several processes must agree, and measure different speeds
     speed = matmul_speed(find_device(options.device)) if alone and options.minutes is not None else None
-    return dial.choose(rows, task.profile(data), dial.Budget.of(options, speed), model if "model" in given else None, given)
+    # settings that are given are those of the model that is named, or else of the usual one
+    named = "model" in given or config.settings.keys() - {"attention", "attention_overrides"}
+    return dial.choose(rows, task.profile(data), dial.Budget.of(options, speed), config.model if named else None, given)
 
 
 def _chosen(config: RunConfig, choice: dial.Choice) -> RunConfig:
@@ -292,6 +294,7 @@ class _Training:
         self.config, self.out, self.resume, self.progress = config, out, resume, progress
         self.base, self.given = base, given
         self.began = time.monotonic()  # when the part of the time limit began that no seed has used yet
+        self.choice: dial.Choice | None = None
         self.baselines: dict[str, dict[str, float]] = {}
         self.written = False  # whether a resumed run has been written to
         self.created: list[Path] = []  # config.json and the files of the processor
@@ -333,15 +336,13 @@ class _Training:
 
     def _turn_dial(self, data: Splits[Any], given: Collection[str]) -> None:
         """Fill in model, sizes and options that the user has not given."""
-        choice = _choose(self.task, data, self.options, self.config.model, given)
+        choice = _choose(self.task, data, self.options, self.config, given)
         if choice is None:
             return
         self.config = _chosen(self.config, choice)
         self.task = _task_of(self.config, type(self.task))
         self.options = parse_options(TrainOptions, self.config.train, "training")
-        self._say(f"Chosen: {choice.words}")
-        if choice.forecast:
-            self._say(f"Expected on validation: {choice.expected}")
+        self.choice = choice
 
     def _load_base(self) -> Run[Any] | None:
         if self.base is None and self.config.init_from is not None:
@@ -388,6 +389,9 @@ class _Training:
         def ready() -> dict[str, Any]:
             """The loop has checked everything: the first thing that is written."""
             self.written = self.resume
+            if self.choice is not None:
+                self._say(f"Chosen: {self.choice.words}")
+                self._say(f"Expected on validation: {self.choice.expected}")
             if self.progress and not self.baselines:
                 self._measure_baselines(data)
             if out != self.out:  # of several seeds
