@@ -76,7 +76,7 @@ def test_a_reader_begins_with_them(folder):
     ("arguments", "says"),
     [
         (["--model", "han"], "use it with --tokenizer word, not bpe"),
-        (["--tokenizer", "word"], "bert has no word embeddings of a width of their own; models that have: .*esim.*han"),
+        (["--model", "bert", "--tokenizer", "word"], "bert has no word embeddings of a width of their own; models that have: .*esim.*han"),
         (["--model", "han", "--tokenizer", "word", "--set", "embedding=5"], "omit --set embedding=5"),
         (["--model", "han", "--tokenizer", "word", "--vectors", "other.txt"], "perhaps it wants --lowercase"),
         (["--model", "han", "--tokenizer", "word", "--vectors", "none.txt"], "no such file"),
