@@ -95,7 +95,12 @@ class ClassificationTask(TokensTask[TuningT]):
     def profile(self, data: Splits[list[Any]]) -> Profile:
         some = data.train[:: max(1, len(data.train) // 1000)]
         words = sum(len(text.split()) for one in some for text in self.texts_of(one)) / max(len(some), 1)
-        return {"examples": len(data.train), "texts": "pair" if self._texts(data) == 2 else "one", "words": max(words, 1.0), "target": self.target}
+        return {
+            "examples": len(data.train),
+            "texts": "pair" if self._texts(data) == 2 else "one",
+            "words": max(words, 1.0),
+            "target": self.target,
+        }
 
     def read_options(self) -> dict[str, Any]:
         """Further options of the reader."""
