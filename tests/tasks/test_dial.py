@@ -122,12 +122,13 @@ def table(monkeypatch):
     monkeypatch.setattr(dial, "table", lambda task: (row(0.01, 2000.0),) if task == "language" else ())
 
 
-def test_a_training_takes_what_the_dial_chooses_and_keeps_it_when_it_is_resumed(table, tmp_path, capsys):
+def test_a_training_takes_what_the_dial_chooses_and_keeps_it_when_it_is_resumed(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("regard.tasks.start_message.seconds_per_step", lambda *given: 0.5)
     data, out = write_example("language", tmp_path).options.data, tmp_path / "run"
     command = ["train", "language", "--data", data, "--tokenizer", "char", "--out", str(out), "--quiet"]
     assert main([*command, "--minutes", "0.02", "--batch-size", "4", "--lr", "0.005"]) == 0
     told = capsys.readouterr().err
-    assert "for the test" in told and "too few to learn much: --minutes" in told
+    assert "for the test" in told and "too few to learn much: --minutes 3 would make 300" in told
     assert "Chosen: gpt2, width 16, heads 2, depth 1, context_length 24, optimizer muon, schedule cosine" in told
     config = load_run(out).config
     assert config.train["optimizer"] == "muon" and config.train["lr"] == 0.005 and config.settings["width"] == 16
