@@ -74,6 +74,12 @@ def tags(*names: str) -> frozenset[str]:
 
 MUON: dict[str, Any] = {"optimizer": "muon", "schedule": "cosine", "average": 0, "evaluate_every": 0}
 
+
+def default(name: str, source: str = "") -> Problem:
+    """What a task trains on without --data."""
+    return Problem(name=name, minutes=(3,), options=lambda data: {"data": source} if source else {})
+
+
 PROBLEMS: dict[str, list[Problem]] = {
     "language": [
         Problem(
@@ -96,6 +102,16 @@ PROBLEMS: dict[str, list[Problem]] = {
         Problem(name="Fashion-MNIST", minutes=(2, 10, 30), options=lambda data: {"data": str(data / "fashion-mnist")}, tags=tags("small")),
         Problem(name="CIFAR-10", minutes=(15,), options=lambda data: {"data": str(data / "cifar10")}, tags=tags("small", "colour")),
     ],
+    "masked": [default("the documentation of Python", "python-docs")],
+    "question-answering": [default("generated facts")],
+    "summarization": [default("match reports")],
+    "captions": [default("generated scenes")],
+    "clip": [default("generated scenes")],
+    "dalle": [default("generated scenes of one object")],
+    "draw": [default("digits")],
+    "pixels": [default("digits")],
+    "video": [default("moving digits")],
+    "handwriting": [default("Hershey's scripts")],
 }  # fmt: skip
 
 
@@ -171,5 +187,69 @@ CANDIDATES: dict[str, list[Candidate]] = {
             options={"flip": "yes", "crop": 2, "batch_size": 128}, train={"optimizer": "muon", "lr": 3e-3, "schedule": "cosine", "average": 0, "weight_decay": 0.05},
             tags=tags("small"),
         ),
+    ],
+    "masked": [
+        Candidate(
+            name="modernbert 96 × 3", model="modernbert", settings={"width": 96, "heads": 3, "depth": 3, "hidden": 192},
+            options={"mask_rate": 0.3, "max_length": 64, "next_sentence": "no"}, train=MUON | {"lr": 1e-2},
+        ),
+        Candidate(
+            name="modernbert 128 × 4", model="modernbert", settings={"width": 128, "heads": 4, "depth": 4, "hidden": 256},
+            options={"mask_rate": 0.3, "max_length": 64, "next_sentence": "no"}, train=MUON | {"lr": 1e-2},
+        ),
+    ],
+    "question-answering": [
+        Candidate(
+            name="san 48", model="san", settings={"embedding": 48, "width": 48}, options={"tokenizer": "word", "max_length": 160},
+            train=MUON | {"lr": 0.02},
+        ),
+    ],
+    "summarization": [
+        Candidate(
+            name="pointer-generator 48 × 64", model="pointer_generator", settings={"embedding": 48, "width": 64},
+            train={"optimizer": "adamw", "schedule": "cosine", "average": 0, "evaluate_every": 0, "lr": 5e-3},
+        ),
+    ],
+    "captions": [
+        Candidate(
+            name="show, attend and tell 96", model="show_attend_tell", settings={"features": 64, "embedding": 64, "width": 96, "alignment": 48},
+            train=MUON | {"lr": 0.02},
+        ),
+    ],
+    "clip": [
+        Candidate(
+            name="clip 64", model="clip", train=MUON | {"lr": 0.01},
+            settings={
+                "width": 64, "heads": 4, "depth": 2, "hidden": 128, "embedding": 64, "patch_size": 4,
+                "image_width": 64, "image_heads": 4, "image_depth": 3, "image_hidden": 128,
+            },
+        ),
+    ],
+    "dalle": [
+        Candidate(
+            name="dalle 64 × 4, 64 codes", model="dalle", options={"vae_share": 0.4},
+            settings={"stride": 2, "codes": 64, "features": 32, "width": 64, "heads": 4, "depth": 4},
+            train={"optimizer": "muon", "lr": 0.02, "schedule": "wsd", "warmup_steps": 20, "average": 0, "evaluate_every": 0},
+        ),
+    ],
+    "draw": [
+        Candidate(name="draw, as default", model="draw", train={"lr": 4e-3, "schedule": "cosine", "average": 0, "clip": 5.0, "evaluate_every": 0}),
+    ],
+    "pixels": [
+        Candidate(
+            name="image transformer 48 × 3", model="image_transformer", settings={"width": 48, "heads": 4, "depth": 3, "hidden": 128, "dropout": 0.1},
+            options={"batch_size": 16}, train=MUON | {"lr": 2e-2},
+        ),
+        Candidate(
+            name="image transformer 64 × 4", model="image_transformer", settings={"width": 64, "heads": 4, "depth": 4, "hidden": 192, "dropout": 0.2},
+            options={"batch_size": 16}, train=MUON | {"lr": 1.5e-2},
+        ),
+    ],
+    "video": [
+        Candidate(name="vivit, as default", model="vivit", train=MUON | {"lr": 1e-2, "weight_decay": 0.05}),
+    ],
+    "handwriting": [
+        Candidate(name="handwriting 96", model="handwriting", settings={"width": 96}, train=MUON | {"lr": 4e-3}),
+        Candidate(name="handwriting 128", model="handwriting", settings={"width": 128}, train=MUON | {"lr": 4e-3}),
     ],
 }  # fmt: skip

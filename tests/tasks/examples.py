@@ -188,7 +188,14 @@ def clip(folder: Path) -> dict[str, Any]:
 
 
 def dalle(folder: Path) -> dict[str, Any]:
-    options = {"data": captioned_images(folder), "image_size": 16, "batch_size": 12, "vae_epochs": 1, "max_length": 8, "shares": (0.1, 0.1)}
+    options = {
+        "data": captioned_images(folder),
+        "image_size": 16,
+        "batch_size": 12,
+        "vae_share": 0.5,
+        "max_length": 8,
+        "shares": (0.1, 0.1),
+    }
     settings = {"features": 8, "codes": 5, "width": 8, "heads": 2, "depth": 2}
     return {"options": options, "settings": settings, "input": "a red circle", "broken": NOWHERE}
 

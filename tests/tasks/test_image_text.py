@@ -123,20 +123,17 @@ def test_templates_need_a_place_for_the_class():
 
 def test_two_stages(some, processor):
     """First the VAE alone, then the transformer alone; temperature and β move on with the first."""
-    task = Dalle(DalleOptions(vae_epochs=2, batch_size=20, max_length=12), processor)
+    task = Dalle(DalleOptions(vae_share=0.5, batch_size=20, max_length=12), processor)
     settings = {"vocab_size": 100, "max_length": 12, "image_size": 16, "codes": 5, "features": 8, "width": 8, "heads": 2, "depth": 1}
     model = Dalle().build("dalle", settings, processor)
     objective = TaskObjective(task, Splits(some, some, some), model)
-    first, second, third = (objective.batches(epoch) for epoch in range(3))
-    images = sorted(objective.rows.pairs[n][0] for group in first.groups for n in group)
-    assert images == list(range(60)) and sum(map(len, third.groups)) == len(objective.rows.pairs) > 60
-    rates = [objective.before_step(Progress(epoch=n / 3)) for n in range(12)]
-    assert rates[0] == 1 and sorted(rates[:6], reverse=True) == rates[:6] and rates[5] < 0.1  # the VAE's falls, then a new warm-up
-    assert rates[6:] == pytest.approx([0, 1 / 3, 2 / 3, 1, 1, 1], abs=2e-3)
-    for plan, epoch, learning in ((first, 0.0, "vae"), (third, 2.0, "")):
+    rates = [objective.before_step(Progress(share=n / 160)) for n in range(100)]
+    assert rates[0] == 1 and sorted(rates[:80], reverse=True) == rates[:80] and rates[79] < 0.1  # the VAE's falls, then a new warm-up
+    assert rates[80:86] == pytest.approx([0, 1 / 4, 2 / 4, 3 / 4, 1, 1], abs=2e-3)
+    for share, learning in ((0.0, "vae"), (0.5, "")):
         model.zero_grad()
-        objective.before_step(Progress(epoch=epoch))
-        objective.loss(model, objective.batch(plan[0], torch.Generator())).total.backward()
+        objective.before_step(Progress(share=share))
+        objective.loss(model, objective.batch(objective.batches(0)[0], torch.Generator())).total.backward()
         touched = {name.partition(".")[0] == "vae" for name, p in model.named_parameters() if p.grad is not None}
         assert touched == {learning == "vae"}
     assert temperature(0) == 1 and temperature(0.5) == temperature(1) == pytest.approx(COLDEST) and temperature(0.2) > temperature(0.4)

@@ -116,7 +116,7 @@ def test_what_a_pixel_attends_to(run, digit, capsys):
 def test_colours(tmp_path):
     generator = np.random.default_rng(0)
     np.save(tmp_path / "images.npy", generator.integers(0, 256, (30, 4, 6, 3), dtype=np.uint8))
-    for name, options, positions in (("colour", {}, 72), ("grey", {"grey": True}, 24), ("small", {"image_size": (2, 3)}, 18)):
+    for name, options, positions in (("colour", {}, 72), ("grey", {"grey": True}, 24), ("small", {"image_size": (4, 4)}, 48)):
         out = tmp_path / name
         train(PixelsTask, PixelsOptions(data=str(tmp_path / "images.npy"), **options), STEPS, out, settings=SMALL, progress=False)
         assert load_run(out).model.max_length == positions

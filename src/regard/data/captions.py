@@ -27,6 +27,7 @@ from .scenes import Thing, scenes
 from .splits import SHARES, Splits, digest, hold_out
 
 SCENES = "scenes"
+SIZE = 32  # pixels per side of images from files, if no size is given
 JSON_LIMIT = 1 << 30  # bytes; captions_train2017.json has 92 million
 MAX_BYTES = 16 << 30  # of all images in memory
 MAX_CHARACTERS = 2000  # of a caption
@@ -50,18 +51,19 @@ def is_scenes(spec: str) -> bool:
 def read_captions(
     spec: str,
     *,
-    size: int,
+    size: int | None = None,
     images: str | None = None,
     valid: str | None = None,
     test: str | None = None,
     on_error: Policy = "stop",
     shares: tuple[float, float] = SHARES,
 ) -> Splits[list[Captioned]]:
-    """Images of size × size pixels with their captions, in three parts; a part that is not named is split off by a hash."""
+    """Images of size × size pixels with their captions, in three parts; a part that is not named is split off by a hash. Without a size, generated
+    scenes keep theirs, and others have 32."""
     skipped = Skipped(unit="caption", on_error=on_error)
 
     def read(one: str) -> list[Captioned]:
-        found = _scenes(one, size) if is_scenes(one) else _pictures(_annotations(Path(one)), images, size, skipped)
+        found = _scenes(one, size) if is_scenes(one) else _pictures(_annotations(Path(one)), images, size or SIZE, skipped)
         if not found:
             raise BadFile(f"{one}: no image with a caption in it{f'; {skipped}' if len(skipped) else ''}")
         return found
@@ -80,9 +82,10 @@ def _contents(parts: Sequence[Sequence[Captioned]]) -> Iterator[bytes]:
         yield b"\n"
 
 
-def _scenes(spec: str, size: int) -> list[Captioned]:
+def _scenes(spec: str, size: int | None) -> list[Captioned]:
     drawn = scenes(spec.partition(":")[2])
-    return [Captioned(f"scene {n}", resize(one.pixels, size, size), one.captions, one.things) for n, one in enumerate(drawn)]
+    sized = [one.pixels if size is None else resize(one.pixels, size, size) for one in drawn]
+    return [Captioned(f"scene {n}", pixels, one.captions, one.things) for n, (pixels, one) in enumerate(zip(sized, drawn, strict=True))]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -110,7 +113,7 @@ def _annotations(path: Path) -> Iterator[_Annotation | Fault]:
                 yield Fault(str(image), "image without a caption", "", f"name it in {inside[0].name}, or remove it")
         return
     if not path.exists():
-        raise MissingFile(f"{path}: no such file or folder, and no generated data: those are scenes:count=2000,size=32")
+        raise MissingFile(f"{path}: no such file or folder, and no generated data: those are scenes:count=4000,size=24")
     yield from _coco(path) if plain_suffix(path) == ".json" else _rows(check_file(path))
 
 

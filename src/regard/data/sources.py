@@ -11,6 +11,7 @@
     reverse:10-16,count=5000               3 1 4 → 4 1 3
     docstrings:installed                   the body of a docstring → its first line (`docstring_pairs`)
     names:20,count=5000                    names after markers among noise → the names in the order of the markers
+    matches:count=5000                     reports of matches and their headlines (`matches`)
     events:8,count=5000                    a text with eight events among noise → the events in any order
 
 A source is a function of what follows the colon and of `part`, which tells the split that a key falls in; it returns rows (key, source,
@@ -34,7 +35,7 @@ from typing import Any
 
 from .._extras import extra
 from ..errors import BadFile, MissingFile, NotSupported, UnknownName
-from . import copying, docstring_pairs
+from . import copying, docstring_pairs, matches
 from .splits import Row
 
 HIGHEST = 100_000  # number
@@ -172,6 +173,12 @@ def events(text: str, part: Callable[[str], str]) -> list[Row]:
     return copying.events(number, count, chosen["seed"])
 
 
+def reports(text: str, part: Callable[[str], str]) -> list[Row]:
+    """Match reports and their headlines: see `matches`."""
+    _, chosen = source_options(f",{text}" if text else "", {"count": 5000, "seed": 0})
+    return matches.matches(between_option("count", chosen["count"], 1, 10_000_000), chosen["seed"], part)
+
+
 def gettext(text: str, part: Callable[[str], str]) -> list[Row]:
     """Messages that programs installed on this machine show to their users, in English and in another language.
 
@@ -292,6 +299,7 @@ SOURCES: dict[str, Callable[[str, Callable[[str], str]], list[Row]]] = {
     "docstrings": docstrings,
     "names": names,
     "events": events,
+    "matches": reports,
     "copy": digits,
     "reverse": partial(digits, step=-1),
 }

@@ -61,7 +61,7 @@ class DalleVariant:
     ranked: bool = False
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
-        options = DalleOptions(data=DATA, image_size=16, max_length=10, vae_epochs=32, kl=0.02)
+        options = DalleOptions(data=DATA, image_size=16, max_length=10, vae_share=0.66, kl=0.02)
         run, training = train_run(self.task, options, TRAIN.replace(seed=seed), out, settings={**SIZE, **self.settings})
         names = CLASSES * REPEATS
         prompts = [f"a {'large' if n % 2 else 'small'} {name}" for n, name in enumerate(names)]

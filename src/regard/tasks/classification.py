@@ -27,7 +27,7 @@ from ..metrics.classification import COLUMNS, confusion_matrix, confusion_rows
 from ..metrics.spans import has_spans
 from ..models import Classifier, LanguageModel, Model, TextEncoder, TextModel, body_of, find_model
 from ..train import Loss, Metric, TrainOptions, layerwise
-from .dial import Profile
+from .dial import Profile, mean_words
 from .label_baselines import label_baselines
 from .label_encoding import (
     EncodedExamples,
@@ -93,12 +93,11 @@ class ClassificationTask(TokensTask[TuningT]):
         return type(self).read_examples(o.one_file("data"), fields=o.fields, **o.parts() | files, **self.read_options())
 
     def profile(self, data: Splits[list[Any]]) -> Profile:
-        some = data.train[:: max(1, len(data.train) // 1000)]
-        words = sum(len(text.split()) for one in some for text in self.texts_of(one)) / max(len(some), 1)
+        texts = self._texts(data)
         return {
             "examples": len(data.train),
-            "texts": "pair" if self._texts(data) == 2 else "one",
-            "words": max(words, 1.0),
+            "texts": "pair" if texts == 2 else "one",
+            "words": texts * mean_words(data.train, self.texts_of),
             "target": self.target,
         }
 

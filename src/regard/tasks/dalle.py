@@ -1,21 +1,19 @@
 r"""Images from texts: pictures with sentences in, a model that draws out.
 
-Two stages in one training. During the first --vae-epochs the discrete VAE learns its codes: reconstruction plus β KL to the uniform distribution; over
+Two stages in one training. During the first --vae-share of it the discrete VAE learns its codes: reconstruction plus β KL to the uniform distribution; over
 the first half the temperature of the Gumbel-softmax falls from 1 to 1/16, and β rises from 0 to --kl. Then its parameters stay as they are, and
 the transformer learns text and codes: (text + 7 · image) / 8, cross-entropies per token. Each stage has a learning rate of its own, a factor of the
-schedule's: of the VAE it falls along half a cosine to zero, of the transformer it rises from zero in its first epoch.
+schedule's: of the VAE it falls along half a cosine to zero, of the transformer it rises from zero in its first twentieth.
 
 The deciding metric is the joint bound of both stages, −log p(text, image) ≤ −log p(image | codes) − log p(text, codes), in nats per number in the image.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from math import cos, pi
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,11 +29,12 @@ from ..runs import Run
 from ..train import Loss
 from .image_drawing import draw, ranks, text_ids
 from .image_processor import ImageProcessor
-from .image_text import CaptionBatch, CaptionRows, ImageTextProcessor, ImageTextTask
+from .image_text import CaptionBatch, ImageTextProcessor, ImageTextTask
 from .options.dalle import DalleDeclaration, DalleOptions, GenerateOptions
 from .runs import load_run
-from .task import Plan, Prediction, cut
+from .task import Prediction
 
+WARMUP = 0.05  # share of the second stage
 COLDEST = 1 / 16  # temperature at the end of the first stage
 
 
@@ -55,14 +54,6 @@ class Dalle(DalleDeclaration, ImageTextTask[DalleOptions]):
         if world_size() > 1:
             raise NotSupported("dalle trains on one process: each of its stages leaves half of the parameters without gradients")
 
-    def plan(self, rows: CaptionRows, epoch: int | None, seed: int = 0) -> Plan:
-        """Every image once in the epochs of the VAE, every caption once in those after."""
-        if epoch is None or epoch >= self.options.vae_epochs:
-            return super().plan(rows, epoch, seed)
-        first = [n for n, (image, _) in enumerate(rows.pairs) if n == 0 or rows.pairs[n - 1][0] != image]  # caption of each image
-        order = random.Random(f"{seed}/{epoch}").sample(first, len(first))
-        return Plan(rows, cut(np.array(order), self.options.batch_size))
-
     def validation(self, examples: Sequence[Captioned]) -> Sequence[Captioned]:
         return examples[:250]
 
@@ -70,12 +61,12 @@ class Dalle(DalleDeclaration, ImageTextTask[DalleOptions]):
 
     def vae_share(self) -> float:
         """Share of the first stage that is done; 1 or more in the second."""
-        return self.progress.epoch / self.options.vae_epochs
+        return self.progress.share / self.options.vae_share
 
     def lr_factor(self) -> float:
-        """Half a cosine to zero for the VAE; a warm-up over its first epoch for the transformer."""
-        share = self.vae_share()
-        return _fall(share) if share < 1 else min(1.0, self.progress.epoch - self.options.vae_epochs + 1e-3)  # not 0 at its first step
+        """Half a cosine to zero for the VAE; a warm-up for the transformer."""
+        done, vae = self.progress.share, self.options.vae_share
+        return _fall(done / vae) if done < vae else min(1.0, (done - vae) / (WARMUP * (1 - vae)) + 1e-3)  # not 0 at its first step
 
     def loss(self, model: DALLE, batch: CaptionBatch) -> Loss:
         o, B, share, c = self.options, len(batch.image_BCHW), self.vae_share(), model.config

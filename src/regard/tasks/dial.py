@@ -13,7 +13,7 @@ equal, and numbers that are not amounts of data, such as the pixels of an image,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -31,6 +31,17 @@ OF_OPTIMIZER = {"lr", "weight_decay", "betas"}  # options whose best values belo
 AMOUNTS = {"examples", "characters"}  # entries of a profile that may differ by any factor
 ALIKE = 4.0  # factor within which other numbers must be
 ELSEWHERE = 0.25  # weight of a factor between sizes of data, where a factor between minutes weighs 1
+
+
+def mean_words(examples: Sequence[Any], texts: Callable[[Any], Iterable[str]]) -> float:
+    """Mean number of words per text in about a thousand examples, at least 1: an entry of a profile.
+
+    Args:
+        examples: examples of the training part.
+        texts: texts of an example.
+    """
+    words = [len(text.split()) for one in examples[:: max(1, len(examples) // 1000)] for text in texts(one)]
+    return max(sum(words) / max(len(words), 1), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,12 +35,15 @@ class DrawTask(DrawTaskDeclaration, ImageTask[DrawOptions]):
     model_kind = Draw
     next_commands = "regard predict {out} image.png        regard look {out} image.png        regard evaluate {out}"
 
+    def size(self, part: Part) -> tuple[int, int]:
+        height, width = (min(max(side, SMALLEST), 64) for side in super().size(part))
+        return self.options.size or (height, width)
+
     def make_processor(self, data: Splits[Part], base: ImageProcessor | None) -> ImageProcessor:
         if base is not None:
             return base
-        channels, first = channels_of(data.train), data.train.images.shape(int(data.train.numbers[0]))
-        height, width = self.options.size or (min(max(side, SMALLEST), 64) for side in (first.height, first.width))
-        return ImageProcessor(size=(height, width), channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels)
+        channels = channels_of(data.train)
+        return ImageProcessor(size=self.size(data.train), channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels)
 
     def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
         return {"image_size": self.processor.size, "channels": self.processor.channels}

@@ -23,10 +23,11 @@ from ..errors import NotSupported
 from ..look.gradients import InputGradients
 from ..metrics.classification import COLUMNS, classification_metrics, confusion_matrix, confusion_rows, confusions
 from ..train import Loss, Metric
+from .dial import Profile
 from .image_processor import ImageProcessor
 from .options import ClassesOptions, show_files
-from .options.image import PictureOptions
-from .task import OptionsT, Prediction, Report, Task
+from .options.image import ImageOptions, PictureOptions
+from .task import Prediction, Report, Task
 
 COMPARED = 20_000_000  # pixels of training images that test images are compared with, for a baseline
 EVALUATED = 256  # images per batch without gradients
@@ -56,10 +57,11 @@ class Pictures(Sequence[Picture]):
         return Picture(self.pixels[at], int(self.label_E[at]))
 
 
+ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
 PictureOptionsT = TypeVar("PictureOptionsT", bound=PictureOptions)
 
 
-class ImageTask(Task[OptionsT]):
+class ImageTask(Task[ImageOptionsT]):
     """Task on images: a folder, IDX, .npz or .npy files, or scikit-learn's digits."""
 
     inputs = "file"
@@ -69,6 +71,19 @@ class ImageTask(Task[OptionsT]):
 
     def read(self) -> Splits[Any]:
         return read_labelled_images(self.options.data, **self.options.parts())
+
+    def size(self, part: Part) -> tuple[int, int]:
+        """Height and width that images are read at: those given, or those of the first image.
+
+        Args:
+            part: training part.
+        """
+        height, width, _ = part.images.shape(int(part.numbers[0]))
+        return self.options.size or (height, width)
+
+    def profile(self, data: Splits[Any]) -> Profile:
+        height, width = self.size(data.train)
+        return {"examples": len(data.train), "pixels": height * width, "colour": "yes" if channels_of(data.train) == 3 else "no"}
 
     def prepare(self, data: Splits[Any], cache: Path) -> Splits[Pictures]:
         skipped = data.skipped

@@ -18,12 +18,14 @@ from ..data.captions import Captioned, is_scenes, read_captions
 from ..data.images import Pixels, read_image
 from ..data.scenes import scenes
 from ..models import Model
+from .dial import Profile, mean_words
 from .image_processor import ImageProcessor
 from .options.image_text import ImageTextOptions
 from .task import Plan, cut
 from .text import TokensTask
 from .text_processor import TextProcessor
 
+LONGEST = 64  # tokens of a caption, if no number is given
 ImageTextOptionsT = TypeVar("ImageTextOptionsT", bound=ImageTextOptions)
 
 
@@ -95,6 +97,11 @@ class ImageTextTask(TokensTask[ImageTextOptionsT]):
         parts: dict[str, Any] = {name: o.one_file(name) for name in ("valid", "test")}
         return read_captions(str(o.one_file("data")), size=o.image_size, images=o.images, **o.parts() | parts)
 
+    def profile(self, data: Splits[list[Captioned]]) -> Profile:
+        words = mean_words(data.train, lambda one: one.captions)
+        height, width, _ = data.train[0].pixels.shape
+        return {"examples": len(data.train), "pixels": height * width, "words": words}
+
     def make_processor(self, data: Splits[list[Captioned]], base: ImageTextProcessor | None) -> ImageTextProcessor:
         return self.fit_processor(data.train) if base is None else base
 
@@ -111,7 +118,12 @@ class ImageTextTask(TokensTask[ImageTextOptionsT]):
 
     def settings(self, model: str, data: Splits[Any]) -> dict[str, Any]:
         image = self.processor.image
-        return {**super().settings(model, data), "image_size": image.size[0], "channels": image.channels}
+        sizes = {"vocab_size": len(self.processor.tokenizer), "max_length": self._max_length(data.train)}
+        return {**sizes, "image_size": image.size[0], "channels": image.channels}
+
+    def _max_length(self, train: Sequence[Captioned]) -> int:
+        longest = max((len(self.processor.ids(caption, LONGEST)) for one in train for caption in one.captions), default=LONGEST)
+        return self.options.max_length or longest
 
     def parse(self, text: str) -> Captioned:
         """Image of a file; scenes:seed=7 is the first of these generated scenes."""
@@ -119,7 +131,7 @@ class ImageTextTask(TokensTask[ImageTextOptionsT]):
 
     def encode(self, examples: Sequence[Captioned], model: Model) -> CaptionRows:
         """Captions no longer than this model reads: one that was trained before may read fewer tokens."""
-        return CaptionRows(examples, self.processor, min(self.options.max_length, model.max_length))
+        return CaptionRows(examples, self.processor, min(self.options.max_length or LONGEST, model.max_length))
 
     def plan(self, rows: CaptionRows, epoch: int | None, seed: int = 0) -> Plan:
         """Batches drawn at random. Sorted by length they would save padding, but scenes with short captions are alike, and the statistics that

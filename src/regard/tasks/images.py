@@ -24,7 +24,6 @@ from ..look import Indices, Layers, Maps, capture
 from ..look.layouts import Grid
 from ..models import SIZES, ImageEncoder, Model, device_of
 from ..runs import Run
-from .dial import Profile
 from .image_processor import ImageProcessor
 from .image_task import ImageClassification, Picture, channels_of, label_gradients, likely_labels, patch_side
 from .options import NoOptions
@@ -42,9 +41,8 @@ class Images(ImagesDeclaration, ImageClassification[ImagesOptions]):
     def read(self) -> Splits[Part]:
         return read_labelled_images(self.options.data, names=self.options.labels, **self.options.parts())
 
-    def profile(self, data: Splits[Part]) -> Profile:
-        height, width = self.options.size or default_size({data.train.images.shape(n)[:2] for n in data.train.numbers[:100]})
-        return {"examples": len(data.train), "pixels": height * width, "colour": "yes" if channels_of(data.train) == 3 else "no"}
+    def size(self, part: Part) -> tuple[int, int]:
+        return self.options.size or default_size({part.images.shape(n)[:2] for n in part.numbers.tolist()})
 
     def make_processor(self, data: Splits[Part], base: ImageProcessor | None) -> ImageProcessor:
         train, found = data.train, {data.train.labels[n] for n in data.train.numbers}
@@ -52,7 +50,7 @@ class Images(ImagesDeclaration, ImageClassification[ImagesOptions]):
         if base is not None:
             return base.resized(self.options.size or base.size).with_labels(base.labels if found == set(base.labels) else labels)
         channels = channels_of(train)
-        size = self.options.size or default_size({train.images.shape(n)[:2] for n in train.numbers.tolist()})
+        size = self.size(train)
         some = train.numbers[:: max(1, len(train) // 2000)].tolist()
         return ImageProcessor.of_pixels([train.images.read(n, channels) for n in some], labels, size)
 

@@ -28,11 +28,9 @@ from .measuring import measure
 from .options import Files
 from .options.language import LanguageDeclaration, LanguageOptions, PerplexityOptions
 from .task import Prediction, Report, Start
-from .text import TextTask
+from .text import COUNTED, TextTask
 from .text_score import TextScore
 from .tuning import require_lora
-
-COUNTED = 5_000_000  # tokens that the n-gram baseline counts
 
 
 class Windows(NamedTuple):

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..baselines import NGram, most_frequent
 from ..data import Splits, TokenizedText
 from ..errors import BadConfig, NotSupported, ShapeError
 from ..layers import Packing
@@ -33,7 +34,7 @@ from ..train import Loss
 from .masked_rows import MaskedBatch, MaskItem, Rows, mask_rows
 from .options.masked import FillOptions, MaskedDeclaration, MaskedOptions
 from .task import Prediction, Report, cut
-from .text import TextTask
+from .text import COUNTED, TextTask
 
 
 @runtime_checkable
@@ -110,6 +111,12 @@ class Masked(MaskedDeclaration, TextTask[MaskedOptions]):
 
     def parse(self, text: str) -> str:
         return text
+
+    def baselines(self, train: TokenizedText, examples: TokenizedText) -> dict[str, dict[str, float]]:
+        ids, own_T, N = train.ids[:COUNTED].astype(np.int64), examples.ids.astype(np.int64), len(self.processor.tokenizer)
+        found = {f"{order}-gram": {"loss": NGram(ids, N, order).nats(own_T) / max(len(own_T) - 1, 1)} for order in (1, 3)}
+        found["1-gram"]["accuracy"] = float((own_T == most_frequent(ids)).mean())
+        return found
 
     def report(self, sums: Mapping[str, float], answers: Sequence[Any], examples: TokenizedText, options: Any) -> Report:
         return Report(metrics=self.metrics(sums, answers, examples), notes=(f"{int(sums['count']):,} of them masked",))

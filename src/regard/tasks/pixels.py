@@ -48,7 +48,7 @@ class PixelsTask(PixelsTaskDeclaration, ImageTask[PixelsOptions]):
         o, first = self.options, data.train.images.shape(int(data.train.numbers[0]))
         if base is not None:
             return base
-        size, factor = o.image_size or (first.height, first.width), o.super_resolution
+        size, factor = self.size(data.train), o.super_resolution
         if size[0] % factor or size[1] % factor:
             raise BadConfig(
                 f"--super-resolution {factor} of images of {size[0]} × {size[1]} pixels; expected a divisor, or another --image-size"

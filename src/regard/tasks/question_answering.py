@@ -25,6 +25,7 @@ from ..models.reader import NEVER
 from ..runs import Run
 from ..train import Loss, Metric, TrainOptions
 from .answer_maps import answer_maps
+from .dial import Profile, mean_words
 from .measuring import answer
 from .options.question_answering import (
     AnswersOptions,
@@ -95,6 +96,9 @@ class QuestionAnswering(QuestionAnsweringDeclaration, TokensTask[QuestionAnsweri
             own.skipped.add(other.skipped)
         parts = (own.train, own.valid, own.test, *train.also)
         return replace(own, train=train, digest=digest(content_of(one) for part in parts for one in part))
+
+    def profile(self, data: Splits[list[Question]]) -> Profile:
+        return {"examples": len(data.train), "words": mean_words(data.train, lambda one: (one.context,))}
 
     def make_processor(self, data: Splits[list[Question]], base: TextProcessor | None) -> TextProcessor:
         if base is not None:

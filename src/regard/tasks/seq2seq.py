@@ -17,6 +17,7 @@ from ..look import Map
 from ..models import Model, device_of
 from ..runs import Run
 from ..train import to_device
+from .dial import Profile, mean_words
 from .options import BeamOptions, Pairs
 from .options.seq2seq import Seq2SeqOptions
 from .task import Plan, Prediction, Task
@@ -71,6 +72,9 @@ class Seq2SeqTask(Task[Seq2SeqOptionsT]):
     def read_options(self) -> dict[str, Any]:
         """Further options of the reader."""
         return {}
+
+    def profile(self, data: Splits[Pairs]) -> Profile:
+        return {"examples": len(data.train), "words": mean_words(data.train, lambda pair: pair)}
 
     def make_processor(self, data: Splits[Pairs], base: TextProcessor | None) -> TextProcessor:
         return TextProcessor(tokenizers_of_pairs(self.options, data.train)) if base is None else base

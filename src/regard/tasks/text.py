@@ -17,6 +17,7 @@ from .task import Task
 from .text_processor import TextProcessor, text_maps
 
 SMALL = 5_000_000  # tokens: below, a model of width 128 learns more in the first minutes
+COUNTED = 5_000_000  # tokens that n-gram baselines count
 OptionsT = TypeVar("OptionsT", bound=TokenizerOptions)
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
 

@@ -98,6 +98,10 @@ class Translation(TranslationDeclaration, Seq2SeqTask[TranslationOptions]):
         found = score_translations([self.text(one[0]) for one in answers], [target for _, target in examples])
         return {**super().metrics(sums, answers, examples), **found.metrics()}
 
+    def baselines(self, train: Pairs, examples: Pairs) -> dict[str, dict[str, float]]:
+        sources, targets = ([pair[side] for pair in examples] for side in (0, 1))
+        return {"copy of the source": score_translations(sources, targets).metrics()}
+
     def report(self, sums: Mapping[str, float], answers: Sequence[list[Hypothesis]], examples: Pairs, options: BeamOptions) -> Report:
         sources, right = [source for source, _ in examples], [target for _, target in examples]
         written = [self.text(one[0]) for one in answers]

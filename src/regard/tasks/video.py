@@ -20,6 +20,7 @@ from ..look.images import enlarge, sheet
 from ..look.layouts import Grid
 from ..models import SIZES, Model, ViT, ViViT, device_of
 from ..runs import Run
+from .dial import Profile
 from .image_processor import ImageProcessor
 from .image_task import ImageClassification, Picture, Pictures, label_gradients, likely_labels, patch_side
 from .options import NoOptions
@@ -39,6 +40,11 @@ class Video(VideoDeclaration, ImageClassification[VideoOptions]):
     def read(self) -> Splits[Clips]:
         o = self.options
         return read_labelled_clips(cast(str, o.one_file("data")), o.one_file("valid"), o.one_file("test"), o.shares, o.on_error)
+
+    def profile(self, data: Splits[Clips]) -> Profile:
+        height, width, _ = common_shape(data.train[:40], self.options.on_error)
+        height, width = self.options.size or (height, width)
+        return {"examples": len(data.train), "pixels": height * width, "frames": self.options.frames}
 
     def make_processor(self, data: Splits[Clips], base: ImageProcessor | None) -> ImageProcessor:
         o, labels = self.options, self.label_names({clip.label for clip in data.train})

@@ -7,19 +7,21 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ...bounds import Bounded, NonNegative, Positive, Seed, Size
+from ...bounds import Bounded, NonNegative, Positive, Seed
 from ...train.options import TrainOptions
 from .image_text import ImageTextOptions
-from .shared import Declaration
+from .shared import Declaration, Files
 
 
 @dataclass(frozen=True, kw_only=True)
 class DalleOptions(ImageTextOptions):
     """Images, captions, tokens, and the terms of the loss."""
 
-    vae_epochs: Size = 20
-    """Epochs over the images in which the discrete VAE is trained; the transformer is trained in those after."""
-    kl: NonNegative = 1.0
+    data: Files = "scenes:count=2000,size=16,objects=1,colours=4,shapes=3"
+    """A .csv (file, caption), COCO's captions .json, a folder with captions.csv or .json, or scenes:count=2000,size=16, generated."""
+    vae_share: Annotated[float, Meta(gt=0, lt=1)] = 0.4
+    """Share of the training in which the discrete VAE is trained; the transformer is trained in the rest."""
+    kl: NonNegative = 0.02
     """Weight β of the VAE's KL term, at its end."""
     image_weight: Positive = 7.0
     """Weight of the image tokens in the loss; that of the text is 1."""

@@ -17,16 +17,16 @@ from .shared import Files, TokenizerKind, TokenizerOptions
 class ImageTextOptions(TokenizerOptions):
     """Images, captions and tokens."""
 
-    data: Files = "scenes:count=2000,size=32"
-    """A .csv (file, caption), COCO's captions .json, a folder with captions.csv or .json, or scenes:count=2000,size=32, generated."""
+    data: Files = "scenes:count=4000,size=24"
+    """A .csv (file, caption), COCO's captions .json, a folder with captions.csv or .json, or scenes:count=4000,size=24, generated."""
     images: str | None = None
     """Folder of the images; that of the captions if not given."""
-    image_size: Size = 32
-    """Pixels per side; images are squashed to a square."""
+    image_size: Size | None = None
+    """Pixels per side; images are squashed to a square (default: 32; generated scenes keep their size)."""
     tokenizer: TokenizerKind = "word"
     """Kind of tokens; with --init-from those of that run."""
-    max_length: Annotated[int, Meta(ge=3)] = 32
-    """Tokens per caption, its begin and end included; longer captions are cut."""
+    max_length: Annotated[int, Meta(ge=3)] | None = None
+    """Tokens per caption, its begin and end included; longer ones are cut (default: those of the longest in training, at most 64)."""
     batch_size: Size = 64
     """Captions per batch."""
 

@@ -9,17 +9,16 @@ from msgspec import Meta
 
 from ...bounds import Bounded, Fraction, NonNegative, Seed, Size
 from ...train.options import TrainOptions
-from .shared import DataOptions, Declaration, Files
+from .image import ImageOptions
+from .shared import Declaration, Files
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelsOptions(DataOptions):
+class PixelsOptions(ImageOptions):
     """Images, and what is to be learned about them."""
 
     data: Files = "digits"
     """Images: a folder, IDX files (MNIST), .npz or .npy; digits: 1,797 embedded images of 8 × 8 pixels."""
-    image_size: tuple[Size, Size] | None = None
-    """Height and width in pixels that all images are resized to; that of the first image if not given."""
     grey: bool = False
     """Read colours as grey."""
     levels: Annotated[int, Meta(ge=2, le=256)] | None = None

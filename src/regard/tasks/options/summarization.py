@@ -14,8 +14,8 @@ from .shared import BeamOptions, Declaration, Files, TokenizerKind
 class SummarizationOptions(Seq2SeqOptions):
     """Data, vocabulary, batches, and the coverage loss."""
 
-    data: Files = "docstrings:installed"
-    """A .jsonl, .tsv, .csv (also .gz, .xz) or .parquet; two files; hf:FOLDER, a dataset; docstrings:installed: bodies and first lines."""
+    data: Files = "matches:count=5000"
+    """A .jsonl, .tsv, .csv (also .gz, .xz) or .parquet; two files; hf:FOLDER, a dataset; docstrings:installed; matches:count=5000, generated."""
     tokenizer: TokenizerKind = "word"
     """Kind of tokenizer; words outside its vocabulary are copied whole; --init-from brings its own."""
     max_source_length: Size = 400
@@ -56,7 +56,7 @@ class GreedySummaryOptions(SummaryOptions):
 class SummarizationDeclaration(Declaration):
     """Train a summarizer; it copies words that it has never seen.
 
-    As in:  regard train summarization --out runs/docstrings --minutes 5
+    As in:  regard train summarization --out runs/matches --minutes 3
             regard train summarization --data news.jsonl --fields article highlights --out runs/news --minutes 60
             regard train summarization --data pairs.tsv --model pointer_transformer --out runs/mine --minutes 10
     """
