@@ -120,6 +120,29 @@ def test_a_refused_start_leaves_nothing(text, tmp_path, capsys):
     assert content(tmp_path / "mine") == {"notes.txt": b"mine"}
 
 
+def test_the_same_command_starts_and_continues(text, tmp_path, monkeypatch, capsys):
+    """Started again by torchrun or Slurm with the same words, a run goes on; a finished one stays as it is."""
+    out, step, calls = tmp_path / "run", loop._Loop._step, []
+
+    def stop(self, size, batches):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(1)
+        step(self, size, batches)
+
+    sizes = [word for name, value in SIZES.items() for word in ("--set", f"{name}={value}")]
+    argv = ["train", "language", "--data", str(text), "--tokenizer", "char", "--context-length", "8", "--batch-size", "2", *sizes]
+    argv += ["--steps", "4", "--save-every", "2", "--quiet", "--resume", "auto", "--out", str(out)]
+    monkeypatch.setattr(loop._Loop, "_step", stop)
+    assert main(argv) == 130
+    monkeypatch.undo()
+    assert main(argv) == 0
+    assert "resuming from step 2" in capsys.readouterr().err and len(read_metrics(out, "resume")) == 1
+    before = content(out)
+    assert main([*argv[:-4], "--resume=auto", *argv[-2:]]) == 0
+    assert content(out) == before
+
+
 def test_what_may_change_is_recorded(run):
     config = read_config(run)
     assert main(["train", "--out", str(run), "--resume", "--steps", "6", "--lr", "0.5", "--save-every", "3", "--quiet"]) == 0

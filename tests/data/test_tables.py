@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from regard.data import Texts, read_pairs
+from regard.data import Texts, read_pairs, text
 from regard.data.arrow import open_dataset
 from regard.data.examples import Labelled, Tagged, read_labelled, read_tagged
 from regard.data.lines import Fault, cells, every_line
@@ -138,7 +138,9 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, change):
         list(reading)
 
 
-def test_a_text_that_changes_between_two_readings(tmp_path):
+def test_a_text_that_changes_between_two_readings(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "SAMPLE", 100)  # a shorter one is read once
+    monkeypatch.setattr(text, "PIECE", 50)
     path = tmp_path / "a.txt"
     path.write_text("one\n" * 100)
     texts = Texts(path)

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from regard.data import Texts, TokenizedText, Tokenizer, text, tokenize_texts
+from regard.data import Texts, TokenizedText, Tokenizer, count_characters, text, tokenize_texts, train_tokenizer
 from regard.data.pace import Pace
 from regard.data.tokens import BOS, EOS, UNK
 from regard.errors import BadFile, CannotSave, MissingFile, NotSupported
@@ -223,6 +223,40 @@ def test_the_cache_is_kept_until_something_changes(write, tmp_path, monkeypatch)
     assert not list(folder.glob("writing*"))
 
 
+def test_short_texts_are_read_once_and_long_ones_twice(write, tmp_path, monkeypatch):
+    path, readings = write("a.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS * 5)), []
+    real, tokenizer = Texts._read, Tokenizer.train(DOCUMENTS, "char", 100)
+    monkeypatch.setattr(Texts, "_read", lambda self, part, skipped: (readings.append(part), real(self, part, skipped))[1])
+    found = []
+    for name, at_once in (("short", text.SAMPLE), ("long", 1000)):
+        readings.clear()
+        monkeypatch.setattr(text, "SAMPLE", at_once)
+        texts = Texts(path)
+        kept = list(texts.sample())
+        found.append(tokenize_texts(texts, tokenizer, tmp_path / name))
+        assert readings == ["train"] * (1 if name == "short" else 2)
+        assert set(kept) <= set(documents(Texts(path), "train")) and (sum(map(len, kept)) <= 1000) == (name == "long")
+    assert found[0].digest == found[1].digest and np.array_equal(found[0].valid.ids, found[1].valid.ids)
+
+
+def test_with_a_cache_a_later_run_reads_nothing(write, tmp_path, monkeypatch):
+    path, folder = write("a.txt", "".join(DOCUMENTS)), tmp_path / "cache"
+
+    def ask(**options):
+        texts = Texts(path, **options)
+        tokenizer = train_tokenizer(texts, folder, "bpe", 300, 2, False)
+        return count_characters(texts, folder), tokenizer, tokenize_texts(texts, tokenizer, folder).digest
+
+    first = ask()
+    with monkeypatch.context() as patched:
+        patched.setattr(Texts, "_read", None)
+        assert ask() == first
+    assert ask(shares=(0.3, 0.3))[1] != first[1]  # another training part
+    path.write_text("other text\n" * 50)
+    assert ask()[0] == 550 and ask()[1] != first[1]
+    assert count_characters(Texts(path), None) == 550
+
+
 def test_validation_is_not_taken_for_test(write, tmp_path):
     """The same two files, the second as another part, in one cache."""
     a, b, tokenizer = write("a.txt", "one"), write("b.txt", "two"), Tokenizer.train([], "byte", 260)
@@ -295,7 +329,8 @@ def test_a_place_that_cannot_be_written(write, tmp_path):
 
 
 def test_memory_stays_small(write, tmp_path, monkeypatch):
-    """Nine megabytes of text in a few megabytes of memory."""
+    """Nine megabytes of text in a few megabytes of memory, besides the sample that is kept for the tokenizer."""
+    monkeypatch.setattr(text, "SAMPLE", 1 << 20)
     path = write("a.txt", "All work and no play makes Jack a dull boy.\n" * 200_000)
     tokenizer = Tokenizer.train(["x"], "byte", 300)
     monkeypatch.setattr("regard.data.cache.AT_ONCE", 1 << 18)

@@ -22,6 +22,7 @@ from regard.runs import RunConfig, read_config, to_plain
 from regard.serve.playground import Playground
 from regard.tasks import TASKS, attention_maps, dial, evaluate, load_run, predict, task_of, train
 from regard.train import read_metrics
+from regard.train.loop import _Loop
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -93,12 +94,23 @@ def test_every_option_has_a_help_text(task, capsys):
 # -- train, stop, resume -----------------------------------------------------------------------------------------------
 
 
-def test_resuming_ends_where_training_on_would_have(task, tmp_path):
+def test_resuming_ends_where_training_on_would_have(task, tmp_path, monkeypatch):
     example = write_example(task, tmp_path)
     once, twice = (tmp_path / name for name in ("once", "twice"))
-    train(task, example.options, training(task, 5), once, settings=example.settings, progress=False)
-    train(task, example.options, training(task, 3), twice, settings=example.settings, progress=False)
-    assert main(["train", task.name, "--out", str(twice), "--resume", "--steps", "5", "--quiet"]) == 0  # everything else is in the run
+    options = training(task, 5, save_every=1)
+    train(task, example.options, options, once, settings=example.settings, progress=False)
+    step, done = _Loop._step, []
+
+    def stopped(self, size, batches):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(step(self, size, batches))
+
+    monkeypatch.setattr(_Loop, "_step", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(task, example.options, options, twice, settings=example.settings, progress=False)
+    monkeypatch.undo()
+    assert main(["train", task.name, "--out", str(twice), "--resume", "--quiet"]) == 0  # everything else is in the run
     assert read_metrics(twice, "final")[-1]["step"] == 5
     one, two = (load_run(out).model.state_dict() for out in (once, twice))
     assert all(one[name].equal(two[name]) for name in one)

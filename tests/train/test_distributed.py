@@ -90,7 +90,7 @@ def test_the_group_is_left_when_no_reducer_holds_it(tmp_path, monkeypatch):
     try:
         with monkeypatch.context() as patch:
             patch.setattr(distributed, "world", lambda: 2)
-            wrapped = distributed.parallel(torch.nn.Linear(2, 2), accumulate=2)
+            wrapped = distributed.parallel(torch.nn.Linear(2, 2))
         assert wrapped.reducer is not None
         distributed.release(wrapped)
         distributed.release(torch.nn.Linear(2, 2))  # of one process there is nothing to release
@@ -99,10 +99,20 @@ def test_the_group_is_left_when_no_reducer_holds_it(tmp_path, monkeypatch):
         dist.destroy_process_group()
 
 
-def test_too_few_batches_to_share(monkeypatch):
-    monkeypatch.setattr(distributed, "world", lambda: 4)
-    with pytest.raises(BadConfig, match="set accumulate to 4"):
-        distributed.parallel(torch.nn.Linear(1, 1), TOGETHER.accumulate)
+def test_more_processes_than_batches_per_step(alone, tmp_path):
+    """A run of one process with two batches per step goes on with three: its steps stay what they were, and one process is idle."""
+    out = tmp_path / "run"
+    run(out, config=TOGETHER.replace(epochs=2))
+    paths = [str(HERE), str(HERE.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        assert launch(3, [str(HERE / "together.py"), str(out), "on"], threads=1) == 0
+    ours, theirs = lines(out, "train"), lines(alone, "train")
+    assert [line["tokens"] for line in ours] == [line["tokens"] for line in theirs] and len(ours) == 12
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-12)
+
+
+def test_at_least_one_process():
     with pytest.raises(BadConfig, match="at least 1"):
         launch(0, [])
 

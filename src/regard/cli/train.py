@@ -58,7 +58,7 @@ class Train(Command, Generic[TaskOptions]):
     plan: bool = False
     """Print what several budgets would get: model, options and the expected result; train nothing."""
     resume: bool = False
-    """Continue the run in --out; all options come from it, and only --steps, --epochs and --minutes may be larger."""
+    """Continue the run in --out; all options come from it, and only --steps, --epochs and --minutes may be larger. --resume auto starts it if there is none, so that the same command can be run again, as by torchrun and Slurm."""
     nproc_per_node: int = 1
     """Processes on this machine; torchrun … -m regard train … works too."""
     quiet: bool = False
@@ -68,6 +68,7 @@ class Train(Command, Generic[TaskOptions]):
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> None:
+        arguments = _resumable(arguments)
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         early.add_argument("--config", type=Path)
         early.add_argument("--out", type=Path)
@@ -179,6 +180,19 @@ class Train(Command, Generic[TaskOptions]):
         if better := result.below():
             print(f"Below the baseline ({better}): give it more --minutes or more data, or start from a pretrained model with --init-from")
         print(f"Next:  {task.next_commands.format(out=self.out)}")
+
+
+def _resumable(arguments: Sequence[str]) -> list[str]:
+    """Arguments with --resume auto replaced: by --resume where a run has begun in --out, by nothing where none has."""
+    found = list(arguments)
+    for n, word in enumerate(found):
+        if word == "--resume=auto" or found[n : n + 2] == ["--resume", "auto"]:
+            parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+            parser.add_argument("--out", type=Path)
+            out = parser.parse_known_args(found)[0].out
+            begun = out is not None and (out / "config.json").exists()
+            return [*found[:n], *(["--resume"] if begun else []), *found[n + (1 if "=" in word else 2) :]]
+    return found
 
 
 def train_defaults(kind: type[Train[Any]], task: type[Declaration], given: RunConfig | None, model: str = "") -> Train[Any]:

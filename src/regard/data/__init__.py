@@ -19,7 +19,7 @@ from .._lazy import lazy
 
 if TYPE_CHECKING:
     from .batches import Batches, Corpus, PairBatch, Ragged, collate
-    from .cache import TokenizedText, tokenize_texts
+    from .cache import TokenizedText, count_characters, tokenize_texts, train_tokenizer
     from .hf_tokenizer import HFTokenizer
     from .lines import LONGEST, Fault, Skipped, objects
     from .lm_batches import LMBatch, LMBatches

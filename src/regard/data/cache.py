@@ -3,6 +3,8 @@
     FOLDER/NAME/manifest.json                hashes of text and tokenizer; numbers of tokens, documents and bytes
     FOLDER/NAME/{train,valid,test}.ids       BOS, a document's tokens, EOS; the next document (`begin_id` and `end_id` of the tokenizer)
     FOLDER/NAME/{train,valid,test}.starts    where each document begins
+    FOLDER/characters-NAME.json              number of characters, by names, sizes and times of the files
+    FOLDER/tokenizer-NAME.json               tokenizer that was trained on them
 
 NAME is a hash of text, tokenizer and parts: another text has another folder, and what is there is never changed. It is written under a
 temporary name and renamed atomically; of several processes one writes, and the others wait. While it is written, `progress.json` says up to
@@ -16,7 +18,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,15 +30,65 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CannotSave
+from ..files import read_json, write_json
 from .pace import Pace
 from .splits import PARTS, Part, Splits
 from .text import Piece, Texts, hash_of
-from .tokens import Tokenizer
+from .tokens import LIMIT, Tokenizer, TrainedKind
 
 FORMAT, VERSION = "regard.tokens", 2
 AT_ONCE = 1 << 22  # characters that are encoded together, by all cores if the tokenizer is one of the `tokenizers` library
 SAVE = 1 << 26  # characters between two notes of progress
 PROGRESS = "progress.json"
+
+
+def count_characters(texts: Texts, folder: Path | str | None) -> int:
+    """Number of characters of the training source, noted in `folder` for later runs on the same files.
+
+    Args:
+        texts: documents in three parts.
+        folder: folder of the cache; None: no cache.
+    """
+    return int(_noted(texts, folder, ["characters"], lambda: int(texts.survey.characters_D.sum())))
+
+
+def train_tokenizer(texts: Texts, folder: Path | str | None, kind: TrainedKind, size: int, least: int, lowercase: bool) -> Tokenizer:
+    """Train a tokenizer on the training part, or take from `folder` the one that was trained on the same files with the same options.
+
+    Args:
+        texts: documents in three parts.
+        folder: folder of the cache; None: no cache.
+        kind: kind of tokens.
+        size: size of the vocabulary.
+        least: number of times that a token must occur.
+        lowercase: lower-case the text first.
+    """
+    options = ["tokenizer", kind, size, least, lowercase]
+    return Tokenizer.from_json(
+        _noted(texts, folder, options, lambda: Tokenizer.train(texts.sample(), kind, size, least, lowercase).to_json())
+    )
+
+
+def _noted(texts: Texts, folder: Path | str | None, key: list[Any], make: Callable[[], Any]) -> Any:
+    """Result of `make` for these texts, as plain values; of several processes one makes it, and the others wait."""
+    if folder is None:
+        return make()
+    path = Path(folder) / f"{key[0]}-{hash_of(json.dumps([FORMAT, VERSION, key, texts.signature, texts.options]))[:16]}.json"
+    with _writing(Path(folder)):
+        if not path.exists():
+            write_json(path, make())
+    return read_json(path, LIMIT)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """The folder of a cache, which one process writes at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder / "lock"):
+            yield
+    except OSError as wrong:
+        raise CannotSave(f"cannot write the token cache {folder}: {wrong.strerror or wrong}; choose another folder") from wrong
 
 
 @dataclass(frozen=True)
@@ -94,26 +146,22 @@ def tokenize_texts(texts: Texts, tokenizer: Tokenizer, folder: Path | str) -> Sp
     folder = Path(folder)
     key = {"tokenizer": hash_of(json.dumps(tokenizer.to_json())), "options": texts.options}
     signature = texts.signature
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for place in sorted(folder.glob("[!w]*/manifest.json")):  # not those being written: they will be renamed
-            manifest = _manifest(place)
-            if manifest and manifest["key"] == key and manifest["files"] == signature and _sound(place.parent, manifest):
-                return _opened(place.parent, manifest)
-        digest = texts.survey.digest
-        final = folder / hash_of(json.dumps([FORMAT, VERSION, key, digest]))[:16]
-        with _alone(folder / "lock"):
-            manifest = _manifest(final / "manifest.json")
-            if manifest is None or not _sound(final, manifest):
-                manifest = {"format": FORMAT, "format_version": VERSION, "key": key, "digest": digest, "files": signature}
-                manifest["skipped"] = str(texts.skipped) if len(texts.skipped) else ""
-                _make(texts, tokenizer, final, manifest)
-            elif manifest["files"] != signature:  # the same text in files of other names or times
-                manifest["files"] = signature
-                _put(final / "manifest.json", manifest)
-        return _opened(final, manifest)
-    except OSError as wrong:
-        raise CannotSave(f"cannot write the token cache {folder}: {wrong.strerror or wrong}; choose another folder") from wrong
+    for place in sorted(folder.glob("[!w]*/manifest.json")):  # not those being written: they will be renamed
+        manifest = _manifest(place)
+        if manifest and manifest["key"] == key and manifest["files"] == signature and _sound(place.parent, manifest):
+            return _opened(place.parent, manifest)
+    digest = texts.survey.digest
+    final = folder / hash_of(json.dumps([FORMAT, VERSION, key, digest]))[:16]
+    with _writing(folder):
+        manifest = _manifest(final / "manifest.json")
+        if manifest is None or not _sound(final, manifest):
+            manifest = {"format": FORMAT, "format_version": VERSION, "key": key, "digest": digest, "files": signature}
+            manifest["skipped"] = str(texts.skipped) if len(texts.skipped) else ""
+            _make(texts, tokenizer, final, manifest)
+        elif manifest["files"] != signature:  # the same text in files of other names or times
+            manifest["files"] = signature
+            _put(final / "manifest.json", manifest)
+    return _opened(final, manifest)
 
 
 def _make(texts: Texts, tokenizer: Tokenizer, final: Path, manifest: dict[str, Any]) -> None:

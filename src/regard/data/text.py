@@ -7,8 +7,9 @@ r"""Documents of plain text: from the user's files, or from embedded sources.
     Texts("folder", suffixes=(".md",))       all files below it with these suffixes, in the order of their names
     Texts(["a.txt", "b.jsonl", "folder"])    one after the other
 
-Every file may end in .gz or .xz. No file is held in memory: text comes in pieces, split at line ends that no token spans (`\S\n\S`) if there
-are any, so that pieces give the tokens that the whole would.
+Every file may end in .gz or .xz. No large file is held in memory: text comes in pieces, split at line ends that no token spans (`\S\n\S`) if there
+are any, so that pieces give the tokens that the whole would. A text of up to `SAMPLE` characters is read once and kept; of a larger one, which is
+read again, a sample is kept for the tokenizer.
 
 Parts: `valid` and `test` name texts in the same forms. A part that is not named is split off: of `FEW` documents and more, some documents, by
 a hash of how they begin, so that copies are never on both sides; of fewer, the end of the text.
@@ -16,14 +17,14 @@ a hash of how they begin, so that copies are never on both sides; of fewer, the 
 Malformed lines: a NUL byte, invalid UTF-8, more than `longest` bytes; in JSON lines also text that is not JSON and a missing field.
 `on_error="stop"` raises at the first, with file and line; `on_error="skip"` skips the line, and `skipped` counts them by reason.
 Documents of white space only are skipped. Errors of a whole file always raise: missing, a damaged archive; a file that changed between two
-readings, as the text is read several times.
+readings.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,7 +59,7 @@ SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")  # 
 EMBEDDED = ("python-docs",)
 LONGEST = 1 << 24  # bytes of a line: a document of JSON lines is one
 PIECE = 1 << 18  # characters of a piece, about
-SAMPLE = 1 << 26  # characters that a tokenizer is trained on, about
+SAMPLE = 1 << 26  # characters that are kept, and that a tokenizer is trained on, about
 FEW = 20  # documents: below this, parts are split by position
 
 
@@ -80,8 +81,18 @@ class Survey:
     characters_D: npt.NDArray[np.int64]
 
 
+class Reading(NamedTuple):
+    """A piece of the training source as it is read."""
+
+    document: int
+    at: int  # where it begins in the whole text
+    begins: bool
+    ends: bool
+    text: str
+
+
 class Texts:
-    """Documents in three parts, read from their files each time they are used.
+    """Documents in three parts, read from their files when they are used.
 
     Args:
         spec: files, folders, dataset or generated source.
@@ -115,23 +126,14 @@ class Texts:
         self.files = {part: _files(given, tuple(suffixes)) for part, given in named.items() if given is not None}
         self.skipped = Skipped(unit="line", on_error=on_error)
         self._states: dict[Path, tuple[int, int, int]] = {}  # of files that have been read
+        self._kept: list[Reading] = []  # of the training source, by the survey
+        self._whole = False  # they are all of it
 
     def pieces(self) -> Iterator[Piece]:
         """All text, part by part within each source. A text split by position starts a new document after the split, without ending the one before."""
-        survey = self.survey
-        edges, parts = self._cuts(survey.characters_D), self._chosen(survey.place_D)
-        number, at = -1, 0
-        for begins, ends, text in self._read("train", Skipped(on_error=self.on_error)):
-            number += begins
-            if parts is not None:
-                yield Piece(PARTS[parts[number]], begins, ends, text)
-                continue
-            while text:  # by place
-                place = int(np.searchsorted(edges, at, side="right"))
-                cut = text[: edges[place] - at] if place < len(edges) else text
-                anew = begins or at in edges
-                text, at, begins = text[len(cut) :], at + len(cut), False
-                yield Piece(PARTS[place], anew, ends and not text, cut)
+        survey = self.survey  # which keeps short texts
+        readings = self._kept if self._whole else self._readings(Skipped(on_error=self.on_error))
+        yield from self._split(readings, survey)
         for part in list(self.files)[1:]:
             for begins, ends, text in self._read(part, Skipped(on_error=self.on_error)):
                 yield Piece(part, begins, ends, text)
@@ -140,22 +142,18 @@ class Texts:
         """The training text, piece by piece, as `Tokenizer.train` takes it."""
         return (piece.text for piece in self.pieces() if piece.part == "train")
 
-    def sample(self, characters: int = SAMPLE) -> Iterator[str]:
+    def sample(self) -> Iterator[str]:
         """The training text, or of a large one pieces from all over it: enough to train a tokenizer on."""
-        every = max(1, round(int(self.survey.characters_D.sum()) / characters))
-        pace = Pace("reading for the tokenizer", self.size)
-        for number, text in enumerate(self.train()):
-            pace.add(len(text))
-            if number % every == 0:
-                yield text
+        survey = self.survey  # which keeps them
+        return (piece.text for piece in self._split(self._kept, survey) if piece.part == "train")
 
     @cached_property
     def survey(self) -> Survey:
-        """Read everything once."""
+        """Read everything once, and keep a sample."""
         whole, places, counts = hashlib.blake2b(digest_size=16), array("d"), array("q")
-        pace = Pace("reading", self.size)
+        pace, kept, at, _ = Pace("reading", self.size), _Kept(), 0, self.signature
         for part in self.files:
-            for begins, _, text in self._read(part, self.skipped):
+            for begins, ends, text in self._read(part, self.skipped):
                 raw = text.encode()
                 pace.add(len(raw))
                 whole.update(b"\0" * begins + raw)  # no text holds a NUL
@@ -164,10 +162,13 @@ class Texts:
                 if begins:
                     places.append(int.from_bytes(hashlib.blake2b(raw, digest_size=6).digest()) / 2**48)
                     counts.append(0)
+                kept.add(Reading(len(counts) - 1, at, begins, ends, text))
                 counts[-1] += len(text)
+                at += len(text)
             whole.update(b"\0\0")
         if not counts:
             raise BadFile(f"{_shown(self.files['train'])}: no text in it{f'; {self.skipped}' if len(self.skipped) else ''}")
+        self._kept, self._whole = kept.readings, kept.every == 1
         return Survey(whole.hexdigest(), np.array(places), np.array(counts, dtype=np.int64))
 
     @property
@@ -183,9 +184,9 @@ class Texts:
         shown: dict[str, object] = {"field": self.field, "separator": self.separator, "on_error": self.on_error, "longest": self.longest}
         return shown | {"shares": list(self.shares), "named": list(self.files)}
 
-    @property
+    @cached_property
     def signature(self) -> list[list[object]]:
-        """Names, sizes and times of the files: while they are the same, the text is."""
+        """Names, sizes and times of the files before they are read: while they are the same, the text is."""
         return [[part, *_signature(path)] for part, files in self.files.items() for path in files]
 
     def _cuts(self, characters_D: npt.NDArray[np.int64]) -> list[int]:
@@ -201,6 +202,27 @@ class Texts:
         if len(place_D) < FEW:
             return None
         return choose_parts(place_D, self.shares)
+
+    def _readings(self, skipped: Skipped) -> Iterator[Reading]:
+        document, at = -1, 0
+        for begins, ends, text in self._read("train", skipped):
+            document += begins
+            yield Reading(document, at, begins, ends, text)
+            at += len(text)
+
+    def _split(self, readings: Iterable[Reading], survey: Survey) -> Iterator[Piece]:
+        """Pieces of the parts of the training source: by document, or by position of few documents."""
+        edges, parts = self._cuts(survey.characters_D), self._chosen(survey.place_D)
+        for document, at, begins, ends, text in readings:
+            if parts is not None:
+                yield Piece(PARTS[parts[document]], begins, ends, text)
+                continue
+            while text:
+                place = int(np.searchsorted(edges, at, side="right"))
+                cut = text[: edges[place] - at] if place < len(edges) else text
+                anew = begins or at in edges
+                text, at, begins = text[len(cut) :], at + len(cut), False
+                yield Piece(PARTS[place], anew, ends and not text, cut)
 
     def _read(self, part: Part, skipped: Skipped) -> Iterator[tuple[bool, bool, str]]:
         """(begins a document, ends it, text) of one source."""
@@ -262,6 +284,23 @@ class Texts:
         parts, survey = self._chosen(self.survey.place_D), self.survey
         counts = "" if parts is None else f" ({', '.join(f'{(parts == n).sum():,} {name}' for n, name in enumerate(PARTS))})"
         return f"{_shown(self.files['train'])}: {len(survey.place_D):,} documents{counts}, {survey.characters_D.sum():,} characters"
+
+
+class _Kept:
+    """Readings from all over a text: every n-th, where n doubles whenever they are too many."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+        self.every, self._seen, self._size = 1, 0, 0
+
+    def add(self, reading: Reading) -> None:
+        if self._seen % self.every == 0:
+            self.readings.append(reading)
+            self._size += len(reading.text)
+        self._seen += 1
+        while self._size > SAMPLE and len(self.readings) > 1:
+            self.readings, self.every = self.readings[::2], 2 * self.every
+            self._size = sum(len(one.text) for one in self.readings)
 
 
 def hash_of(text: str) -> str:

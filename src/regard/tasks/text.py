@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from ..data import Splits, Texts, TokenizedText, Tokenizer, Tokenizers, load_tokenizers, tokenize_texts
+from ..data import Splits, Texts, TokenizedText, Tokenizers, count_characters, load_tokenizers, tokenize_texts, train_tokenizer
 from ..errors import BadConfig, NotSupported
 from ..look import Indices, Layers, Maps
 from ..models import Model, find_model
@@ -54,7 +54,7 @@ class TextTask(TokensTask[TextOptionsT]):
 
     def profile(self, data: Splits[Texts]) -> Profile:
         kind = "characters" if self.options.tokenizer in ("char", "byte") else "subwords"
-        return {"characters": int(data.train.survey.characters_D.sum()), "tokens": kind}
+        return {"characters": count_characters(data.train, self.options.cache), "tokens": kind}
 
     def make_processor(self, data: Splits[Texts], base: TextProcessor | None) -> TextProcessor:
         """Rare characters and words are kept: what is unknown cannot be generated."""
@@ -64,8 +64,8 @@ class TextTask(TokensTask[TextOptionsT]):
         if o.tokenizer_file is not None:
             return TextProcessor(load_tokenizers(o.tokenizer_file, o.lowercase))
         # 1,000 for a million characters: a small model learns to spell before it learns many words
-        size, least = o.choose_vocab_size(int(texts.survey.characters_D.sum()), 1.0), 2 if o.tokenizer == "bpe" else 1
-        return TextProcessor(Tokenizers(Tokenizer.train(texts.sample(), o.tokenizer, size, least, o.lowercase)))
+        size, least = o.choose_vocab_size(count_characters(texts, o.cache), 1.0), 2 if o.tokenizer == "bpe" else 1
+        return TextProcessor(Tokenizers(train_tokenizer(texts, o.cache, o.tokenizer, size, least, o.lowercase)))
 
     def prepare(self, data: Splits[Texts], cache: Path) -> Splits[TokenizedText]:
         return tokenize_texts(data.train, self.processor.tokenizer, self.options.cache or cache / "tokens")

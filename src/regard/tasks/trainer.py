@@ -180,6 +180,8 @@ def resumed_config(
         raise MissingFile(f"nothing to resume in {out}: it holds no {CONFIG}; omit --resume to start a new run")
     stored = read_config(out)
     training, free = to_plain(train_options), {*TrainOptions.BUDGETS, *TrainOptions.RESUMABLE}
+    if train_options is not None and stored.train.get("accumulate") == train_options.for_processes().accumulate:
+        del training["accumulate"]  # it was raised at the start, as it would be now
     fixed = {name: value for name, value in training.items() if name not in free}
     given = _by_flag(to_plain(options and options.absolute()), to_plain(settings), model, _folder(init_from), fixed)
     began = _by_flag(stored.options, stored.settings, stored.model, stored.init_from, stored.train)

@@ -99,20 +99,18 @@ class Translation(TranslationDeclaration, Seq2SeqTask[TranslationOptions]):
         return {**super().metrics(sums, answers, examples), **found.metrics()}
 
     def baselines(self, train: Pairs, examples: Pairs) -> dict[str, dict[str, float]]:
-        sources, targets = ([pair[side] for pair in examples] for side in (0, 1))
-        return {"copy of the source": score_translations(sources, targets).metrics()}
+        return {"copy of the source": score_translations([source for source, _ in examples], [target for _, target in examples]).metrics()}
 
     def report(self, sums: Mapping[str, float], answers: Sequence[list[Hypothesis]], examples: Pairs, options: BeamOptions) -> Report:
         sources, right = [source for source, _ in examples], [target for _, target in examples]
-        written = [self.text(one[0]) for one in answers]
-        found = score_translations(written, right, sources)
+        found = score_translations(written := [self.text(one[0]) for one in answers], right, sources)
         return Report(
             metrics={**super().metrics(sums, answers, examples), **found.metrics()},
             notes=(f"{options.words}; signature: {found.signature}",),
             columns=("source_words", "sentences", *(("bleu",) if found.has_bleu else ()), "exact_match"),
             rows=[
-                (length.replace("–", "-"), n, *((bleu,) if found.has_bleu else ()), same)
-                for length, (n, bleu, same) in found.by_length.items()
+                (words.replace("–", "-"), n, *((bleu,) if found.has_bleu else ()), same)
+                for words, (n, bleu, same) in found.by_length.items()
             ],
             details={"beam": options.beam, "signature": found.signature},
             outputs=[text.replace("\n", " ") for text in written],

@@ -116,12 +116,10 @@ class LossModule(nn.Module):
         return loss.total, loss  # the tensor separately too: the wrappers look for tensors, not inside other values
 
 
-def parallel(module: nn.Module, accumulate: int) -> nn.Module:
+def parallel(module: nn.Module) -> nn.Module:
     """The module itself for one process or when sharded; otherwise wrapped, so that backward sums gradients over all processes."""
     if world() == 1:
         return module
-    if accumulate < world():
-        raise BadConfig(f"accumulate={accumulate} with {world()} processes; set accumulate to {world()} or a multiple")
     if hasattr(module, "set_requires_gradient_sync"):  # sharded: FSDP reduces the gradients
         return module
     wrapped = DistributedDataParallel(module)

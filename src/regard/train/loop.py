@@ -95,9 +95,12 @@ def fit(
         deterministic(options.deterministic),
         memory_errors("training"),
     ):
-        loop = _Loop(model, objective, options.for_processes(), out, signals, bar)
+        checkpoint = checkpoints.load_latest(out / "state")
+        # a resumed run keeps its batches per step, with more processes, too: some then have nothing to add
+        options = options.for_processes() if checkpoint is None else options.with_batches(checkpoint.values.get("config"))
+        loop = _Loop(model, objective, options, out, signals, bar)
         try:
-            loop.restore(resume)
+            loop.restore(checkpoint, resume)
             if finished := loop.finished():
                 return finished
             loop.begin(ready or dict, began)
@@ -138,13 +141,12 @@ class _Loop:
 
     # -- begin and end -------------------------------------------------------------------------------------------------
 
-    def restore(self, resume: bool) -> None:
-        """The last checkpoint, if there is one. Nothing is written."""
-        folder = self.out / "state"
-        self.checkpoint = checkpoints.load_latest(folder)
-        if self.checkpoint and not resume:
+    def restore(self, checkpoint: checkpoints.Checkpoint | None, resume: bool) -> None:
+        """The state of a checkpoint, if there is one. Nothing is written."""
+        self.checkpoint = checkpoint
+        if checkpoint and not resume:
             raise RunExists(
-                f"{self.out} already holds a run at step {self.checkpoint.step}; continue it with --resume, or choose another folder"
+                f"{self.out} already holds a run at step {checkpoint.step}; continue it with --resume, or choose another folder"
             )
         self.log_length = self.state.restore(self.checkpoint) if self.checkpoint else 0
         step = self.state.position.step
@@ -152,7 +154,7 @@ class _Loop:
         self.clock = self._clock()
         self.out_of_time = self._seconds_left() <= 0
         if distributed.sums([step])[0] != step * distributed.world():
-            raise BadConfig(f"the processes find different checkpoints in {folder}; use a folder that all of them can read")
+            raise BadConfig(f"the processes find different checkpoints in {self.out / 'state'}; use a folder that all of them can read")
 
     def finished(self) -> Result | None:
         """The result of a run that has ended before and whose budget is not larger now; the model gets its parameters."""
@@ -173,7 +175,7 @@ class _Loop:
         if self.options.compile:
             logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # it warns where the losses become numbers for the log
             self.module.compile(dynamic=True)
-        self.module = distributed.parallel(self.module, self.options.accumulate)
+        self.module = distributed.parallel(self.module)
         if self.first:
             more = ready()
             curves = Curves(self.trackers, self.out, step) if self.trackers else None
@@ -182,6 +184,10 @@ class _Loop:
                 self.bar.say(f"skipped checkpoint: {reason}")
             if found:
                 self.bar.say(f"resuming from step {step}")
+            if (idle := distributed.world() - self.options.accumulate) > 0:
+                self.bar.say(
+                    f"--accumulate {self.options.accumulate}, as the run was started, leaves {idle} of {distributed.world()} processes idle"
+                )
             self.log.write("resume" if found else "start", {"step": step, **self._setting(), **more})
         if not found:
             self.save()  # an unwritable disk should fail now, not in an hour

@@ -127,6 +127,15 @@ class TrainOptions(Bounded):
         """Return a copy with at least one micro-batch for each process."""
         return self.replace(accumulate=max(self.accumulate, world_size()))
 
+    def with_batches(self, before: Any) -> TrainOptions:
+        """Return a copy with the micro-batches per step that a run was started with, unless more are asked for, whatever the number of processes.
+
+        Args:
+            before: options of that run, as its checkpoint holds them.
+        """
+        started = before.get("accumulate") if isinstance(before, dict) else None
+        return self.replace(accumulate=started) if isinstance(started, int) and started >= self.accumulate else self
+
     def to_json(self) -> dict[str, Any]:
         """Return the options as plain values, as a checkpoint holds them."""
         return asdict(self)
