@@ -18,7 +18,7 @@ TORCH ?=
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps --no-build-isolation
 
-.PHONY: help demo test check torture fuzz abuse tune bench claims docs jupyter docs-table notebooks lock audit sbom clean
+.PHONY: help demo test check torture fuzz abuse tune bench claims claims-check docs jupyter docs-table notebooks lock audit sbom clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -64,9 +64,11 @@ bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmark
 	$(LOCKED) -r requirements/bench.lock
 	for name in exact translation decoding language serving mechanisms; do $(BIN)/python -m benchmarks.$$name $(BENCH) || exit 1; done
 
-claims: $(STAMP)  ## run every recipe with all seeds (more than half an hour) and write docs/results.md
-	for name in $$($(BIN)/python -c "from regard.catalogue import recipes; print(*recipes())"); do $(BIN)/regard run $$name --out runs/$$name || exit 1; done
-	$(BIN)/python docs/claims.py runs
+claims: $(STAMP)  ## run the recipes whose records are missing or stale, a process per core, and write docs/results.md; hours; goes on where it was
+	$(BIN)/python docs/claims.py --run
+
+claims-check: $(STAMP)  ## run one seed of recipes whose code has changed since their record, and compare
+	$(BIN)/python docs/claims.py --check
 
 docs: $(STAMP)  ## the documentation as a site, into site/: open site/index.html
 	$(LOCKED) -r requirements/docs.lock

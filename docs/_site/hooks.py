@@ -60,6 +60,7 @@ PLACED = {
     "follow_a_token.md",
     "mechanisms.md",
     "results.md",
+    "results-earlier.md",
     "contract.md",
     "task-contract.md",
     "promises.md",
@@ -85,7 +86,7 @@ def on_config(config: Any) -> Any:
         {"Lineage": "lineage.md"},
         {"Mechanisms": ["mechanisms.md", *pages.mechanisms_nav()]},
         {"Models": ["models/index.md", *({model.facts.name: f"models/{model.facts.name}.md"} for model in MODELS)]},
-        {"Results": ["results.md", {"Benchmarks": "benchmarks.md"}, "promises.md"]},
+        {"Results": ["results.md", {"Benchmarks": "benchmarks.md"}, "results-earlier.md", "promises.md"]},
         {
             "Extend": [
                 "follow_a_token.md",

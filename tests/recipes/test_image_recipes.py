@@ -16,22 +16,22 @@ def test_bits_of_the_histogram(tmp_path):
     assert 2.2 < Histogram()(0, tmp_path)["bits"] < 2.6  # the card of this recipe measured 2.43
 
 
-def test_fewer_bits_with_every_seed():
+def test_fewer_bits_by_a_share():
     results = Results({"a": [{"bits": 0.84}, {"bits": 1.6}], "b": [{"bits": 1.0}, {"bits": 2.0}]}, (0, 1))
-    assert fewer("", "a", "b", 0.15).holds(results) and not fewer("", "a", "b", 0.17).holds(results)
-    assert fewer("", "b", "a", -0.3).holds(results) and not fewer("", "b", "a", -0.2).holds(results)
+    margins = {share: fewer("", "a", "b", share).comparisons[0].margin(results).values for share in (0.15, 0.17)}
+    assert margins[0.15] == pytest.approx((0.01, 0.1)) and margins[0.17] == pytest.approx((-0.01, 0.06))
 
 
 def test_a_model_of_pixels(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_transformer2018, "STEPS", 2)
+    short = short_training(2, 3e-2, evaluations=1)
     monkeypatch.setattr(image_transformer2018, "SETTINGS", TINY)
     small = {
         "histogram": Histogram(),
-        WIDE: Pixels(complete=True),
-        "super-resolution": Pixels(super_resolution=4, settings={"encoder_depth": 1}),
+        WIDE: Pixels(train=short, complete=True),
+        "super-resolution": Pixels(train=short, super_resolution=4, settings={"encoder_depth": 1}),
     }
-    recipe = replace(image_transformer2018.recipe, variants=small, claims=image_transformer2018.recipe.claims[:1], seeds=(0,))
-    outcome = run(recipe, tmp_path, log=lambda line: None)
+    recipe = replace(image_transformer2018.recipe, variants=small, claims=image_transformer2018.recipe.claims[:1], rates=())
+    outcome = run(recipe, tmp_path, (0,), log=lambda line: None)
     found = outcome.results.metrics[WIDE][0]
     assert {"bits", "error, mean of samples", "error, one sample", "error, mean image"} <= found.keys() and not outcome.held
     assert 0.1 < found["error, mean image"] < 0.4
@@ -44,7 +44,7 @@ def test_a_model_of_clips(tmp_path):
         name: replace(one, train=short_training(2, 3e-3, evaluations=2), settings={**one.settings, **TINY, "patch_size": (8, 8)})
         for name, one in chosen.items()
     }
-    outcome = run(replace(vivit2021.recipe, variants=small, claims=(), seeds=(0,)), tmp_path, log=lambda line: None)
+    outcome = run(replace(vivit2021.recipe, variants=small, claims=(), rates=()), tmp_path, (0,), log=lambda line: None)
     assert set(outcome.results.metrics) == set(small) and (tmp_path / "attention.png").exists()
 
 

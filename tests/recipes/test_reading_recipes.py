@@ -20,10 +20,10 @@ def test_documents_of_prizes():
 
 
 def test_documents(tmp_path, monkeypatch):
-    monkeypatch.setattr(yang2016, "STEPS", 2)
     monkeypatch.setattr(yang2016, "SIZES", {"train": (40, 3), "valid": (10, 3), "10": (10, 3), "40": (10, 6)})
-    small = {name: yang2016.VARIANTS[name] for name in ("HAN", "HAN, mean", "flat")}
-    outcome = run(replace(yang2016.recipe, variants=small, seeds=(0,)), tmp_path, log=lambda line: None)
+    short = yang2016.TRAIN.replace(steps=2, evaluate_every=1)
+    small = {name: replace(yang2016.VARIANTS[name], train=short) for name in ("HAN", "HAN, mean", "flat")}
+    outcome = run(replace(yang2016.recipe, variants=small, rates=()), tmp_path, (0,), log=lambda line: None)
     found = outcome.results.metrics
     assert found["HAN"][0]["parameters"] == found["flat"][0]["parameters"]
     assert {"accuracy", "accuracy, 40 sentences", "weight of the two sentences"} <= found["HAN"][0].keys() and not outcome.held
@@ -49,5 +49,5 @@ def test_pairs_and_poolings_run(tmp_path):
             name: replace(v, train=v.train.replace(steps=2, evaluate_every=1, log_every=1), **settings)
             for name, v in recipe.variants.items()
         }
-        outcome = run(replace(recipe, variants=small, seeds=(0,)), tmp_path / recipe.facts.name, log=lambda line: None)
+        outcome = run(replace(recipe, variants=small, rates=()), tmp_path / recipe.facts.name, (0,), log=lambda line: None)
         assert not outcome.held and (tmp_path / recipe.facts.name / "attention.png").exists()

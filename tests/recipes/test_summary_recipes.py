@@ -13,7 +13,7 @@ def test_it_runs(tmp_path):
     variants = {
         name: replace(one, train=short, options=replace(one.options, data=few[name.split(",")[0]])) for name, one in recipe.variants.items()
     }
-    outcome = run(replace(recipe, variants=variants), tmp_path, seeds=(0,), log=lambda line: None)
+    outcome = run(replace(recipe, variants=variants, rates=()), tmp_path, seeds=(0,), log=lambda line: None)
     found = json.loads((tmp_path / "results.json").read_text())
     assert set(found["metrics"]) == set(recipe.variants) and len(outcome.verdicts) == len(recipe.claims)
     assert len(list(tmp_path.glob("*.png"))) == len(recipe.pictures)

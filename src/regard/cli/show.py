@@ -12,6 +12,7 @@ from tyro.conf import Positional
 from .. import __version__
 from ..catalogue import fold
 from ..errors import NotSupported, ShapeError, UnknownName
+from ..files import read_json
 from . import _facts
 from ._command import Command, bold, check_writable, print_json, print_pairs, print_table
 from ._help import split_examples
@@ -240,6 +241,18 @@ def _print_recipe(entry: dict[str, Any]) -> None:
             ("Run", f"regard run {entry['name']}"),
         ]
     )
+    _print_record(entry["name"])
+
+
+def _print_record(name: str) -> None:
+    """Print the stored result of a recipe, if there is one."""
+    path = Path(__file__).parents[3] / "docs" / "results" / f"{name}.json"
+    path = path if path.is_file() else Path(__file__).parents[1] / "recipes" / "results" / f"{name}.json"
+    if not path.is_file():
+        return
+    record = read_json(path)
+    print(f"\nRun at {', '.join(record['commits'])}, {record['date']}, seeds {', '.join(map(str, record['seeds']))}; {record['machine']}:")
+    print_table(("", "claim", "measured"), [(claim["decision"], claim["claim"], claim["evidence"]) for claim in record["claims"]])
 
 
 def _flat(found: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -34,18 +34,21 @@ from . import (
     xu2015,
     yang2016,
 )
+from ._engine import LOOKS as LOOKS
 from ._engine import Claim as Claim
 from ._engine import Outcome as Outcome
+from ._engine import Proportion as Proportion
 from ._engine import Recipe as Recipe
 from ._engine import RecipeFacts as RecipeFacts
 from ._engine import Reevaluation as Reevaluation
 from ._engine import Results as Results
-from ._engine import Spread as Spread
+from ._engine import Sample as Sample
 from ._engine import above as above
 from ._engine import at_least as at_least
 from ._engine import at_most as at_most
 from ._engine import below as below
 from ._engine import between as between
+from ._engine import measured as measured
 from ._engine import run as run
 
 # The list everything else reads, derived from the imports above: a new recipe is one line there.

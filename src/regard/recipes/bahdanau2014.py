@@ -13,7 +13,7 @@ from typing import Any
 
 from ..tasks import TranslationOptions
 from ..train import TrainOptions
-from ._engine import Alignments, Claim, Curves, Recipe, RecipeFacts, at_least, validation_curves
+from ._engine import Alignments, Claim, Curves, Recipe, RecipeFacts, at_least, measured, validation_curves
 from ._engine.variants import TranslationMetrics, TranslationVariant
 
 DATA = TranslationOptions(
@@ -47,8 +47,8 @@ recipe = Recipe(
         at_least("with attention at least 95 % of the short sentences are right", 0.95, ("RNNsearch", SHORT)),
         Claim(
             "from 13 words on the thought vector is at least 30 points lower",
-            lambda r: r["RNNsearch", LONG].low - r["thought vector", LONG].high >= 0.3,
-            lambda r: f"{r['RNNsearch', LONG]} against {r['thought vector', LONG]}",
+            measured("RNNsearch", LONG) - measured("thought vector", LONG) >= 0.3,
+            source="figure 2",
         ),
     ),
     pictures=(

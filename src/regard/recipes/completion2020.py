@@ -26,7 +26,7 @@ from ..data import BOS, PAD, Tokenizer
 from ..decode import GenerationOptions, generate
 from ..look import capture
 from ..look.pictures import draw, png
-from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, Results, at_least, validation_curves, variant_folder
+from ._engine import Claim, Recipe, RecipeFacts, Reevaluation, Results, at_least, measured, validation_curves, variant_folder
 from ._engine.puzzles import IGNORE_INDEX
 from ._engine.stacks import PuzzleLMVariant
 from ._engine.variants import short_training
@@ -149,13 +149,12 @@ recipe = Recipe(
         at_least("and at least 95 % end by themselves", 0.95, (GPT, "stopped")),
         Claim(
             "with attention to 3 tokens per layer: at most 5 % of the tables",
-            lambda r: r[NEAR, "exact_match"].high <= 0.05,
-            lambda r: f"{r[NEAR, 'exact_match']} of the tables, {r[NEAR, 'cell accuracy']} of their cells",
+            measured(NEAR, "exact_match") <= 0.05,
+            kind="control",
         ),
         Claim(
             "at temperature 2: at most half of what temperature 0 gets right",
-            lambda r: r[HOT, "exact_match"].mean <= r[GPT, "exact_match"].mean / 2,
-            lambda r: f"{r[HOT, 'exact_match']} against {r[GPT, 'exact_match']}",
+            measured(HOT, "exact_match") - measured(GPT, "exact_match") / 2 <= 0,
         ),
     ),
     pictures=(validation_curves("accuracy"), draw_attention),

@@ -28,7 +28,7 @@ from ..runs import Run
 from ..tasks import Clip, ClipOptions, Dalle, DalleOptions
 from ..tasks.image_drawing import draw, ranks
 from ..train import TrainOptions
-from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_most, variant_folder
+from ._engine import Claim, Recipe, RecipeFacts, Results, above, at_least, at_most, measured, variant_folder
 from ._engine.variants import short_training, train_run
 from .clip2021 import SIZE as CLIP_SIZE
 
@@ -57,12 +57,13 @@ class DalleVariant:
     """DALL·E trained from scratch; how many of its drawings show what was asked for."""
 
     task: type[Dalle] = Dalle
+    train: TrainOptions = TRAIN
     settings: dict[str, Any] = field(default_factory=dict)
     ranked: bool = False
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         options = DalleOptions(data=DATA, image_size=16, max_length=10, vae_share=0.66, kl=0.02)
-        run, training = train_run(self.task, options, TRAIN.replace(seed=seed), out, settings={**SIZE, **self.settings})
+        run, training = train_run(self.task, options, self.train.replace(seed=seed), out, settings={**SIZE, **self.settings})
         names = CLASSES * REPEATS
         prompts = [f"a {'large' if n % 2 else 'small'} {name}" for n, name in enumerate(names)]
         test = Dalle(options).read().test  # right texts, also in the ablation
@@ -130,17 +131,15 @@ recipe = Recipe(
     claims=(
         at_least("real scenes are recognised after encoding and decoding: at least 0.95", 0.95, ("sparse layers", "reads back")),
         at_least("drawings show the colour and the shape of the text: at least 0.85", 0.85, ("sparse layers", "agreement")),
-        at_most("shuffled texts: at most 0.25 agree, where chance is 1 / 12", 0.25, ("shuffled texts", "agreement")),
+        at_most("shuffled texts: at most 0.25 agree, where chance is 1 / 12", 0.25, ("shuffled texts", "agreement"), kind="control"),
         Claim(
             "row, column and convolutional layers are within 0.05 nats per code of full attention",
-            lambda r: (r["sparse layers", "image_loss"] - r["full layers", "image_loss"]).mean <= 0.05,
-            lambda r: f"{r['sparse layers', 'image_loss']} against {r['full layers', 'image_loss']}",
+            measured("sparse layers", "image_loss") - measured("full layers", "image_loss") <= 0.05,
         ),
         above(
             "the best of eight by CLIP agrees more often than a single drawing",
             ("sparse layers", "agreement, best of 8"),
             ("sparse layers", "agreement"),
-            on_average=True,
         ),
     ),
     pictures=(

@@ -57,9 +57,17 @@ recipe = Recipe(
         "one step": variant(glimpses=1),
     },
     claims=(
-        below("with attention the bound is lower than without, at as many parameters", ("attention", "loss"), ("no attention", "loss")),
         below(
-            "with attention the bound is lower than without, at layers as wide", ("attention", "loss"), ("no attention, as wide", "loss")
+            "with attention the bound is lower than without, at as many parameters",
+            ("attention", "loss"),
+            ("no attention", "loss"),
+            source="table 2",
+        ),
+        below(
+            "with attention the bound is lower than without, at layers as wide",
+            ("attention", "loss"),
+            ("no attention, as wide", "loss"),
+            source="table 2",
         ),
         below("eight steps have a lower bound than one, by at least 5 nats", ("attention", "loss"), ("one step", "loss"), by=5.0),
     ),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..tasks import LanguageOptions
-from ._engine import Claim, Curves, Recipe, RecipeFacts, Results, Spread, above, validation_curves
+from ._engine import Claim, Curves, Recipe, RecipeFacts, Value, above, measured, validation_curves
 from ._engine.variants import TextVariant, short_training
 
 TEXT = LanguageOptions(tokenizer="char", context_length=128, batch_size=8, shares=(0.1, 0.1), valid_tokens=5000)
@@ -27,9 +27,9 @@ STEPS = 1500
 GPT, LSTM, SHORT = "attention", "LSTM", "attention, two tokens"
 
 
-def gain(r: Results, name: str) -> Spread:
+def gain(name: str) -> Value:
     """Difference by which the loss is lower with 65 to 128 tokens of context than with 9 to 16."""
-    return r[name, "loss by context, 9 to 16"] - r[name, "loss by context, 65 to 128"]
+    return measured(name, "loss by context, 9 to 16") - measured(name, "loss by context, 65 to 128")
 
 
 recipe = Recipe(
@@ -45,24 +45,22 @@ recipe = Recipe(
     claims=(
         Claim(
             "attention and LSTM have the same number of parameters, within 5 %",
-            lambda r: abs(r[GPT, "parameters"].mean / r[LSTM, "parameters"].mean - 1) <= 0.05,
-            lambda r: f"{r[GPT, 'parameters'].mean:,.0f} and {r[LSTM, 'parameters'].mean:,.0f}",
+            abs(measured(GPT, "parameters") / measured(LSTM, "parameters") - 1) <= 0.05,
+            kind="control",
         ),
         Claim(
             "after equal steps attention has a lower loss than the LSTM",
-            lambda r: (r[LSTM, "loss"] - r[GPT, "loss"]).low > 0,
-            lambda r: f"{r[GPT, 'loss']} against {r[LSTM, 'loss']}; {r[GPT, 'seconds']} and {r[LSTM, 'seconds']} seconds",
+            measured(GPT, "loss") - measured(LSTM, "loss") <= 0,
         ),
         Claim(
             "from 9–16 tokens of context to 65–128, attention gains more than the LSTM",
-            lambda r: (gain(r, GPT) - gain(r, LSTM)).mean > 0,
-            lambda r: f"{gain(r, GPT)} against {gain(r, LSTM)} nats",
+            gain(GPT) - gain(LSTM) >= 0,
         ),
         above("attention to two tokens per layer has a loss at least 0.1 nats higher", (SHORT, "loss"), (GPT, "loss"), 0.1),
         Claim(
             "and gains at most 0.05 nats from the longer context, which it does not reach",
-            lambda r: gain(r, SHORT).mean <= 0.05,
-            lambda r: f"{gain(r, SHORT)} nats",
+            gain(SHORT) <= 0.05,
+            kind="control",
         ),
     ),
     pictures=(

@@ -26,12 +26,13 @@ from ..models import ImageTransformer
 from ..tasks import PixelsOptions, PixelsTask, evaluate, load_run
 from ..tasks.pixel_processor import PixelProcessor
 from ..tasks.pixels import UNKNOWN
-from ._engine import Claim, Recipe, RecipeFacts, Results, below, validation_curves
+from ..train import TrainOptions
+from ._engine import Claim, Recipe, RecipeFacts, Results, below, measured, validation_curves
 from ._engine.base import variant_folder
 from ._engine.variants import short_training, train_run
 
 SETTINGS = {"width": 48, "heads": 4, "depth": 3, "hidden": 128, "dropout": 0.0}
-STEPS, LEARNING_RATE, BATCH = 300, 3e-2, 16
+TRAIN, BATCH = short_training(300, 3e-2, evaluations=6), 16
 IMAGES = {"data": 6000, "valid": 200, "test": 300}
 SAMPLES = 8  # completions per image whose mean is compared with the image
 WIDE = "1-D, 24 keys"
@@ -54,14 +55,14 @@ def write_pairs(folder: Path) -> dict[str, Any]:
 class Pixels:
     """A model trained on pairs of digits: bits per dimension of the test images, and the error of completions of their lower halves."""
 
+    train: TrainOptions = TRAIN
     settings: Mapping[str, Any] = field(default_factory=dict)
     super_resolution: int = 1
     complete: bool = False
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         options = PixelsOptions(super_resolution=self.super_resolution, batch_size=BATCH, **write_pairs(out))
-        train = short_training(STEPS, LEARNING_RATE, evaluations=6).replace(seed=seed)
-        run, training = train_run(PixelsTask, options, train, out, settings={**SETTINGS, **self.settings})
+        run, training = train_run(PixelsTask, options, self.train.replace(seed=seed), out, settings={**SETTINGS, **self.settings})
         metrics = {"bits": evaluate(run).metrics["bits_per_dim"]}
         return {**metrics, **(_completion(run) if self.complete else {}), **training}
 
@@ -103,13 +104,8 @@ VARIANTS: dict[str, Any] = {
 
 
 def fewer(text: str, key: str, other: str, share: float) -> Claim:
-    """`key` needs fewer bits than `other` by at least this share of them (by any if 0), with every seed; a negative one allows as many more."""
-
-    def holds(r: Results) -> bool:
-        pairs = zip(r[key, "bits"].values, r[other, "bits"].values, strict=True)
-        return all(one < two and one <= (1 - share) * two if share >= 0 else one <= (1 - share) * two for one, two in pairs)
-
-    return Claim(text, holds, lambda r: f"{r[key, 'bits']} against {r[other, 'bits']} bits per dimension")
+    """`key` needs fewer bits than `other` by at least this share of them (by any if 0); a negative one allows as many more."""
+    return Claim(text, measured(key, "bits") - measured(other, "bits") * (1 - share) <= 0)
 
 
 def draw_completions(results: Results, out: Path) -> Path:

@@ -39,7 +39,7 @@ recipe = Recipe(
     variants=VARIANTS,
     claims=(
         at_least("window and global token: at least 95 % of the needles found", 0.95, FAR),
-        at_most("the window alone: at most 20 %, where one in eight is chance", 0.2, NEAR),
+        at_most("the window alone: at most 20 %, where one in eight is chance", 0.2, NEAR, kind="control"),
         below("random keys instead of the global token: at least 30 points below it", RANDOM, FAR, 0.3),
     ),
     pictures=(

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..tasks import TranslationOptions
 from ..train import TrainOptions
-from ._engine import Alignments, Claim, Recipe, RecipeFacts, above, at_least, at_most, validation_curves
+from ._engine import Alignments, Claim, Recipe, RecipeFacts, above, at_least, at_most, measured, validation_curves
 from ._engine.variants import TranslationVariant
 
 TRAIN = TrainOptions(steps=300, lr=5e-3, schedule="inverse-sqrt", warmup_steps=50, average=0, log_every=50, evaluate_every=50)
@@ -50,7 +50,7 @@ def fails(variant: str) -> Claim:
 
 def higher_loss(task: str, worse: str, better: str) -> Claim:
     text = f"{task}: {worse} has a higher loss than {better}"
-    return above(text, (f"{task}, {worse}", "loss"), (f"{task}, {better}", "loss"), on_average=True)
+    return above(text, (f"{task}, {worse}", "loss"), (f"{task}, {better}", "loss"))
 
 
 recipe = Recipe(
@@ -71,8 +71,8 @@ recipe = Recipe(
         learns("reverse", "local-p"),
         Claim(
             "reverse: local-m, whose window moves the other way, is at least 30 points below local-p, and no whole sequence is right",
-            lambda r: r["reverse, local-p"].low - r["reverse, local-m"].high >= 0.3 and r["reverse, local-m", "exact_match"].high < 0.01,
-            lambda r: f"{r['reverse, local-m']} against {r['reverse, local-p']}",
+            measured("reverse, local-m") - measured("reverse, local-p") <= -0.3,
+            measured("reverse, local-m", "exact_match") <= 0.01,
         ),
         fails("copy, no attention"),
         fails("reverse, no attention"),

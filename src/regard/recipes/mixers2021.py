@@ -17,7 +17,7 @@ from torch import nn
 
 from ..attention import DenseSynthesizer, MixtureSynthesizer, RandomSynthesizer
 from ..layers import FourierMixer, GatedMixer, MultiHead, TokenMixer
-from ._engine import AttentionMaps, Claim, Recipe, RecipeFacts, at_least, at_most, below, validation_curves
+from ._engine import AttentionMaps, Claim, Kind, Recipe, RecipeFacts, at_least, at_most, below, validation_curves
 from ._engine.puzzles import Lag, Puzzle, Recall
 from ._engine.stacks import HEADS, WIDTH, Heads, NoMixing, StackVariant, puzzle_training
 
@@ -80,9 +80,9 @@ def learns(bound: float, task: str, *names: str) -> Claim:
     return at_least(text, bound, *(f"{task}, {name}" for name in names))
 
 
-def fails(bound: float, task: str, *names: str) -> Claim:
+def fails(bound: float, task: str, *names: str, kind: Kind = "claim") -> Claim:
     text = f"{task}: {', '.join(names)}: at most {100 * bound:.0f} % right"
-    return at_most(text, bound, *(f"{task}, {name}" for name in names))
+    return at_most(text, bound, *(f"{task}, {name}" for name in names), kind=kind)
 
 
 recipe = Recipe(
@@ -92,7 +92,7 @@ recipe = Recipe(
     claims=(
         learns(0.99, "shift", "attention", "random Synthesizer", "MLP-Mixer"),
         learns(0.85, "shift", "FNet"),
-        fails(0.1, "shift", "no mixing"),
+        fails(0.1, "shift", "no mixing", kind="control"),
         below(
             "shift: a Synthesizer whose matrix is not trained is at least 20 points below one whose matrix is",
             "shift, frozen Synthesizer",

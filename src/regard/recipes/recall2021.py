@@ -52,9 +52,9 @@ recipe = Recipe(
     variants=VARIANTS,
     claims=(
         at_least("recall: softmax at least 99 % right", 0.99, "recall, softmax"),
-        below("recall: linear, whose state is as wide as a head, is below softmax", "recall, linear", "recall, softmax", on_average=True),
-        below("recall: retention, whose decay ignores content, is below delta", "recall, retention", "recall, delta", on_average=True),
-        at_most("recall: a window of 4, which reaches few of the pairs, at most half", 0.5, "recall, window"),
+        below("recall: linear, whose state is as wide as a head, is below softmax", "recall, linear", "recall, softmax"),
+        below("recall: retention, whose decay ignores content, is below delta", "recall, retention", "recall, delta"),
+        at_most("recall: a window of 4, which reaches few of the pairs, at most half", 0.5, "recall, window", kind="control"),
         at_least("overwrite: delta at least 95 % right", 0.95, "overwrite, delta"),
         at_most("overwrite: linear, which adds, at most 70 %", 0.7, "overwrite, linear"),
     ),

@@ -22,7 +22,7 @@ from ..runs import Run
 from ..tasks import SummarizationOptions
 from ..tasks.summarization import SummaryOptions
 from ..train import TrainOptions
-from ._engine import Claim, Recipe, RecipeFacts, Results, at_least, at_most, variant_folder
+from ._engine import Claim, Recipe, RecipeFacts, Results, at_least, at_most, measured, variant_folder
 from ._engine.variants import TaskVariant
 
 TRAIN = TrainOptions(lr=5e-3, schedule="constant", warmup_steps=30, average=0, log_every=50)
@@ -80,18 +80,14 @@ recipe = Recipe(
     },
     claims=(
         at_least("pointer: at least 95 % of the texts with unseen names summarised exactly", 0.95, ("names, pointer", "exact_match")),
-        at_most("no pointer: none of them", 0.0, ("names, no pointer", "exact_match")),
+        at_most("no pointer: none of them", 0.0, ("names, no pointer", "exact_match"), kind="control"),
         Claim(
             "coverage: at most half as many repeated trigrams as without",
-            lambda r: all(
-                a <= 0.5 * b for a, b in zip(r["events, coverage", REPEATED].values, r["events, no coverage", REPEATED].values, strict=True)
-            ),
-            lambda r: f"{r['events, coverage', REPEATED]} against {r['events, no coverage', REPEATED]}",
+            measured("events, coverage", REPEATED) - measured("events, no coverage", REPEATED) * 0.5 <= 0,
         ),
         Claim(
             "the loss alone, unseen by the scores, leaves more repeated trigrams",
-            lambda r: (r["events, coverage loss only", REPEATED] - r["events, coverage", REPEATED]).low > 0,
-            lambda r: f"{r['events, coverage loss only', REPEATED]} against {r['events, coverage', REPEATED]}",
+            measured("events, coverage loss only", REPEATED) - measured("events, coverage", REPEATED) >= 0,
         ),
     ),
     pictures=(Copied(variant="names, pointer", text="lo ti third Zumora ka first Pelito mu se second Dakiva no vi lo pu ra ti ka se"),),

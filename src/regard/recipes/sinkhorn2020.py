@@ -60,7 +60,7 @@ recipe = Recipe(
     variants=VARIANTS,
     claims=(
         at_least("copy: sorted blocks: at least 95 % of the tokens right", 0.95, SORTED),
-        at_most("copy: own block alone: at most 10 %, where one in sixteen is chance", 0.1, OWN),
+        at_most("copy: own block alone: at most 10 %, where one in sixteen is chance", 0.1, OWN, kind="control"),
         lower("without balancing", LOOSE),
         lower("trained at temperature 10", WARM),
         lower("heated to temperature 10 after training", RANKED, f"accuracy, {HEATED}"),

@@ -16,7 +16,7 @@ from functools import partial
 
 from ..attention import AdaptiveSpanAttention, LocalAttention
 from ..patterns import causal
-from ._engine import AttentionMaps, Claim, Recipe, RecipeFacts, at_least, at_most, validation_curves
+from ._engine import AttentionMaps, Claim, Recipe, RecipeFacts, at_least, at_most, measured, validation_curves
 from ._engine.puzzles import Lag
 from ._engine.stacks import Heads, Stack, StackVariant, puzzle_training
 
@@ -46,15 +46,15 @@ recipe = Recipe(
         at_least("with a cost: at least 99 % right", 0.99, PAID),
         Claim(
             f"and the middle of the ramp, span + {RAMP // 2}, is within {RAMP} of the lag of {LAG}",
-            lambda r: r[PAID, "span"].low + RAMP / 2 >= LAG - RAMP and r[PAID, "span"].high + RAMP / 2 <= LAG + RAMP,
-            lambda r: f"span {r[PAID, 'span']}",
+            measured(PAID, "span") >= LAG - 1.5 * RAMP,
+            measured(PAID, "span") <= LAG + 0.5 * RAMP,
+            kind="level",
         ),
         Claim(
             f"without a cost the span stays within {RAMP} of the {BEGIN} it starts at, or grows",
-            lambda r: r[FREE, "span"].low >= BEGIN - RAMP,
-            lambda r: f"span {r[FREE, 'span']}",
+            measured(FREE, "span") >= BEGIN - RAMP,
         ),
-        at_most("a window that ends before the lag: at most 12.5 % right, twice chance", 0.125, SHORT),
+        at_most("a window that ends before the lag: at most 12.5 % right, twice chance", 0.125, SHORT, kind="control"),
     ),
     pictures=(validation_curves("accuracy"), AttentionMaps(variants=VARIANTS, columns=3)),
 )

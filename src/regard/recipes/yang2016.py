@@ -22,6 +22,7 @@ from typing import Any
 from ..look.pictures import png
 from ..look.trees import draw_document
 from ..tasks import Classify, ClassifyOptions, attention_maps, evaluate, load_run
+from ..train import TrainOptions
 from ._engine import Recipe, RecipeFacts, Results, at_least, below, validation_curves
 from ._engine.base import variant_folder
 from ._engine.variants import short_training, train_run
@@ -31,7 +32,7 @@ THINGS = ("cup", "box", "chair", "lamp", "coat", "book", "door", "ball")
 OTHERS = tuple(f"{a}{b}" for a in ("ba", "do", "ki", "lu", "me") for b in ("ra", "ne", "to", "si"))
 SETTINGS = {"embedding": 32, "width": 24, "hidden": 48, "dropout": 0.0}
 SIZES = {"train": (10_000, 10), "valid": (200, 10), "10": (500, 10), "40": (500, 40)}  # documents, and sentences of each
-STEPS = 500
+TRAIN = short_training(500, 3e-3, "adamw", evaluations=6)
 WORDS = (8, 14)  # of a sentence, besides the colour and the thing
 
 
@@ -60,6 +61,7 @@ class Prizes:
     """A model trained on documents of 10 sentences: accuracy on others, and on those of 40 sentences."""
 
     flat: bool = False
+    train: TrainOptions = TRAIN
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
@@ -72,8 +74,9 @@ class Prizes:
             data=files["train"], valid=files["valid"], test=files["10"], tokenizer="word", lowercase=True, batch_size=32, shares=(0.0, 0.0)
         )
         lengths = {"sentence_length": 1024} if self.flat else {}
-        train = short_training(STEPS, 3e-3, "adamw", evaluations=6).replace(seed=seed)
-        run, training = train_run(Classify, options, train, out, model="han", settings={**SETTINGS, **lengths, **self.settings})
+        run, training = train_run(
+            Classify, options, self.train.replace(seed=seed), out, model="han", settings={**SETTINGS, **lengths, **self.settings}
+        )
         found = {f"accuracy, {n} sentences": evaluate(run, files[n]).metrics["accuracy"] for n in ("10", "40")}
         weight = {} if self.settings or self.flat else {"weight of the two sentences": prize_weight(run)}
         return {"accuracy": found["accuracy, 10 sentences"], **found, **weight, **training}

@@ -1,27 +1,29 @@
 """Recipe: a paper's claim, the system and the ablation that must lose, and the metrics that decide.
 
-A recipe holds values only: variants, seeds, claims, pictures. `run` evaluates every variant with every seed and writes a
-directory: `results.json` (every metric of every seed) and `report.html` (self-contained). A claim that fails is reported as failed.
+A recipe holds values only: variants, seeds, claims, pictures. `run` first tunes the learning rate of every variant that trains, all alike, with a tuning
+seed and on validation data; then it evaluates every variant with reporting seeds, which no setting was chosen with, until the claims are decided
+(`statistics`). It writes a directory: `results.json` (every metric of every seed, and where the figures come from) and `report.html`
+(self-contained). A claim that fails is reported as failed.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import platform
-import shutil
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
-from ...errors import UnknownName
-from ...machine import cpu_model
+from ...errors import BadConfig, UnknownName
 from ...patterns import Pattern
+from ...train import TrainOptions
+from .claims import Claim, Results, Verdict, verdicts
+from .parts import Parts
+from .record import write_results
+from .statistics import LOOKS
+
+RATES = (1 / 3, 1.0, 3.0)  # factors of the learning rate that are tried
 
 
 class Variant(Protocol):
@@ -47,139 +49,6 @@ class Reevaluation:
         return self.evaluate(seed, out)
 
 
-# -- results -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Spread:
-    """One metric over all seeds. If one of them is NaN, so are mean, minimum and maximum, and no comparison with them holds.
-
-    Args:
-        values: value with each seed.
-    """
-
-    values: list[float]
-
-    @property
-    def mean(self) -> float:
-        return sum(self.values) / len(self.values)
-
-    @property
-    def low(self) -> float:
-        return self.mean if math.isnan(self.mean) else min(self.values)  # Python's min skips a NaN that is not the first
-
-    @property
-    def high(self) -> float:
-        return self.mean if math.isnan(self.mean) else max(self.values)
-
-    def __sub__(self, other: Spread) -> Spread:
-        """The differences per seed: what two variants share with a seed cancels."""
-        return Spread([a - b for a, b in zip(self.values, other.values, strict=True)])
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})" if len(self.values) > 1 else f"{self.mean:.3g}"
-
-
-Key = str | tuple[str, str]  # a variant (its accuracy), or a variant and a metric
-
-
-@dataclass(frozen=True)
-class Results:
-    """All metrics of a run: `results["variant", "metric"]` is a Spread over the seeds; `results["variant"]` that of its accuracy.
-
-    Args:
-        seeds: metrics of each variant by seed.
-    """
-
-    metrics: Mapping[str, list[Mapping[str, float]]]  # per variant, per seed
-    seeds: tuple[int, ...] = ()
-
-    def __getitem__(self, key: Key) -> Spread:
-        variant, metric = (key, "accuracy") if isinstance(key, str) else key
-        if variant not in self.metrics:
-            raise UnknownName("variant", variant, self.metrics)
-        if metric not in self.metrics[variant][0]:
-            raise UnknownName(f"metric of {variant}", metric, self.metrics[variant][0])
-        return Spread([seed[metric] for seed in self.metrics[variant]])
-
-
-# -- claims ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A comparison that can fail. `evidence` shows the metrics it was decided on."""
-
-    text: str  # claim in words
-    holds: Callable[[Results], bool]  # results → verdict
-    evidence: Callable[[Results], str]  # results → metrics that decide it, as text
-
-
-def at_least(text: str, bound: float, *keys: Key) -> Claim:
-    """Each metric is at least `bound` with every seed.
-
-    Args:
-        text: claim in words.
-        bound: lower bound.
-        *keys: (variant, metric) pairs.
-    """
-    return Claim(text, lambda r: all(r[key].low >= bound for key in keys), lambda r: "; ".join(str(r[key]) for key in keys))
-
-
-def at_most(text: str, bound: float, *keys: Key) -> Claim:
-    """Each metric is at most `bound` with every seed.
-
-    Args:
-        text: claim in words.
-        bound: upper bound.
-        *keys: (variant, metric) pairs.
-    """
-    return Claim(text, lambda r: all(r[key].high <= bound for key in keys), lambda r: "; ".join(str(r[key]) for key in keys))
-
-
-def between(text: str, low: float, high: float, key: Key) -> Claim:
-    """The metric is in [low, high] with every seed.
-
-    Args:
-        text: claim in words.
-        low: lower bound, included.
-        high: upper bound, included.
-        key: (variant, metric).
-    """
-    return Claim(text, lambda r: low <= r[key].low and r[key].high <= high, lambda r: str(r[key]))
-
-
-def above(text: str, key: Key, other: Key, by: float = 0.0, *, on_average: bool = False) -> Claim:
-    """`key` exceeds `other` by at least `by` (by anything if 0), compared per seed: with every seed, or on average over them.
-
-    Args:
-        text: claim in words.
-        key: (variant, metric) that should be higher.
-        other: (variant, metric) to compare with.
-        by: least difference.
-        on_average: compare means over seeds; False: every seed by itself.
-    """
-    return Claim(text, lambda r: _exceeds(r[key] - r[other], by, on_average), lambda r: f"{r[key]} against {r[other]}")
-
-
-def below(text: str, key: Key, other: Key, by: float = 0.0, *, on_average: bool = False) -> Claim:
-    """`key` is lower than `other` by at least `by` (by anything if 0), compared per seed: with every seed, or on average over them.
-
-    Args:
-        text: claim in words.
-        key: (variant, metric) that should be lower.
-        other: (variant, metric) to compare with.
-        by: least difference.
-        on_average: compare means over seeds; False: every seed by itself.
-    """
-    return Claim(text, lambda r: _exceeds(r[other] - r[key], by, on_average), lambda r: f"{r[key]} against {r[other]}")
-
-
-def _exceeds(difference: Spread, by: float, on_average: bool) -> bool:
-    least = difference.mean if on_average else difference.low
-    return least >= by if by else least > 0
-
-
 # -- recipes -----------------------------------------------------------------------------------------------------------
 
 
@@ -202,10 +71,14 @@ class Recipe:
     question: str  # question that the recipe answers
     variants: Mapping[str, Variant]  # systems to compare, by name; the order is that of the run
     claims: tuple[Claim, ...]  # claims to check
-    seeds: tuple[int, ...] = (0, 1, 2)  # seeds of each variant
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # seeds that settings may be chosen with
+    seeds: tuple[int, ...] = tuple(range(100, 100 + LOOKS[-1]))  # seeds that are reported; the first three, five, or all eight
+    rates: tuple[float, ...] = RATES  # factors of the learning rate of each variant that trains; the best on validation data is kept
     pictures: tuple[Callable[[Results, Path], Path], ...] = ()  # pictures of the report
 
     def __post_init__(self) -> None:
+        if {*self.seeds} & {*self.tuning_seeds}:
+            raise BadConfig(f"{self.facts.name}: seeds {self.seeds} and tuning seeds {self.tuning_seeds} overlap; report on others")
         earlier: list[str] = []
         for name, variant in self.variants.items():
             if not isinstance(variant, Reevaluation):
@@ -215,21 +88,12 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Verdict on a claim, with the metrics that decided it."""
-
-    claim: str
-    held: bool
-    evidence: str
-
-
-@dataclass(frozen=True)
 class Outcome:
     """Outcome of a run of a recipe."""
 
     results: Results  # metrics of all variants and seeds
     verdicts: tuple[Verdict, ...]  # verdict on each claim
-    seconds: float  # duration of the run
+    seconds: float  # CPU time of all parts of the run, also of those that an earlier process did
     out: Path  # folder of the report
 
     @property
@@ -237,41 +101,96 @@ class Outcome:
         return all(verdict.held for verdict in self.verdicts)
 
 
-def run(recipe: Recipe, out: Path, seeds: tuple[int, ...] | None = None, log: Callable[[str], None] = print) -> Outcome:
-    """Evaluate every variant with every seed; then check the claims, draw the pictures and write the report.
+def run(recipe: Recipe, out: Path, seeds: Sequence[int] | None = None, log: Callable[[str], None] = print, quick: bool = False) -> Outcome:
+    """Tune the variants that train, evaluate them with as many seeds as it takes to decide, draw the pictures and write the report.
+
+    What is finished is kept: a run that was stopped goes on where it was, unless settings or data have changed.
 
     Args:
         recipe: recipe to run.
         out: folder to write results and report to.
-        seeds: seeds to use; the recipe's own if not given.
+        seeds: seeds to use, all of them; None: those of the recipe, until all claims are decided.
         log: function that prints a line.
+        quick: train a tenth of the steps with one seed, and do not tune; decides nothing.
     """
     from .report import write_report
 
     out.mkdir(parents=True, exist_ok=True)
-    seeds, start = seeds or recipe.seeds, time.monotonic()
-    metrics: dict[str, list[Mapping[str, float]]] = {}
-    for name, variant in recipe.variants.items():
-        for seed in seeds:
-            begin = time.monotonic()
-            folder = variant_folder(out, variant.of if isinstance(variant, Reevaluation) else name, seed)
-            if not isinstance(variant, Reevaluation):
-                shutil.rmtree(folder, ignore_errors=True)  # a recipe is a measurement: nothing of an earlier run counts
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                metrics.setdefault(name, []).append(variant(seed, folder))
-            log(f"{name}, seed {seed}: {_summary(metrics[name][-1])} ({time.monotonic() - begin:.1f} s)")
-    results = Results(metrics, seeds)
-    verdicts = tuple(Verdict(claim.text, claim.holds(results), claim.evidence(results)) for claim in recipe.claims)
-    outcome = Outcome(results, verdicts, time.monotonic() - start, out)
-    _write_results(recipe, outcome)
+    if quick:
+        recipe = replace(recipe, variants={name: _with_steps(variant, 0.1) for name, variant in recipe.variants.items()}, rates=())
+        seeds = recipe.seeds[:1] if seeds is None else seeds
+    parts = Parts(log)
+    tuned, tuning = _tune(recipe, out, parts)
+    for some in [recipe.seeds[:n] for n in LOOKS] if seeds is None else [tuple(seeds)]:
+        results = Results({name: [_evaluate(tuned, name, seed, out, parts) for seed in some] for name in recipe.variants}, some)
+        found = verdicts(recipe.claims, results)
+        if all(one.decision != "undecided" or one.reason for one in found):
+            break
+    outcome = Outcome(results, found, parts.seconds, out)
+    write_results(recipe, outcome, tuning, parts, quick)
     write_report(recipe, outcome, [picture(results, out) for picture in recipe.pictures])
-    for verdict in verdicts:
-        log(f"{'holds' if verdict.held else 'FAILS'}: {verdict.claim}: {verdict.evidence}")
+    for verdict in found:
+        log(f"{verdict.decision}: {verdict.claim}: {verdict.evidence}")
     return outcome
 
 
-def variant_folder(out: Path, name: str, seed: int) -> Path:
+def _evaluate(recipe: Recipe, name: str, seed: int, out: Path, parts: Parts) -> Mapping[str, float]:
+    """Metrics of a variant with one seed."""
+    variant = recipe.variants[name]
+    again = isinstance(variant, Reevaluation)
+    folder = variant_folder(out, variant.of if isinstance(variant, Reevaluation) else name, seed)
+    return parts.do(name, variant, seed, folder, variant_settings(recipe, name), keep=again)
+
+
+def _tune(recipe: Recipe, out: Path, parts: Parts) -> tuple[Recipe, dict[str, dict[str, float]]]:
+    """The recipe with the best learning rate of each variant that trains, and the validation loss with each factor."""
+    chosen, losses = dict(recipe.variants), dict[str, dict[str, float]]()
+    for name, variant in recipe.variants.items():
+        train = training_of(variant)
+        if train is None or not recipe.rates:
+            continue
+        tried = {rate: with_training(variant, train.replace(lr=train.lr * rate)) for rate in recipe.rates}
+        found = {}
+        for rate, one in tried.items():
+            settings = variant_settings(replace(recipe, variants={**recipe.variants, name: one}), name)
+            metrics = parts.do(
+                f"{name}, learning rate × {rate:.2g}",
+                one,
+                recipe.tuning_seeds[0],
+                variant_folder(out, name, "tuning") / f"{rate:.2g}",
+                settings,
+            )
+            found[rate] = metrics["validation_loss"] if math.isfinite(metrics["validation_loss"]) else math.inf
+        chosen[name], losses[name] = tried[min(found, key=lambda rate: found[rate])], {f"{rate:.2g}": loss for rate, loss in found.items()}
+    return replace(recipe, variants=chosen), losses
+
+
+def _with_steps(variant: Variant, share: float) -> Variant:
+    """A variant that trains this share of its steps; what does not train is as it was."""
+    train = training_of(variant)
+    if train is None:
+        return variant
+    steps = max(2, round(share * train.steps)) if train.steps else None
+    epochs = max(1, round(share * train.epochs)) if train.epochs else None
+    return with_training(variant, train.replace(steps=steps, epochs=epochs, evaluate_every=steps or 0))
+
+
+def training_of(variant: Any) -> TrainOptions | None:
+    """Training options of a variant, its own or those of the one that it holds as `model`; None if it does not train."""
+    if isinstance(variant, Reevaluation) or not is_dataclass(variant):
+        return None
+    train = getattr(variant, "train", None)
+    return train if isinstance(train, TrainOptions) else training_of(getattr(variant, "model", None))
+
+
+def with_training(variant: Any, train: TrainOptions) -> Any:
+    """The variant with other training options."""
+    if isinstance(getattr(variant, "train", None), TrainOptions):
+        return replace(variant, train=train)
+    return replace(variant, model=with_training(variant.model, train))
+
+
+def variant_folder(out: Path, name: str, seed: int | str) -> Path:
     """The folder of a variant and a seed, for files that it writes."""
     return out / "".join(letter if letter.isalnum() else "_" for letter in name) / str(seed)
 
@@ -306,29 +225,3 @@ def format_value(value: Any) -> str:
     if callable(value) and hasattr(value, "__name__"):
         return "" if value.__name__ == "<lambda>" else str(value.__name__)
     return str(value)
-
-
-def describe_machine() -> str:
-    """One line about the machine that a result was measured on."""
-    return f"{cpu_model()}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
-
-
-def _write_results(recipe: Recipe, outcome: Outcome) -> None:
-    plain = {
-        "format_version": 2,
-        "recipe": recipe.facts.name,
-        "question": recipe.question,
-        "paper": f"{recipe.facts.title}, {recipe.facts.year}, {recipe.facts.paper}",
-        "machine": describe_machine(),
-        "seconds": round(outcome.seconds, 1),
-        "seeds": list(outcome.results.seeds),
-        "variants": {name: variant_settings(recipe, name) for name in recipe.variants},
-        "metrics": {name: [dict(seed) for seed in seeds] for name, seeds in outcome.results.metrics.items()},
-        "claims": [asdict(verdict) for verdict in outcome.verdicts],
-    }
-    (outcome.out / "results.json").write_text(json.dumps(plain, indent=2, ensure_ascii=False), encoding="utf-8")
-
-
-def _summary(metrics: Mapping[str, float]) -> str:
-    shown = [f"{name} {value:.3g}" for name, value in metrics.items()]
-    return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "")

@@ -12,10 +12,12 @@ from ..._extras import extra
 from ...look import Map
 from ...models import Translator
 from ...tasks import alignment, load_run
-from .base import Results, Spread, variant_folder
+from .base import variant_folder
+from .claims import Results
+from .statistics import Sample
 
 
-def series(results: Results, metric: str) -> dict[str, dict[int, Spread]]:
+def series(results: Results, metric: str) -> dict[str, dict[int, Sample]]:
     """The metrics "metric, … 12 …" of each variant that has some, by the last number in their names."""
     found = {
         variant: {

@@ -7,15 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from .base import Outcome, Recipe, Results, describe_machine, variant_folder, variant_settings
+from .base import Outcome, Recipe, variant_folder, variant_settings
+from .claims import Results, Verdict
+from .parts import describe_machine
 
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#1b2733;background:#fff}
 h1{font-size:1.6rem;margin-bottom:.2rem} .note{color:#5a6a78}
 table{border-collapse:collapse;margin:1rem 0;width:100%} td,th{padding:.3rem .7rem;border-bottom:1px solid #dde4ea;text-align:left;vertical-align:top}
-td.number{font-variant-numeric:tabular-nums;white-space:nowrap} .held{color:#13733c;font-weight:600} .failed{color:#b3261e;font-weight:600}
+td.number{font-variant-numeric:tabular-nums;white-space:nowrap} .held{color:#13733c;font-weight:600} .failed{color:#b3261e;font-weight:600} .open{color:#8a5a00;font-weight:600}
 img{max-width:100%;height:auto;margin:1rem 0} code{background:#f0f4f7;padding:.1em .3em;border-radius:3px} .wide{overflow-x:auto}
 """
+
+
+CLASSES = {"holds": "held", "fails": "failed", "undecided": "open"}
 
 
 def write_page(path: Path, title: str, heading: str, parts: Iterable[str]) -> Path:
@@ -64,10 +69,19 @@ def _paper(paper: str) -> str:
 
 def _claims(outcome: Outcome) -> str:
     rows = [
-        f"<tr><td class={'held' if v.held else 'failed'}>{'holds' if v.held else 'FAILS'}<td>{escape(v.claim)}<td>{escape(v.evidence)}"
+        f"<tr><td class={CLASSES[v.decision]}>{v.decision}<td>{escape(v.claim)}"
+        f"<td>{escape(', '.join(filter(None, (v.kind, v.source))))}<td>{escape(v.evidence)}<td class=number>{escape(margin_of(v))}"
         for v in outcome.verdicts
     ]
-    return f"<div class=wide><table><tr><th><th>claim<th>measured{''.join(rows)}</table></div>"
+    return f"<div class=wide><table><tr><th><th>claim<th>kind<th>measured<th>margin, 95 % interval{''.join(rows)}</table></div>"
+
+
+def margin_of(verdict: Verdict) -> str:
+    """The margin with its interval, and p."""
+    if verdict.reason:
+        return verdict.reason
+    p = "" if verdict.p is None else f"; p {verdict.p:.1g}" if verdict.p >= 1e-6 else "; p < 1e-6"
+    return f"{verdict.margin:+.3g} ({verdict.low:.3g} to {verdict.high:.3g}){p}; {verdict.agree} of {verdict.seeds} seeds"
 
 
 def _metrics(results: Results) -> list[str]:

@@ -31,6 +31,10 @@ from ...runs import Run
 from ...train import Result, TrainOptions, read_metrics
 from ...train.checkpoint import load_latest
 from ...train.parameters import Ring, load_parameters
+from .claims import Proportion
+from .parts import unwatched
+
+SHARES_OF_ITEMS = ("accuracy", "exact_match")
 
 
 def short_training(
@@ -63,7 +67,12 @@ def train_run(
 
 def metrics_of_test(run: Run[Any]) -> Mapping[str, float]:
     """Metrics on the test part."""
-    return tasks.evaluate(run).metrics
+    return as_proportions(tasks.evaluate(run).metrics, len(tasks.task_of(run).test_data(run, None)))
+
+
+def as_proportions(metrics: Mapping[str, float], items: int) -> dict[str, float]:
+    """Metrics, of which those that are shares of the test items know their number."""
+    return {name: Proportion(value, items) if name in SHARES_OF_ITEMS else value for name, value in metrics.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +99,14 @@ def training_metrics(result: Result, model: nn.Module, out: Path, validation: st
     """Cost of a training and size of its model, and the metric `validation` at each evaluation."""
     curve = {f"validation {validation}, step {event['step']}": event[validation] for event in read_metrics(out, "evaluation")}
     parameters = sum(p.numel() for p in model.parameters())
-    return {"steps": float(result.steps), "seconds": result.seconds, "parameters": float(parameters), **curve}
+    tuned_by = result.metrics["objective" if "objective" in result.metrics else "loss"]
+    return {
+        "steps": float(result.steps),
+        "seconds": result.seconds,
+        "parameters": float(parameters),
+        "validation_loss": tuned_by,
+        **curve,
+    }
 
 
 # -- timing ------------------------------------------------------------------------------------------------------------
@@ -109,7 +125,7 @@ def one_thread() -> Iterator[None]:
 
 def milliseconds(call: Callable[[], object], repeats: int) -> float:
     """CPU time of the fastest of `repeats` calls after a warm-up, without gradients, on one thread; other processes do not count."""
-    with torch.inference_mode(), one_thread():
+    with torch.inference_mode(), one_thread(), unwatched():
         call()
         seconds = []
         for _ in range(repeats):
