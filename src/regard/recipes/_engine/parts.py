@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,12 +102,10 @@ def _summary(metrics: Mapping[str, float]) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """What a figure depends on besides its settings: commit, date, machine, threads and versions."""
-    from ... import __version__
-
+    """Facts that a figure depends on besides its settings: commit, date, machine, threads and versions."""
     return {
         "commit": commit(),
-        "version": __version__,
+        "version": version("regard"),
         "date": date.today().isoformat(),
         "machine": describe_machine(),
         "instruction_sets": instruction_sets(),

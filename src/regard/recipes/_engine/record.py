@@ -25,7 +25,7 @@ State = Literal["current", "code changed", "stale", "not run"]
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """What a record must have been made with to count."""
+    """Settings that a record must have been made with to count."""
     from .base import variant_settings
 
     return {
@@ -85,7 +85,7 @@ def read_record(name: str, folder: Path = RECORDS) -> dict[str, Any] | None:
 
 
 def state_of(recipe: Recipe, record: Mapping[str, Any] | None) -> State:
-    """How a record stands to the recipe and the code as they are now.
+    """State of a record, compared with the recipe and the code as they are now.
 
     Args:
         recipe: recipe.
