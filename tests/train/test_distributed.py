@@ -106,10 +106,18 @@ def test_more_processes_than_batches_per_step(alone, tmp_path):
     paths = [str(HERE), str(HERE.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-        assert launch(3, [str(HERE / "together.py"), str(out), "on"], threads=1) == 0
+        assert launch(3, [str(HERE / "together.py"), str(out), "plain"], threads=1) == 0
     ours, theirs = lines(out, "train"), lines(alone, "train")
     assert [line["tokens"] for line in ours] == [line["tokens"] for line in theirs] and len(ours) == 12
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-12)
+
+
+def test_processes_on_the_cpu_of_a_machine_with_a_gpu(alone, tmp_path, monkeypatch):
+    """Their numbers are added up by gloo; NCCL takes no tensor of the CPU."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parent.parent / "src")]))
+    monkeypatch.setenv("GPU", "1")
+    assert launch(2, [str(HERE / "together.py"), str(tmp_path / "run"), "plain"], threads=1) == 0
+    same(alone, tmp_path / "run")
 
 
 def test_at_least_one_process():
