@@ -107,6 +107,7 @@ def same(one, two, atol=1e-14):
 
 KINDS = {"plain": Tiny, "spoiled": Spoiled, "stopped": Stopped, "broken": Broken}
 
+
 def pretend_gpu():
     """Let PyTorch say that there is a GPU. NCCL is not in this build: what would use it is left out, so a GPU's tensor would fail."""
     real = torch.distributed.init_process_group

@@ -21,7 +21,7 @@ from .. import tasks
 from ..look import Map
 from ..tasks import Classify, ClassifyOptions
 from ..train import TrainOptions
-from ._engine import AttentionMaps, Recipe, RecipeFacts, above, at_least, validation_curves
+from ._engine import AttentionMaps, Proportion, Recipe, RecipeFacts, above, at_least, validation_curves
 from ._engine.variants import short_training, train_run
 
 COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "pink")
@@ -73,7 +73,7 @@ class PairsVariant:
             Classify, options, self.train.replace(seed=seed), out, model=self.model, settings=SIZE | dict(self.settings)
         )
         report = tasks.evaluate(run)
-        return {"accuracy": report.metrics["accuracy"], "loss": report.metrics["loss"], **training}
+        return {"accuracy": Proportion(report.metrics["accuracy"], self.rows["test"]), "loss": report.metrics["loss"], **training}
 
     def attention_map(self, out: Path, layer: int = -1) -> Map:
         """The hypothesis, aligned with the premise, in which one colour is another."""

@@ -16,15 +16,15 @@ from __future__ import annotations
 from typing import Any
 
 from ..tasks import LanguageOptions
-from ._engine import Claim, Curves, Recipe, RecipeFacts, Value, above, measured, validation_curves
-from ._engine.variants import TextVariant, short_training
+from ._engine import Claim, Curves, Recipe, RecipeFacts, Value, above, below, measured, validation_curves
+from ._engine.variants import TextBaseline, TextVariant, short_training
 
 TEXT = LanguageOptions(tokenizer="char", context_length=128, batch_size=8, shares=(0.1, 0.1), valid_tokens=5000)
 SIZE: dict[str, Any] = {"width": 64, "heads": 4, "kv_heads": 4, "head_dim": 16, "hidden": 192, "depth": 3, "tied": True, "dropout": 0.0}
 LOCAL_SIZE = SIZE | {"attention": ("local(radius=1)",)}
 LSTM_SIZE: dict[str, Any] = {"embedding": 64, "width": 160, "depth": 1}
 STEPS = 1500
-GPT, LSTM, SHORT = "attention", "LSTM", "attention, two tokens"
+GPT, LSTM, SHORT, NGRAM = "attention", "LSTM", "attention, two tokens", "5-gram"
 
 
 def gain(name: str) -> Value:
@@ -41,6 +41,7 @@ recipe = Recipe(
         GPT: TextVariant(options=TEXT, train=short_training(STEPS, 1e-2), model="llama", settings=SIZE),
         LSTM: TextVariant(options=TEXT, train=short_training(STEPS, 2e-2, "adamw"), model="rnn_lm", settings=LSTM_SIZE),
         SHORT: TextVariant(options=TEXT, train=short_training(STEPS, 1e-2), model="llama", settings=LOCAL_SIZE),
+        NGRAM: TextBaseline(options=TEXT, name=NGRAM),
     },
     claims=(
         Claim(
@@ -56,6 +57,7 @@ recipe = Recipe(
             "from 9–16 tokens of context to 65–128, attention gains more than the LSTM",
             gain(GPT) - gain(LSTM) >= 0,
         ),
+        below("attention has a lower loss than 5-grams", (GPT, "loss"), (NGRAM, "loss"), kind="level"),
         above("attention to two tokens per layer has a loss at least 0.1 nats higher", (SHORT, "loss"), (GPT, "loss"), 0.1),
         Claim(
             "and gains at most 0.05 nats from the longer context, which it does not reach",

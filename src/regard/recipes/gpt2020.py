@@ -52,7 +52,7 @@ class Cost:
 
 def variant(depth: int = 2, attention: tuple[str, ...] = ("local(radius=1)", "softmax"), informative: bool = True) -> PuzzleLMVariant:
     settings = SIZE | {"depth": depth, "attention": attention}
-    puzzle, train = Shots(informative=informative), short_training(600, 1e-2)
+    puzzle, train = Shots(informative=informative), short_training(1800, 1e-2)
     return PuzzleLMVariant(puzzle=puzzle, test=Shots(), train=train, settings=settings, by="shots")
 
 

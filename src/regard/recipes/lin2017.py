@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..layers import AttentionPooling, max_pool, mean_pool
 from ..look import Map, capture
 from ..train import TrainOptions
-from ._engine import AttentionMaps, Claim, Recipe, RecipeFacts, above, at_least, at_most, measured, validation_curves
+from ._engine import AttentionMaps, Claim, Proportion, Recipe, RecipeFacts, above, at_least, at_most, measured, validation_curves
 from ._engine.puzzles import Marked
 from ._engine.stacks import TEST_SEED, PuzzleVariant, draw_sequences, puzzle_training, score_targets
 
@@ -72,11 +72,11 @@ class PoolingVariant(PuzzleVariant[Bigrams]):
 
     @torch.no_grad()
     def metrics(self, model: Bigrams) -> dict[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for length in LENGTHS:
             ids_BL, target_BL = draw_sequences(replace(self.puzzle, length=length), TEST_SEED, TEST)
             _, right, count = score_targets(model, ids_BL, target_BL)
-            found[f"accuracy, length {length}"] = right / count
+            found[f"accuracy, length {length}"] = Proportion(right / count, count)
             if model.attention is not None:
                 weights_BM = model.attention.weights(model.states(ids_BL), torch.full((len(ids_BL),), length))[:, 0]
                 at_B = self.puzzle.answers(ids_BL)

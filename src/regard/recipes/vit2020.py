@@ -21,12 +21,12 @@ from ..runs import Run
 from ..tasks.images import image_maps
 from ..train import TrainOptions
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, validation_curves, variant_folder
-from ._engine.variants import TaskVariant
+from ._engine.variants import BaselineVariant, TaskVariant
 
 OPTIONS = tasks.ImagesOptions(data="digits", shares=(0.1, 0.2), crop=0, label_smoothing=0.0)
 TRAIN = TrainOptions(epochs=25, lr=2e-3, schedule="cosine", weight_decay=0.05, average=0, ema=0.99, evaluate_every=105, log_every=50)
 SIZE: dict[str, Any] = {"width": 64, "depth": 4, "hidden": 256}
-VIT, MEAN, BAG, MIXER = "ViT", "ViT, mean of patches", "ViT without positions", "MLP-Mixer"
+VIT, MEAN, BAG, MIXER, NEAREST = "ViT", "ViT, mean of patches", "ViT without positions", "MLP-Mixer", "nearest neighbour"
 
 
 def variant(model: str = "vit", **settings: Any) -> TaskVariant:
@@ -69,12 +69,14 @@ recipe = Recipe(
         MEAN: variant(heads=4, pool="mean"),
         BAG: variant(heads=4, positions=False),
         MIXER: variant("mlp_mixer", token_hidden=32),
+        NEAREST: BaselineVariant(task=tasks.Images, options=OPTIONS, name="nearest neighbour"),
     },
     claims=(
         at_least("the digits: at least 95 % right", 0.95, VIT),
         at_least("by the mean of the patches instead of a class token: at least 95 %, too", 0.95, MEAN),
         at_most("without positions: at most 85 %", 0.85, BAG),
-        above("positions add at least 10 points", VIT, BAG, 0.1),
+        above("positions add at least 10 points", VIT, BAG, 0.1, source="table 8"),
+        above("the transformer is better than the nearest neighbour", VIT, NEAREST, kind="level"),
         at_least("a mixer without attention: at least 95 %", 0.95, MIXER),
     ),
     pictures=(validation_curves("loss"), Rollouts(variants=(VIT, BAG))),

@@ -33,7 +33,7 @@ from ..tasks import Video, VideoOptions, attention_maps, evaluate, load_run
 from ..train import read_metrics
 from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, below, validation_curves
 from ._engine.base import variant_folder
-from ._engine.variants import TaskVariant, milliseconds, short_training
+from ._engine.variants import BaselineVariant, TaskVariant, milliseconds, short_training
 
 FACTORISATIONS: tuple[Factorisation, ...] = ("joint", "encoder", "self_attention", "dot_product")
 SETTINGS: dict[str, Any] = {"width": 48, "heads": 4, "depth": 2, "hidden": 96, "temporal_depth": 2, "patch_size": (4, 4)}
@@ -78,6 +78,7 @@ VARIANTS: dict[str, Any] = {
     "frames apart": variant(APART, lr=3e-2, steps=800),
     "frames apart, mean": variant(APART, lr=3e-2, steps=800, temporal_depth=0),
     **{f"cost, {name}": Cost(name) for name in FACTORISATIONS},
+    "nearest neighbour": BaselineVariant(task=Video, options=VideoOptions(factorisation="joint"), name="nearest neighbour"),
 }
 
 
@@ -105,6 +106,7 @@ recipe = Recipe(
     variants=VARIANTS,
     claims=(
         at_least("all four factorisations: at least 85 % right", 0.85, *FACTORISATIONS),
+        above("joint attention is better than the nearest neighbour of the clip", "joint", "nearest neighbour", kind="level"),
         at_most("the first frame alone: at most 17.5 % right, where chance is 12.5 %", 0.175, "first frame", kind="control"),
         at_most(
             "frames apart, their mean instead of a temporal encoder: at most 17.5 % right", 0.175, "frames apart, mean", kind="control"

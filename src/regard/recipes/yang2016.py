@@ -23,7 +23,7 @@ from ..look.pictures import png
 from ..look.trees import draw_document
 from ..tasks import Classify, ClassifyOptions, attention_maps, evaluate, load_run
 from ..train import TrainOptions
-from ._engine import Recipe, RecipeFacts, Results, at_least, below, validation_curves
+from ._engine import Proportion, Recipe, RecipeFacts, Results, at_least, below, validation_curves
 from ._engine.base import variant_folder
 from ._engine.variants import short_training, train_run
 
@@ -77,7 +77,7 @@ class Prizes:
         run, training = train_run(
             Classify, options, self.train.replace(seed=seed), out, model="han", settings={**SETTINGS, **lengths, **self.settings}
         )
-        found = {f"accuracy, {n} sentences": evaluate(run, files[n]).metrics["accuracy"] for n in ("10", "40")}
+        found = {f"accuracy, {n} sentences": Proportion(evaluate(run, files[n]).metrics["accuracy"], SIZES[n][0]) for n in ("10", "40")}
         weight = {} if self.settings or self.flat else {"weight of the two sentences": prize_weight(run)}
         return {"accuracy": found["accuracy, 10 sentences"], **found, **weight, **training}
 

@@ -27,6 +27,7 @@ from ...models import LanguageModel, build, find_model
 from ...patterns import Pattern, full
 from ...train import Loss, Metric, Objective, TrainOptions, fit
 from ...train.parameters import load_parameters
+from .claims import Proportion
 from .puzzles import IGNORE_INDEX, Puzzle
 from .variants import short_training, training_metrics
 
@@ -241,7 +242,7 @@ class StackVariant(PuzzleVariant[Stack]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(TEST_SEED)  # some mechanisms draw their hash functions at every call
             _, right, count = score_targets(model, *draw_sequences(self.puzzle, TEST_SEED))
-        return right / count
+        return Proportion(right / count, count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +264,8 @@ class PuzzleLMVariant(PuzzleVariant[LanguageModel]):
     def metrics(self, model: LanguageModel) -> dict[str, float]:
         ids_BL, target_BL = draw_sequences(self.test or self.puzzle, TEST_SEED)
         right_BL, asked_BL = model(ids_BL).argmax(-1) == target_BL, target_BL != IGNORE_INDEX
-        found = {"accuracy": float(right_BL.sum() / asked_BL.sum())}
+        found: dict[str, float] = {"accuracy": Proportion(float(right_BL.sum() / asked_BL.sum()), int(asked_BL.sum()))}
         if self.by:
             accuracy_N = right_BL[:, asked_BL[0]].double().mean(0).tolist()
-            found |= {f"accuracy by {self.by}, {n}": accuracy for n, accuracy in enumerate(accuracy_N)}
+            found |= {f"accuracy by {self.by}, {n}": Proportion(accuracy, len(ids_BL)) for n, accuracy in enumerate(accuracy_N)}
         return found

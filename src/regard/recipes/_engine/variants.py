@@ -67,12 +67,13 @@ def train_run(
 
 def metrics_of_test(run: Run[Any]) -> Mapping[str, float]:
     """Metrics on the test part."""
-    return as_proportions(tasks.evaluate(run).metrics, len(tasks.task_of(run).test_data(run, None)))
+    return tasks.evaluate(run).metrics
 
 
 def as_proportions(metrics: Mapping[str, float], items: int) -> dict[str, float]:
     """Metrics, of which those that are shares of the test items know their number."""
-    return {name: Proportion(value, items) if name in SHARES_OF_ITEMS else value for name, value in metrics.items()}
+    plain = {name for name, value in metrics.items() if name in SHARES_OF_ITEMS and not isinstance(value, Proportion)}
+    return {name: Proportion(value, items) if name in plain else value for name, value in metrics.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,30 @@ class TaskVariant:
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         run, training = train_run(self.task, self.data(out), self.train.replace(seed=seed), out, model=self.model, settings=self.settings)
-        return {**self.evaluate(run), **training}
+        items = len(tasks.task_of(run).test_data(run, None))
+        return {**as_proportions(self.evaluate(run), items), **training}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineVariant:
+    """A baseline of a task (`Task.baselines`), fitted to the training part and measured on the test part. It has no seed.
+
+    Args:
+        task: class of the task.
+        options: its options.
+        name: name of the baseline.
+    """
+
+    task: type[tasks.Task[Any]]
+    options: tasks.DataOptions
+    name: str
+
+    def __call__(self, seed: int, out: Path) -> dict[str, float]:
+        task = self.task(self.options)
+        raw = task.read()
+        task.processor = task.make_processor(raw, None)
+        data = task.prepare(raw, out)
+        return as_proportions(task.baselines(data.train, data.test)[self.name], len(data.test))
 
 
 def training_metrics(result: Result, model: nn.Module, out: Path, validation: str) -> dict[str, float]:
@@ -195,6 +219,17 @@ class TextVariant(TaskVariant):
         return replace(self.options, data=str(write_documentation(out / "text.jsonl")))
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextBaseline(BaselineVariant):
+    """A baseline of language models on the documentation."""
+
+    task: type[tasks.Task[Any]] = tasks.Language
+
+    def __call__(self, seed: int, out: Path) -> dict[str, float]:
+        options = replace(self.options, data=str(write_documentation(out / "text.jsonl")))
+        return BaselineVariant(task=self.task, options=options, name=self.name)(seed, out)
+
+
 # -- translators -------------------------------------------------------------------------------------------------------
 
 
@@ -219,14 +254,14 @@ class TranslationMetrics:
         found = score_translations([text for text, _ in answers], references, sources, self.step)
         loss, accuracy = tasks.likelihood(run, pairs)
         return {
-            "exact_match": found.exact_match,
+            "exact_match": Proportion(found.exact_match, len(pairs)),
             "accuracy": accuracy,
             "loss": loss,
             "chrf": found.chrf,
             "bleu": found.bleu,
             "log_probability": sum(hypotheses[0].log_prob for _, hypotheses in answers) / len(answers),
             **{f"bleu, {length} words": bleu for length, (_, bleu, _) in found.by_length.items()},
-            **{f"exact_match, {length} words": exact for length, (_, _, exact) in found.by_length.items()},
+            **{f"exact_match, {length} words": Proportion(exact, count) for length, (count, _, exact) in found.by_length.items()},
         }
 
 
