@@ -39,9 +39,17 @@ def trec(data: Path) -> dict[str, Any]:
 
 
 def sick(data: Path) -> dict[str, Any]:
-    def pairs(part: str) -> list[tuple[str, ...]]:
-        with gzip.open(data / "sick" / f"SICK_{part}.txt.gz", "rt", encoding="utf-8") as file:
-            rows = [line.rstrip("\r\n").split("\t") for line in file][1:]
-        return [(row[1], row[2], row[4]) for row in rows]
+    return {"data": pairs_file("train", data), "valid": pairs_file("trial", data), "shares": (0.0, 0.0)}
 
-    return {"data": _write("sick-train", pairs("train")), "valid": _write("sick-trial", pairs("trial")), "shares": (0.0, 0.0)}
+
+def labelled_file(name: str, path: Path) -> str:
+    """One of Kim's sets as a TSV file."""
+    return _write(name, _labelled(path))
+
+
+def pairs_file(part: str, data: Path) -> str:
+    """A part of SICK as a TSV file: premise, hypothesis, label."""
+    with gzip.open(data / "sick" / f"SICK_{part}.txt.gz", "rt", encoding="utf-8") as file:
+        head, *rows = [line.rstrip("\r\n").split("\t") for line in file]
+    at = [head.index(name) for name in ("sentence_A", "sentence_B", "entailment_judgment")]
+    return _write(f"sick-{part}", [tuple(row[n] for n in at) for row in rows])
