@@ -60,9 +60,11 @@ abuse: $(STAMP)  ## batter a server with 10,000 wrong requests and 1,000 slow cl
 tune: $(STAMP)  ## tuning runs for the defaults of a task: make tune TASK=language DATA=folder; hours on an idle machine
 	$(BIN)/python -m benchmarks.tune $(TASK) $(DATA)
 
-bench: $(STAMP)  ## the benchmarks that need no data (an hour); writes benchmarks/RESULTS.md
+bench: $(STAMP)  ## the benchmarks that need no data, on an idle machine (an hour); writes benchmarks/RESULTS.md
 	$(LOCKED) -r requirements/bench.lock
 	for name in exact translation decoding language serving mechanisms; do $(BIN)/python -m benchmarks.$$name $(BENCH) || exit 1; done
+	$(BIN)/python -m benchmarks._common
+	@echo "these need data, chromium or other programs, and say in their files how they are run: multi30k tinyshakespeare reading_esim reading_han images explorer defaults"
 
 claims: $(STAMP)  ## run the recipes whose records are missing or stale, a process per core, and write docs/results.md; hours; goes on where it was
 	$(BIN)/python docs/claims.py --run

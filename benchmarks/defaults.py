@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._common import machine, progress, write
-from .tune import commit
+from ._common import commit, machine, progress, write
 from .tuning.published import labelled_file, pairs_file, sst2, trec
 
 HERE = Path(__file__).parent

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from regard.machine import keep_memory, matmul_speed
 from regard.tasks import TaskObjective, find_task, load_run, task_of, train
 from regard.train import TrainOptions
 
-from ._common import machine, progress
+from ._common import commit, machine, progress
 from .tuning import CANDIDATES, PROBLEMS, Candidate, Problem
 
 HERE = Path(__file__).parent
@@ -50,10 +49,6 @@ class Trial:
     gflops: float
     values: dict[str, Any]  # of the candidate: model, settings, options, train
     made: dict[str, str] = field(default_factory=dict)
-
-
-def commit() -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True, cwd=HERE).stdout.strip()
 
 
 def run(task_name: str, problem: Problem, candidate: Candidate, minutes: float, seed: int, data: Path) -> Trial:

@@ -1,6 +1,7 @@
 """The benchmarks can start: their modules import, and a peer that is missing is a row, not an error. Nothing is timed here."""
 
 import importlib
+import json
 
 import pytest
 from benchmarks import _common, mechanisms
@@ -8,8 +9,14 @@ from benchmarks import _common, mechanisms
 from regard.compare.measure import Timing, time_side_by_side
 
 
+@pytest.fixture(autouse=True)
+def idle(tmp_path, monkeypatch):
+    monkeypatch.setattr(_common, "_free", _common._cores)
+    monkeypatch.setattr(_common, "RECORDS", tmp_path / "results")
+
+
 @pytest.mark.parametrize(
-    "name", ["decoding", "exact", "language", "mechanisms", "multi30k", "reading", "serving", "tinyshakespeare", "translation"]
+    "name", ["decoding", "defaults", "exact", "language", "mechanisms", "multi30k", "reading", "serving", "tinyshakespeare", "translation"]
 )
 def test_it_imports(name):
     assert callable(importlib.import_module(f"benchmarks.{name}").main)
@@ -46,3 +53,26 @@ def test_timings():
     calls = []
     found = time_side_by_side({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=2, min_seconds=0.0)
     assert calls == ["a", "a", "b", "b", "a", "b", "a", "b"] and found["a"].repeats == 2
+
+
+def test_a_section_says_where_it_comes_from_and_when_the_code_is_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(_common, "RESULTS", tmp_path / "RESULTS.md")
+    _common.write("thing", ["## Thing", "", "| a | b |"])
+    page = _common.RESULTS.read_text()
+    assert "| a | b |" in page and f"Commit {_common.commit()}" in page and _common.mark() == []
+    record = json.loads((tmp_path / "results" / "thing.json").read_text())
+    assert record["modules"]["machine.py"] and record["busy_cores"] == 0
+    (tmp_path / "results" / "thing.json").write_text(json.dumps(record | {"modules": {"machine.py": "other"}}))
+    assert _common.mark() == ["thing"] == _common.mark()
+    assert _common.RESULTS.read_text().count(_common.OTHER_CODE) == 1
+
+
+def test_a_busy_machine_is_not_written_about(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_common, "RESULTS", tmp_path / "RESULTS.md")
+    monkeypatch.setattr(_common, "_free", _common._cores - 1)
+    with pytest.raises(SystemExit, match="1 of"):
+        _common.write("thing", ["line"])
+    assert not _common.RESULTS.exists() and "line" in capsys.readouterr().out
+    monkeypatch.setenv("BENCH_BUSY", "1")
+    _common.write("thing", ["line"])
+    assert "cores were busy" in _common.RESULTS.read_text()
