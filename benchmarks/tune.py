@@ -28,6 +28,7 @@ from .tuning import CANDIDATES, PROBLEMS, Candidate, Problem
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "src/regard/tasks/tables"
+DECIDES = {"language": ("bits_per_byte", False)}  # where the metric of the task depends on a setting, as nats per token do on the vocabulary
 FINALISTS = 2  # candidates that are tried with more than one seed
 
 
@@ -65,9 +66,10 @@ def run(task_name: str, problem: Problem, candidate: Candidate, minutes: float, 
         profile, split = dict(task.profile(raw)), task.prepare(raw, Path(folder) / "again")
         per_epoch = len(TaskObjective(task, split, trained.model, seed).batches(0)) / training.accumulate
         made = {"commit": commit(), "machine": machine()}
+        metric, higher = DECIDES.get(task_name, (task.metric.name, task.metric.higher))
         values = {"model": trained.config.model, "settings": candidate.settings, "options": candidate.options, "train": candidate.train}
     return Trial(
-        problem.name, candidate.name, minutes, seed, task.metric.name, task.metric.higher, found.metrics[task.metric.name], found.steps,
+        problem.name, candidate.name, minutes, seed, metric, higher, found.metrics[metric], found.steps,
         found.steps / per_epoch, found.seconds, profile, matmul_speed(torch.device("cpu")), values, made,
     )  # fmt: skip
 

@@ -140,6 +140,10 @@ CANDIDATES: dict[str, list[Candidate]] = {
             train=MUON | {"lr": 7e-3}, minutes=(1.5, 12),
         ),
         Candidate(
+            name="llama 192 × 4, dropout 0.3", model="llama", settings=llama(192, 4, dropout=0.3), options={"context_length": 128, "batch_size": 12},
+            train=MUON | {"lr": 6e-3, "weight_decay": 0.1}, minutes=(1.5, 20), tags=tags("subwords"),
+        ),
+        Candidate(
             name="llama 192 × 6, 12 × 128", model="llama", settings=llama(192, 6, dropout=0.05), options={"context_length": 128, "batch_size": 12},
             train=MUON | {"lr": 6e-3, "weight_decay": 0.1}, minutes=(4, 20),
         ),
@@ -171,6 +175,16 @@ CANDIDATES: dict[str, list[Candidate]] = {
         Candidate(
             name="self-attentive, words", model="self_attentive", options={"tokenizer": "word", "lowercase": True, "ngram_buckets": 65_536},
             train={"lr": 2e-3, "schedule": "linear", "average": 0}, tags=tags("texts"),
+        ),
+        Candidate(
+            name="self-attentive, words, dropout 0.5, 7 epochs", model="self_attentive", settings={"dropout": 0.5},
+            options={"tokenizer": "word", "lowercase": True, "ngram_buckets": 65_536},
+            train={"lr": 2e-3, "schedule": "linear", "average": 0, "epochs": 7}, tags=tags("texts"),
+        ),
+        Candidate(
+            name="self-attentive, words, dropout 0.5, EMA, 10 epochs", model="self_attentive", settings={"dropout": 0.5, "width": 96},
+            options={"tokenizer": "word", "lowercase": True, "ngram_buckets": 65_536},
+            train={"lr": 2e-3, "schedule": "linear", "average": 0, "epochs": 10, "ema": 0.995, "weight_decay": 0.1}, tags=tags("texts"),
         ),
         Candidate(name="esim, words", model="esim", options={"tokenizer": "word", "lowercase": True, "ngram_buckets": 65_536}, train={"lr": 2e-3, "schedule": "linear", "average": 0}, tags=tags("pairs")),
     ],

@@ -91,6 +91,12 @@ def test_what_the_user_gives_is_not_chosen():
 # -- forecasts ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_row_that_ends_early_gives_way_to_an_end_that_is_given():
+    rows = [row(train={"lr": 1e-2, "epochs": 10})]
+    assert chosen(rows).train == {"lr": 1e-2, "epochs": 10} == chosen(rows, given=("minutes",)).train
+    assert all(chosen(rows, given=(name,)).train == {"lr": 1e-2} for name in ("steps", "epochs"))
+
+
 def test_a_forecast_lies_between_rows_and_is_wider_away_from_them():
     rows = [row(1.0, results=(3.0, 3.2)), row(4.0, results=(2.0, 2.0)), row(1.0, data="another", characters=1e9, results=(9.0,))]
     at, between, beyond = (dial.forecast(rows, PROFILE, Budget(minutes, None, None)) for minutes in (1.0, 2.0, 64.0))

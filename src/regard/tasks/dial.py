@@ -28,6 +28,7 @@ from ..train.options import STEPS, TrainOptions
 Profile = Mapping[str, float | str]
 SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the user gives one, the others keep the model's defaults
 OF_OPTIMIZER = {"lr", "weight_decay", "betas"}  # options whose best values belong to an optimizer
+ENDS = {"steps", "epochs"}  # a row may stop before its minutes are over, unless the user says when to stop
 AMOUNTS = {"examples", "characters"}  # entries of a profile that may differ by any factor
 ALIKE = 4.0  # factor within which other numbers must be
 ELSEWHERE = 0.25  # weight of a factor between sizes of data, where a factor between minutes weighs 1
@@ -180,6 +181,7 @@ def choose(rows: Sequence[Row], profile: Profile, budget: Budget, model: str | N
     dropped = set(given)
     dropped |= SIZES if SIZES & set(given) else set()
     dropped |= OF_OPTIMIZER if "optimizer" in given else set()
+    dropped |= ENDS if ENDS & set(given) else set()
 
     def kept(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if name not in dropped}
