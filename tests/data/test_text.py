@@ -14,6 +14,7 @@ import pytest
 
 from regard.data import Texts, TokenizedText, Tokenizer, count_characters, text, tokenize_texts, train_tokenizer
 from regard.data.pace import Pace
+from regard.data.splits import choose_amounts
 from regard.data.tokens import BOS, EOS, UNK
 from regard.errors import BadFile, CannotSave, MissingFile, NotSupported
 
@@ -340,3 +341,21 @@ def test_memory_stays_small(write, tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.train.bytes > 7_500_000 and peak < 4_000_000
+
+
+def test_shares_are_of_the_text_not_of_the_number_of_documents():
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        amount, place = (draw.pareto(1.2, 200) * 100 + 1).astype(int), draw.random(200)
+        place[:20] = place[20:40]  # copies
+        chosen = choose_amounts(place, amount, (0.05, 0.1))
+        for number, share in ((1, 0.05), (2, 0.1)):
+            assert 0 < amount[chosen == number].sum() <= share * amount.sum()
+            if amount.max() < 0.02 * amount.sum():
+                assert amount[chosen == number].sum() > share * amount.sum() / 2
+        assert (chosen[:20] == chosen[20:40]).all()
+    texts = Texts("python-docs")
+    amounts = Counter[str]()
+    for piece in texts.pieces():
+        amounts[piece.part] += len(piece.text)
+    assert all(0.025 < amounts[part] / sum(amounts.values()) <= 0.05 for part in ("valid", "test"))

@@ -145,3 +145,29 @@ def choose_parts(place_E: npt.NDArray[np.float64], shares: tuple[float, float] =
             if len(spare) > 1:
                 chosen[place_E == spare[0]] = number
     return chosen
+
+
+def choose_amounts(
+    place_E: npt.NDArray[np.float64], amount_E: npt.NDArray[np.int64], shares: tuple[float, float] = SHARES
+) -> npt.NDArray[np.int8]:
+    """The number in `PARTS` of each example, where the shares are of an amount, such as characters: documents differ in length by factors of 100.
+
+    A part takes examples in the order of their places until the next would exceed its share; while it has less than half of that, an example
+    that is too long is passed over. An example that is added later moves few others.
+    """
+    part_of(shares)  # checks them
+    valid, test = shares
+    places, group_E = np.unique(place_E, return_inverse=True)  # copies go together
+    amount_G = np.bincount(group_E, weights=amount_E)
+    part_G = np.zeros(len(places), dtype=np.int8)
+    for number, share in ((2, test), (1, valid)):
+        wanted, taken = share * amount_G.sum(), 0.0
+        for group in np.flatnonzero(part_G == 0):
+            if taken + amount_G[group] <= wanted:
+                part_G[group], taken = number, taken + amount_G[group]
+            elif taken >= wanted / 2:
+                break
+        spare = np.flatnonzero(part_G == 0)
+        if share > 0 and not (part_G == number).any() and len(spare) > 1:
+            part_G[spare[amount_G[spare].argmin()]] = number
+    return part_G[group_E]

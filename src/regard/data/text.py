@@ -11,8 +11,8 @@ Every file may end in .gz or .xz. No large file is held in memory: text comes in
 are any, so that pieces give the tokens that the whole would. A text of up to `SAMPLE` characters is read once and kept; of a larger one, which is
 read again, a sample is kept for the tokenizer.
 
-Parts: `valid` and `test` name texts in the same forms. A part that is not named is split off: of `FEW` documents and more, some documents, by
-a hash of how they begin, so that copies are never on both sides; of fewer, the end of the text.
+Parts: `valid` and `test` name texts in the same forms. A part that is not named is split off: of `FEW` documents and more, some documents, in the
+order of a hash of how they begin, until they hold the share of the text (copies are never on both sides); of fewer, the end of the text.
 
 Malformed lines: a NUL byte, invalid UTF-8, more than `longest` bytes; in JSON lines also text that is not JSON and a missing field.
 `on_error="stop"` raises at the first, with file and line; `on_error="skip"` skips the line, and `skipped` counts them by reason.
@@ -52,7 +52,7 @@ from .lines import (
     unwritable,
 )
 from .pace import Pace
-from .splits import PARTS, SHARES, Part, choose_parts, part_of
+from .splits import PARTS, SHARES, Part, choose_amounts, part_of
 
 Spec = str | Path | Sequence[str | Path]
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")  # files of a folder that are read by default
@@ -194,14 +194,15 @@ class Texts:
         total, (valid, test) = int(characters_D.sum()), self.shares
         return [int(total * (1 - valid - test)), int(total * (1 - test))]
 
-    def _chosen(self, place_D: npt.NDArray[np.float64]) -> npt.NDArray[np.int8] | None:
+    def _chosen(self, survey: Survey) -> npt.NDArray[np.int8] | None:
         """The part of each document; None where parts are split by position."""
+        place_D = survey.place_D
         valid, test = self.shares
         if valid == test == 0:
             return np.zeros(len(place_D), dtype=np.int8)
         if len(place_D) < FEW:
             return None
-        return choose_parts(place_D, self.shares)
+        return choose_amounts(place_D, survey.characters_D, self.shares)
 
     def _readings(self, skipped: Skipped) -> Iterator[Reading]:
         document, at = -1, 0
@@ -212,7 +213,7 @@ class Texts:
 
     def _split(self, readings: Iterable[Reading], survey: Survey) -> Iterator[Piece]:
         """Pieces of the parts of the training source: by document, or by position of few documents."""
-        edges, parts = self._cuts(survey.characters_D), self._chosen(survey.place_D)
+        edges, parts = self._cuts(survey.characters_D), self._chosen(survey)
         for document, at, begins, ends, text in readings:
             if parts is not None:
                 yield Piece(PARTS[parts[document]], begins, ends, text)
@@ -281,7 +282,7 @@ class Texts:
             yield begins, "".join(kept)
 
     def __str__(self) -> str:
-        parts, survey = self._chosen(self.survey.place_D), self.survey
+        parts, survey = self._chosen(self.survey), self.survey
         counts = "" if parts is None else f" ({', '.join(f'{(parts == n).sum():,} {name}' for n, name in enumerate(PARTS))})"
         return f"{_shown(self.files['train'])}: {len(survey.place_D):,} documents{counts}, {survey.characters_D.sum():,} characters"
 
