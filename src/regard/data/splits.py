@@ -152,8 +152,8 @@ def choose_amounts(
 ) -> npt.NDArray[np.int8]:
     """The number in `PARTS` of each example, where the shares are of an amount, such as characters: documents differ in length by factors of 100.
 
-    A part takes examples in the order of their places until the next would exceed its share; while it has less than half of that, an example
-    that is too long is passed over. An example that is added later moves few others.
+    A part takes examples in the order of their places, first those of at most a quarter of its share, so that it has several, until the next
+    would exceed it; while it has less than half, an example that is too long is passed over. An example that is added later moves few others.
     """
     part_of(shares)  # checks them
     valid, test = shares
@@ -162,7 +162,8 @@ def choose_amounts(
     part_G = np.zeros(len(places), dtype=np.int8)
     for number, share in ((2, test), (1, valid)):
         wanted, taken = share * amount_G.sum(), 0.0
-        for group in np.flatnonzero(part_G == 0):
+        free = np.flatnonzero(part_G == 0)
+        for group in free[np.argsort(amount_G[free] > wanted / 4, kind="stable")]:
             if taken + amount_G[group] <= wanted:
                 part_G[group], taken = number, taken + amount_G[group]
             elif taken >= wanted / 2:
