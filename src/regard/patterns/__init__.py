@@ -65,5 +65,6 @@ from .input_dependent import edges as edges
 from .input_dependent import from_row_start as from_row_start
 from .input_dependent import keep as keep
 from .input_dependent import lengths as lengths
+from .input_dependent import padding_of as padding_of
 from .input_dependent import segments as segments
 from .input_dependent import since as since

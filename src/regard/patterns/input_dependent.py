@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from operator import and_
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import DtypeError, ShapeError
-from ._base import Bounds, Derived, Pattern, Span, broadcast, check_pattern, join, rectangles
+from ._base import Both, Bounds, Derived, Pattern, Span, broadcast, check_pattern, full, join, rectangles
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -72,6 +74,39 @@ class since(_Data):
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         first = self.first.to(j.first.device)[broadcast(b, self.batch)]
         return Bounds(j.last >= first, j.first >= first)
+
+
+class Padding(NamedTuple):
+    """A rule within a range of keys per batch row, first ≤ key < stop."""
+
+    rule: Pattern
+    first_B: Tensor
+    stop_B: Tensor
+
+
+def padding_of(pattern: Pattern, keys: int) -> Padding | None:
+    """Take a conjunction such as `causal & lengths(n)` apart into a rule and a range of keys per batch row; None if it has no range.
+
+    Args:
+        pattern: pattern to take apart.
+        keys: number of keys.
+    """
+    parts, rules, ends = [pattern], list[Pattern](), list[tuple[Tensor | int, Tensor | int]]()
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Both):
+            parts += [part.right, part.left]
+        elif isinstance(part, lengths):
+            ends.append((0, part.keys.cpu()))
+        elif isinstance(part, since):
+            ends.append((part.first.cpu(), keys))
+        else:
+            rules.append(part)
+    if not ends:
+        return None
+    firsts, stops = (torch.stack(torch.broadcast_tensors(*map(torch.as_tensor, each))) for each in zip(*ends, strict=True))
+    first_B, stop_B = torch.broadcast_tensors(firsts.amax(0).clamp(min=0), stops.amin(0).clamp(max=keys))
+    return Padding(reduce(and_, rules, full), first_B, stop_B)
 
 
 @dataclass(frozen=True, repr=False)

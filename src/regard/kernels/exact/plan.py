@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...patterns import Full, Pattern, Span, block_summary, is_static, row_bounds, spans
+from ...patterns import Full, Pattern, Span, block_summary, is_static, padding_of, row_bounds, spans
+from .contents import Kept
 from .paths import forced
 
 ROWS = (128, 64, 32)  # query rows per tile, whichever makes the cheaper plan
@@ -27,6 +28,8 @@ COLUMNS = 64  # key block size of the summary; single excluded columns of a tile
 WIDEST = 2048  # keys per tile: more are split, so that the scores of one tile stay small
 FINE = 8  # rows per tile where a block holds a few rows that attend to far more than their neighbours (global queries)
 KEPT_MASKS = 64 << 20  # bytes of masks that a cached plan may hold; beyond that, masks are computed at each call
+BATCH_MASKS = 16 << 20  # the same for a plan that belongs to a batch
+WASTE = 1.25  # batch rows share tiles if these are at most so many times the pairs that each needs by itself
 DENSE_PAIRS = 256 * 256  # up to this many (query, key) pairs a whole mask is cheaper than a plan
 
 
@@ -63,6 +66,7 @@ class Plan:
     live: int  # pairs visited, over all (batch, head) that the pattern distinguishes
     total: int  # all pairs, allowed or not
     covered: bool = True  # every row is in exactly one tile
+    room: int = 0  # bytes of masks that may still be kept with the stacks of its tiles
 
     def positions(self, tile: Tile, device: torch.device) -> tuple[Tensor, Tensor]:
         """Positions of the rows and of the columns of a tile."""
@@ -94,13 +98,19 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def make_plan(pattern: Pattern, queries: int, keys: int, share: int = 1) -> Plan:
-    """The tiles of `pattern` for this many queries and keys; `share` query heads read one key head. Plans of static patterns are cached."""
-    return _cached_plan(pattern, queries, keys, share) if is_static(pattern) else _build(pattern, queries, keys, share)
+    """The tiles of `pattern` for this many queries and keys; `share` query heads read one key head. Plans are kept: of patterns that are made
+    from tensors, those of the last batches.
+    """
+    if is_static(pattern):
+        return _cached_plan(pattern, queries, keys, share)
+    return _OF_BATCHES.get(pattern, (queries, keys, share), lambda: _batch_plan(pattern, queries, keys, share))
 
 
 def whole_plan(pattern: Pattern, queries: int, keys: int) -> Plan:
     """One tile of everything: cheaper than a plan where there are few pairs."""
-    return _cached_whole(pattern, queries, keys) if is_static(pattern) else _whole(pattern, queries, keys)
+    if is_static(pattern):
+        return _cached_whole(pattern, queries, keys)
+    return _OF_BATCHES.get(pattern, (queries, keys), lambda: _masked(_whole(pattern, queries, keys)))
 
 
 def _whole(pattern: Pattern, queries: int, keys: int) -> Plan:
@@ -112,10 +122,61 @@ def _whole(pattern: Pattern, queries: int, keys: int) -> Plan:
 
 @lru_cache(maxsize=8)
 def _cached_whole(pattern: Pattern, queries: int, keys: int) -> Plan:
-    plan = _whole(pattern, queries, keys)
-    for tile in (tile for group in plan.groups for tile in group.tiles):
-        tile.mask = plan.mask(plan.groups[0], tile, torch.float32, torch.device("cpu"))
+    return _masked(_whole(pattern, queries, keys))
+
+
+def _masked(plan: Plan) -> Plan:
+    """The plan with the masks of its tiles."""
+    for group in plan.groups:
+        for tile in group.tiles:
+            tile.mask = plan.mask(group, tile, torch.float32, torch.device("cpu"))
     return plan
+
+
+_OF_BATCHES = Kept[Plan](8)
+
+
+def _batch_plan(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
+    """Plan of a pattern made from tensors. One without tensors, within a range of keys per batch row, takes over the tiles of that pattern."""
+    found = padding_of(pattern, keys) if queries and keys else None
+    if found is None or not is_static(found.rule) or found.rule.batch > 1:
+        plan = _build(pattern, queries, keys, share)
+        plan.room = BATCH_MASKS
+        return plan
+    fitted = pattern.fit(queries, keys)
+    plan = Plan(fitted, keys - queries, [], 0, fitted.batch * fitted.heads * queries * keys, room=BATCH_MASKS)
+    tiles = _cached_plan(found.rule, queries, keys, share)
+    size = (found.stop_B - found.first_B).clamp(min=0)
+    together = len(size) == 1 or int(found.stop_B.max() - found.first_B.min()) * len(size) <= WASTE * int(size.sum())
+    for batch in [None] if together else [slice(b, b + 1) for b in range(len(size))]:
+        some = slice(None) if batch is None else batch
+        first_B, stop_B = found.first_B[some], found.stop_B[some]
+        hull, core = (int(first_B.min()), int(stop_B.max())), (int(first_B.max()), int(stop_B.min()))
+        for group in tiles.groups:
+            mine = [one for tile in group.tiles if (one := _within(tile, hull, core)) is not None]
+            plan.groups.append(Group(batch, group.heads, mine, group.later))
+            plan.covered &= tiles.covered and len(mine) == len(group.tiles)
+            pairs = sum((t.rows.stop - t.rows.start) * width(t) for t in mine)
+            plan.live += pairs * (len(size) if batch is None else 1) * len(_indices(group.heads, fitted.heads))
+    return plan
+
+
+def _within(tile: Tile, hull: tuple[int, int], core: tuple[int, int]) -> Tile | None:
+    """The part of a tile whose columns are in the `hull`, masked where they are not in the `core`, which all batch rows have."""
+    if isinstance(tile.columns, slice):
+        first, stop = tile.columns.start, tile.columns.stop
+    else:
+        first, stop = int(tile.columns[0]), int(tile.columns[-1]) + 1
+    if core[0] <= first and stop <= core[1]:
+        return tile
+    low, high = max(first, hull[0]), min(stop, hull[1])
+    if low >= high:
+        return None
+    masked = tile.partial or low < core[0] or high > core[1]
+    if isinstance(tile.columns, slice):
+        return Tile(tile.rows, slice(low, high), masked, tile.split)
+    columns = tile.columns[(tile.columns >= low) & (tile.columns < high)]
+    return Tile(tile.rows, columns, masked, tile.split) if len(columns) else None
 
 
 @lru_cache(maxsize=64)
@@ -155,13 +216,12 @@ def _build(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
         runs = _equal_runs(some.transpose(0, 1), share)
         common = ((some > 0).all(1) if len(runs) > 1 else some[:, 0] < 0).all(0)
         if 2 * common.sum() * some[:, :, 0, 0].numel() >= (some > 0).sum():
-            plan.groups += _shared_first(plan, batch, runs, queries, keys)
+            plan.groups += _shared_first(plan, batch, runs, some, queries, keys)
             plan.covered = False
             continue
         for heads in runs:
             group = Group(batch, heads, [])
-            cuts = (spans(queries, rows) for rows in ROWS)
-            group.tiles = min((list(_row_tiles(plan, group, rows, keys)) for rows in cuts), key=_cost)
+            group.tiles = _cheapest(plan, group, some[0, 0 if heads is None else heads.start], queries, keys)
             plan.groups.append(group)
             plan.covered &= sum(t.rows.stop - t.rows.start for t in group.tiles) == queries and not any(t.split for t in group.tiles)
     for group in plan.groups:
@@ -170,16 +230,38 @@ def _build(pattern: Pattern, queries: int, keys: int, share: int) -> Plan:
     return plan
 
 
-def _shared_first(plan: Plan, batch: slice | None, runs: list[slice] | list[None], queries: int, keys: int) -> list[Group]:
+def _cheapest(plan: Plan, group: Group, summary: Tensor, queries: int, keys: int) -> list[Tile]:
+    """The tiles of a group, from its block summary, with the number of rows per tile that is cheapest.
+
+    A plan that is kept for good is worth cutting three times; for that of a batch the costs are estimated from the blocks.
+    """
+    sizes = [(size, _merged(summary, size // min(ROWS))) for size in ROWS]
+    if not is_static(plan.pattern):
+        sizes = [min(sizes, key=lambda one: int((one[1] > 0).sum()) * one[0] * COLUMNS * 1.1 + len(one[1]) * NEXT)]
+    return min((list(_row_tiles(plan, group, spans(queries, size), keys, blocks)) for size, blocks in sizes), key=_cost)
+
+
+def _merged(summary: Tensor, rows: int) -> Tensor:
+    """A summary with so many neighbouring runs of rows as one: full if all are, empty if all are."""
+    left = -summary.shape[-2] % rows
+    last = summary[..., -1:, :].expand(*summary.shape[:-2], left, summary.shape[-1])
+    parts = torch.cat([summary, last], -2).unflatten(-2, (-1, rows))
+    return torch.where((parts == 2).all(-2), 2, (parts > 0).any(-2).to(torch.int8)).to(torch.int8)
+
+
+def _shared_first(plan: Plan, batch: slice | None, runs: list[slice] | list[None], summary: Tensor, queries: int, keys: int) -> list[Group]:
     """The blocks that all heads attend to, then the rest of each head; with the number of rows per tile that is cheapest."""
     plans = []
-    for rows in (spans(queries, size) for size in ROWS):
+    for size in ROWS:
+        blocks, rows = _merged(summary, size // min(ROWS)), spans(queries, size)
+        common = (blocks > 0).flatten(0, 1).all(0)
+        whole = (blocks == 2).flatten(0, 1).all(0)
         every = Group(batch, None, [])
-        common = _summarize(plan, every, rows, keys, together=False) > 0
-        every.tiles = list(_row_tiles(plan, every, rows, keys, common))
+        every.tiles = list(_row_tiles(plan, every, rows, keys, (1 + whole.to(torch.int8)) * common))
         groups = [every, *(Group(batch, heads, [], later=True) for heads in runs)]
         for group in groups[1:]:
-            group.tiles = list(_row_tiles(plan, group, rows, keys, ~common))
+            mine = blocks[0, 0 if group.heads is None else group.heads.start]
+            group.tiles = list(_row_tiles(plan, group, rows, keys, mine * ~common))
         plans.append((plan.pattern.heads * _cost(every.tiles) + sum(_cost(group.tiles) for group in groups[1:]), groups))
     return min(plans, key=lambda priced: priced[0])[1]
 
@@ -219,33 +301,27 @@ def _equal_runs(summary: Tensor, share: int) -> list[slice] | list[None]:
     return whole + single
 
 
-def _row_tiles(plan: Plan, group: Group, rows: Span, keys: int, chosen: Tensor | None = None) -> Iterator[Tile]:
-    """The tiles of the given runs of rows, over all blocks of keys or those `chosen` for each run."""
-    summary = _summarize(plan, group, rows, keys)
-    if chosen is not None:
-        summary = summary * chosen
+def _row_tiles(plan: Plan, group: Group, rows: Span, keys: int, summary: Tensor) -> Iterator[Tile]:
+    """The tiles of the given runs of rows, from their block summary."""
     counts = (summary > 0).sum(-1)
     usual = max(int(counts.median()), 1)
-    for n, (first, last, count, blocks) in enumerate(zip(rows.first.tolist(), rows.last.tolist(), counts.tolist(), summary, strict=True)):
+    for first, last, count, blocks in zip(rows.first.tolist(), rows.last.tolist(), counts.tolist(), summary, strict=True):
         tiles = list(_cut_tiles(plan, group, slice(first, last + 1), blocks, keys)) if count else []
         if count > 4 * usual and last - first >= 2 * FINE:
             # perhaps a few rows attend to far more than the rest: cut finer, so that only they pay for it
-            finer = _row_tiles(plan, group, spans(last + 1 - first, FINE, first), keys, None if chosen is None else chosen[n])
+            fine = spans(last + 1 - first, FINE, first)
+            finer = _row_tiles(plan, group, fine, keys, _summarize(plan, group, fine, keys) * (blocks > 0))
             tiles = min(tiles, list(finer), key=_cost)
         yield from tiles
 
 
-def _summarize(plan: Plan, group: Group, rows: Span, keys: int, together: bool = True) -> Tensor:
-    """The block summary of some runs of rows that holds for the whole group: equal in coarse blocks need not be equal in finer ones.
-
-    Not `together`: live are only the blocks in which every batch row and head has an allowed pair.
-    """
+def _summarize(plan: Plan, group: Group, rows: Span, keys: int) -> Tensor:
+    """The block summary of some runs of rows that holds for the whole group: equal in coarse blocks need not be equal in finer ones."""
     b = _indices(group.batch, plan.pattern.batch)[:, None, None, None]
     h = _indices(group.heads, plan.pattern.heads)[:, None, None]
     i, parts = Span(*(x + plan.start for x in rows)), []
     for some, every in row_bounds(plan.pattern, b, h, i, spans(keys, COLUMNS)):
-        some, every = some.flatten(0, 1), every.flatten(0, 1).all(0)
-        some = some.any(0) if together else some.all(0)
+        some, every = some.flatten(0, 1).any(0), every.flatten(0, 1).all(0)
         parts.append((some.to(torch.int8) + (some & every).to(torch.int8)).cpu())
     return torch.cat(parts)
 

@@ -81,6 +81,8 @@ class Stack:
     tiles: list[Tile]
     rows: Index
     columns: Index
+    kept: Tensor | None = None  # the mask, where the plan has room for it
+    full_rows: bool = False  # the kept mask leaves something to each row
 
     def take_rows(self, x: Tensor) -> Tensor:
         """(B, L, H, …) → (B · tiles, H, rows of a tile, …)."""
@@ -115,12 +117,18 @@ class Stack:
 
     def mask(self, plan: Plan, group: Group, dtype: torch.dtype, device: torch.device, batch: int) -> Tensor | None:
         """The additive mask, (1 or B · tiles, 1 or H, rows, columns)."""
+        if self.kept is not None and (self.kept.dtype, self.kept.device) == (dtype, device):
+            return self.kept
         masks = [plan.mask(group, tile, dtype, device) for tile in self.tiles]
-        return masks[0] if all(mask is masks[0] for mask in masks) else self.join([m for m in masks if m is not None], batch)
+        mask = masks[0] if all(mask is masks[0] for mask in masks) else self.join([m for m in masks if m is not None], batch)
+        if mask is not None and mask.nbytes <= plan.room:
+            plan.room -= mask.nbytes
+            self.kept, self.full_rows = mask, bool((mask == 0).any(-1).all())
+        return mask
 
     def has_empty_rows(self, biased: bool) -> bool:
         """True if some row may attend to nothing."""
-        return any(tile.partial and tile.has_empty_rows for tile in self.tiles) or biased
+        return (not self.full_rows and any(tile.partial and tile.has_empty_rows for tile in self.tiles)) or biased
 
     def join(self, parts: list[Tensor], batch: int) -> Tensor:
         """Tensors of single tiles, (1 or B, 1 or H, rows, columns) each, joined in the order of `take_rows`."""

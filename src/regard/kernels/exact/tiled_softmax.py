@@ -9,17 +9,17 @@ is handed to FlexAttention as a whole matrix: see `gpu.py`.)
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...patterns import Causal, Full, Pattern, full, is_static
+from ...patterns import Causal, Full, Pattern, full
 from ..numerics import LOG2E, accumulation_dtype, first_derivatives_only
 from ..random_masks import keep_mask
 from .bias import Bias, Matrix
+from .contents import Kept
 from .gpu import attend_on_gpu
 from .merging import merge_into
 from .paths import forced
@@ -114,7 +114,7 @@ def _dense(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, sca
         if not is_small(L, M):
             return None
         if not isinstance(pattern, Full):
-            mask = (_cached_mask if is_static(pattern) else _mask)(pattern, L, M, q_BLHK.dtype, q_BLHK.device)
+            mask = _known_mask(pattern, L, M, q_BLHK.dtype, q_BLHK.device)
         if bias is not None:
             whole = bias.whole(L, M, q_BLHK.device).to(q_BLHK.dtype)
             mask = whole if mask is None else mask + whole
@@ -131,15 +131,17 @@ def _dense(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, pattern: Pattern, sca
     return out.transpose(1, 2)
 
 
-def _mask(pattern: Pattern, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return additive(pattern.mask(queries, keys, device), dtype)
+def _known_mask(pattern: Pattern, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The whole rule as an additive mask; computed once for all layers of a batch."""
+
+    def make() -> Tensor:
+        with torch.inference_mode(False):  # it outlives the call, and training may use it
+            return additive(pattern.mask(queries, keys, device), dtype)
+
+    return _MASKS.get(pattern, (queries, keys, dtype, device), make)
 
 
-@lru_cache(maxsize=8)
-def _cached_mask(pattern: Pattern, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Computed once for all layers of a step."""
-    with torch.inference_mode(False):  # it outlives the call, and training may use it
-        return _mask(pattern, queries, keys, dtype, device)
+_MASKS = Kept[Tensor](8)
 
 
 @dataclass(slots=True)
