@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,8 @@ class Recording:
         if reader.map.inputs is None or not reader.rows:
             return None
         last, n = reader.rows - 1, reader.columns
-        row_M = reader.values(0, last, last + 1)[0].double()
+        own = replace(reader.map.inputs, observed=reader.map.inputs.observed._replace(change=None))  # not those of an ablated head
+        row_M = own.weights(last, last + 1, reader.map.heads[:1])[self.batch, 0, 0].double()
         read = [
             torch.frombuffer(bytearray(self.piece(f"{kind}/{self.readers.index(reader)}/0")), dtype=torch.float32)
             for kind in ("queries", "keys")
