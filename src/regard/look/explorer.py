@@ -33,6 +33,7 @@ from torch import Tensor
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from .gradients import GradientRow
 from .images import data_url
+from .interventions import AblatedWeights
 from .layouts import Graph, to_json
 from .map import MEAN, Map
 from .maps import Maps
@@ -112,6 +113,7 @@ class Recording:
             "allowed": reader.pattern() is not None,
             "dimensions": self._dimensions(m),
             "scale": self._score_scale(reader),
+            **({"ablated": ablated} if (ablated := self._ablated(m)) else {}),
         }
 
     def _label_index(self, labels: list[str]) -> int:
@@ -127,6 +129,12 @@ class Recording:
             stack = m.layer.removeprefix("rollout of ")
             return next((n for layer, n in layers.items() if layer.split(".")[0] == stack), None)
         return layers.get(m.layer)
+
+    @staticmethod
+    def _ablated(m: Map) -> dict[str, str]:
+        """How heads were ablated, by their names."""
+        change = None if m.inputs is None else m.inputs.observed.change
+        return {str(head): how for head, how in change.heads.items() if head in m.heads} if isinstance(change, AblatedWeights) else {}
 
     @staticmethod
     def _dimensions(m: Map) -> int:

@@ -49,25 +49,38 @@ def ablate(model: nn.Module, ablations: Iterable[Ablation]) -> Iterator[None]:
         yield
 
 
-def ablated(observed: Observation) -> Observation:
-    """The call with the weights that were applied to its values: those of an ablated head are zero or uniform."""
-    ablations = _applied.get().get(observed.attention, ())
+@dataclass(frozen=True)
+class AblatedWeights:
+    """What ablations make of the weights of a layer: those of a head become zero, or uniform over the allowed keys."""
 
-    def change(weights_BHLM: Tensor, call: Call) -> Tensor:
+    heads: Mapping[int, Literal["zero", "uniform"]]  # how, by head
+
+    def __call__(self, weights_BHLM: Tensor, call: Call) -> Tensor:
         changed_BHLM, allowed_BHLM = weights_BHLM.clone(), call.mask()
         uniform_BHLM = (allowed_BHLM / allowed_BHLM.sum(-1, keepdim=True).clamp(min=1)).expand(weights_BHLM.shape)
-        for one in ablations:
-            changed_BHLM[:, one.head] = 0 if one.how == "zero" else uniform_BHLM[:, one.head]
+        for head, how in self.heads.items():
+            changed_BHLM[:, head] = 0 if how == "zero" else uniform_BHLM[:, head]
         return changed_BHLM
 
-    return observed._replace(change=change) if ablations else observed
+
+def ablated(observed: Observation) -> Observation:
+    """The call with the weights that were applied to its values."""
+    ablations = _applied.get().get(observed.attention, ())
+    for one in ablations:
+        _check_head(one, observed.q_BLHK.shape[2])
+    heads = {one.head: one.how for one in ablations}
+    return observed._replace(change=AblatedWeights(heads)) if heads else observed
+
+
+def _check_head(one: Ablation, heads: int) -> None:
+    if not 0 <= one.head < heads:
+        raise UnknownName(f"head of {one.layer}", str(one.head), map(str, range(heads)))
 
 
 def _hook(one: Ablation) -> Any:
     def change(module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any], out_BLHV: Tensor) -> Tensor:
         heads = out_BLHV.shape[2]
-        if not 0 <= one.head < heads:
-            raise UnknownName(f"head of {one.layer}", str(one.head), map(str, range(heads)))
+        _check_head(one, heads)
         changed = out_BLHV.clone()
         changed[:, :, one.head] = 0 if one.how == "zero" else _uniform(one, module, args, kwargs)
         return changed
