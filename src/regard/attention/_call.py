@@ -105,7 +105,7 @@ class Observation(NamedTuple):
     k_BMHK: Tensor  # its keys, the past included
     call: Call  # its other arguments
     pattern: Pattern  # over positions, before a cache dropped or aligned anything
-    change: Callable[[Tensor, Call], Tensor] | None = None  # what an intervention makes of weights_BHLM of some queries
+    change: Callable[[Tensor, Call], Tensor] | None = None  # intervention on weights_BHLM of some queries
 
     @property
     def rows_cheap(self) -> bool:

@@ -132,7 +132,7 @@ class Recording:
 
     @staticmethod
     def _ablated(m: Map) -> dict[str, str]:
-        """How heads were ablated, by their names."""
+        """Ablated heads by name: zero or uniform."""
         change = None if m.inputs is None else m.inputs.observed.change
         return {str(head): how for head, how in change.heads.items() if head in m.heads} if isinstance(change, AblatedWeights) else {}
 

@@ -51,9 +51,9 @@ def ablate(model: nn.Module, ablations: Iterable[Ablation]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class AblatedWeights:
-    """What ablations make of the weights of a layer: those of a head become zero, or uniform over the allowed keys."""
+    """Change of the weights of a layer by ablations: those of a head become zero, or uniform over the allowed keys."""
 
-    heads: Mapping[int, Literal["zero", "uniform"]]  # how, by head
+    heads: Mapping[int, Literal["zero", "uniform"]]  # by head
 
     def __call__(self, weights_BHLM: Tensor, call: Call) -> Tensor:
         changed_BHLM, allowed_BHLM = weights_BHLM.clone(), call.mask()
