@@ -359,7 +359,7 @@ class Look(RunCommand[TaskOptions]):
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Command):
-    """List the runs in a folder and below it: task, model, data, steps, best metric on validation, and whether they have finished.
+    """List the runs in a folder and below it: task, model, mechanism, data, steps, best metric on validation, and whether they have finished.
 
     As in:  regard runs
             regard runs runs/book --plot curves.png
@@ -390,13 +390,14 @@ class Runs(Command):
                     one.state,
                     one.task,
                     one.model,
+                    one.mechanism,
                     one.data,
                     one.step,
                     "" if one.best is None else f"{one.metric} {one.best:.4g}",
                 )
                 for one in found
             ]
-            print_table(("run", "state", "task", "model", "data", "steps", "best"), rows)
+            print_table(("run", "state", "task", "model", "mechanism", "data", "steps", "best"), rows, ["data"])
             for one in found:
                 print_note(one.problem)
         if self.plot is not None:

@@ -404,8 +404,8 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         """
         if not len(data.train) or not len(data.valid):
             raise NotSupported(
-                f"{show_files(self.options.data)}: {len(data.train):,} {self.unit} to train on and {len(data.valid):,} for validation; "
-                "training needs both"
+                f"{show_files(self.options.data)}: too few examples: {len(data.train):,} {self.unit} to train on and {len(data.valid):,} for "
+                "validation; add data, or give those for validation with --valid"
             )
 
     # -- answers -------------------------------------------------------------------------------------------------------

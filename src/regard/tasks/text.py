@@ -87,8 +87,8 @@ class TextTask(TokensTask[TextOptionsT]):
         """Refuse to train without documents, and on sequences longer than the model reads."""
         if not data.train.documents or not data.valid.documents:
             raise NotSupported(
-                f"{show_files(self.options.data)}: {data.train.documents:,} documents to train on and {data.valid.documents:,} for validation; "
-                "training needs both"
+                f"{show_files(self.options.data)}: too short: {data.train.documents:,} documents to train on and {data.valid.documents:,} for "
+                "validation; add text, or give the validation text with --valid"
             )
         option, wanted = self.length_option.replace("_", "-"), getattr(self.options, self.length_option)
         if model.max_length < wanted:
