@@ -103,7 +103,7 @@ class Train(Command, Generic[TaskOptions]):
         from ..train import launch
 
         task, settings = find_task(self.task_name), parse_settings(self.set)
-        if self.init_from is None:
+        if self.init_from is None and not self.resume:  # else the model is that of a run
             _check_settings(self.model, self.set)
         if self.attention:
             settings["attention_overrides"] = (("*", self.attention),)
