@@ -172,7 +172,7 @@ class Embed(Command):
 
 
 def _names_file(text: str) -> bool:
-    """Whether an argument is meant as the name of a file: it is there, or looks like one."""
+    """Return whether an argument is meant as the name of a file: it is there, or looks like one."""
     from ..data.arrow import is_dataset
 
     return is_dataset(text) or (len(text) < 4096 and Path(text).exists()) or bool(re.fullmatch(r"\S+\.\w{2,7}|\S*/\S*", text))
