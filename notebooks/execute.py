@@ -1,21 +1,18 @@
 """Run notebooks and write their outputs into them: `python notebooks/execute.py` for all, or with names.
 
-Cells run in one process, in order, as in Jupyter: what is printed and the value of the last expression are the output. Figures and attention
-maps become PNG, everything else text.
+Cells run in IPython, in a fresh process with the backend that Jupyter's kernel chooses, so outputs are those that a reader gets. Of each output the
+text and the PNG are kept: what is printed, values of last expressions, figures that are shown.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
-import contextlib
-import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).resolve().parent
 Output = dict[str, Any]
@@ -23,34 +20,44 @@ Output = dict[str, Any]
 
 def run(notebook: dict[str, Any]) -> list[list[Output]]:
     """The outputs of each code cell."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    return [run_cell("".join(cell["source"]), names) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as ipykernel sets it
+    done = subprocess.run(
+        [sys.executable, __file__, "--cells"], input=json.dumps(cells), capture_output=True, encoding="utf-8", env=environment
+    )
+    if done.returncode:
+        raise RuntimeError(f"a cell failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    found: list[list[Output]] = json.loads(done.stdout)
+    return found
 
 
-def run_cell(source: str, names: dict[str, Any]) -> list[Output]:
-    body = ast.parse(source)
-    last = body.body.pop() if body.body and isinstance(body.body[-1], ast.Expr) and not source.rstrip().endswith(";") else None
-    printed, value = io.StringIO(), None
-    with contextlib.redirect_stdout(printed):
-        exec(compile(body, "<cell>", "exec"), names)
-        if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
-    outputs: list[Output] = []
-    if printed.getvalue():
-        outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(printed.getvalue())})
-    if value is not None:
-        outputs.append({"output_type": "display_data", "data": _shown(value), "metadata": {}})
-    return outputs
+def run_cells(cells: list[str]) -> list[list[Output]]:
+    """The outputs of cells that run in this process."""
+    from IPython.core.displayhook import CapturingDisplayHook
+    from IPython.core.displaypub import CapturingDisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    shell, found = InteractiveShell.instance(), []
+    for cell in cells:
+        with capture_output(display=False) as printed:
+            shell.display_pub = CapturingDisplayPublisher(parent=shell)
+            shell.display_trap.hook = CapturingDisplayHook(shell, shell.display_pub.outputs)
+            result = shell.run_cell(cell)
+        if not result.success:
+            raise SystemExit(f"{cell}\n{printed.stdout}{printed.stderr}")
+        outputs: list[Output] = []
+        if printed.stdout:
+            outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(printed.stdout)})
+        outputs += [{"output_type": "display_data", "data": _plain(one["data"]), "metadata": {}} for one in shell.display_pub.outputs]
+        found.append(outputs)
+    return found
 
 
-def _shown(value: Any) -> dict[str, Any]:
-    if isinstance(value, Figure):
-        file = io.BytesIO()
-        value.savefig(file, format="png", dpi=80, bbox_inches="tight")
-        return {"text/plain": ["a figure"], "image/png": base64.b64encode(file.getvalue()).decode()}
-    if hasattr(value, "_repr_png_"):
-        return {"text/plain": _lines(repr(value)), "image/png": base64.b64encode(value._repr_png_()).decode()}
-    return {"text/plain": _lines(repr(value))}
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    png = data.get("image/png")
+    kept: dict[str, Any] = {"text/plain": _lines(data["text/plain"])}
+    return kept if png is None else kept | {"image/png": png if isinstance(png, str) else base64.b64encode(png).decode()}
 
 
 def _lines(text: str) -> list[str]:
@@ -69,4 +76,7 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:] == ["--cells"]:
+        print(json.dumps(run_cells(json.load(sys.stdin))))
+    else:
+        main(sys.argv[1:])

@@ -19,7 +19,7 @@ import regard
 import regard.attention
 import regard.tasks
 from regard import MECHANISMS, SoftmaxAttention, catalogue
-from regard.cli import COMMANDS, GROUPS, _facts, _pages, load_command, main
+from regard.cli import COMMANDS, GROUPS, _facts, _help, _pages, load_command, main
 from regard.cli._command import CONFIG, format_settings, parse_settings
 from regard.look.examples import example
 from regard.patterns import parse
@@ -180,6 +180,83 @@ def test_mistakes_take_one_line_and_exit_with_2(argv, says, capsys):
     captured = capsys.readouterr()
     assert says in captured.err
     assert captured.err.count("\n") == 1 and captured.err.startswith("regard: ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("--block-size 64", "did you mean --context-length?"),
+        ("--block_size 64", "did you mean --context-length?"),
+        ("--n-layer 2", "did you mean --set depth=…?"),
+        ("--num_layers 2", "did you mean --set depth=…?"),
+        ("--num-hidden-layers 2", "did you mean --set depth=…?"),
+        ("--n-head 2", "did you mean --set heads=…?"),
+        ("--n_embd 8", "did you mean --set width=…?"),
+        ("--hidden-size 8", "did you mean --set width=…?"),
+        ("--dropout 0.1", "did you mean --set dropout=…?"),
+        ("--max-iters 9", "did you mean --steps?"),
+        ("--max-steps 9", "did you mean --steps?"),
+        ("--learning-rate 1", "did you mean --lr?"),
+        ("--gpus 1", "did you mean --device cuda"),
+        ("--fp16", "did you mean --precision bfloat16?"),
+        ("--bf16", "did you mean --precision bfloat16?"),
+        ("--eval-interval 5", "did you mean --evaluate-every?"),
+        ("--per-device-train-batch-size 8", "did you mean --batch-size?"),
+        ("--num-train-epochs 3", "did you mean --epochs?"),
+        ("--warmup-iters 9", "did you mean --warmup-steps?"),
+        ("--compile=False", "--compile is a switch, which takes no value; leave it out"),
+        ("--compile=True", "--compile is a switch, which takes no value; write --compile"),
+        ("--steps 1e3", "--steps 1e3: expected a whole number"),
+        ("--minutes x", "--minutes x: expected a number"),
+        ("--lr=-1", "--lr -1: expected above 0"),
+        ("--batch-size 0", "--batch-size 0: expected 1 or more"),
+        ("--betas 0.9 2", "--betas 0.9 2.0: expected 0 or more, below 1"),
+        ("--set width=abc", "--set width=abc: expected a whole number, 1 or more; regard show gpt2"),
+        ("--set depth=0", "--set depth=0: expected a whole number, 1 to 4096"),
+        ("--set dropout=2", "--set dropout=2: expected a number, 0 or more, below 1"),
+        ("--set n_layer=3", "--set n_layer=3: gpt2 calls it depth; write --set depth=3"),
+        ("--set width=10000000", "GiB is available"),
+        ("--device gpu", "--device gpu: expected auto, cpu, cuda, cuda:1 or mps"),
+    ],
+)
+def test_names_of_other_programs_are_understood_and_types_stay_inside(typed, says, tmp_path, capsys):
+    (tmp_path / "book.txt").write_text("the cat sat on the mat. " * 200)
+    argv = ["train", "language", "--data", str(tmp_path / "book.txt"), "--out", str(tmp_path / "run"), "--tokenizer", "byte"]
+    assert main([*argv, *typed.split()]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err and captured.err.count("\n") == 1
+    assert not re.search(r"\{None\}|INT\b|FLOAT|`int`|Options|Config", captured.err) and not (tmp_path / "run").exists()
+
+
+def test_every_synonym_leads_to_what_there_is():
+    flags = {flag for names in _pages.flags().values() for flag in names}
+    assert {one.split()[0] for words in _help.SYNONYMS.values() for one in words} <= flags
+    settings = {row["name"] for entry in catalogue.details("models") for row in entry["settings"]}
+    assert set(_help.SETTING_SYNONYMS.values()) <= settings
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("--temperature", "-1"), "--temperature -1: expected a number of at least 0"),
+        (("--max-tokens", "many"), "--max-tokens many: expected a whole number"),
+        (("--top-p", "3"), "--top-p 3: expected more than 0 and at most 1"),
+    ],
+)
+def test_options_of_generation_are_named_as_they_were_typed(typed, says, capsys):
+    assert main(["complete", "nowhere", "a prompt", *typed]) == 2
+    assert capsys.readouterr().err.startswith(f"regard: {says}")
+
+
+def test_a_mistyped_run_is_no_model_of_the_hub(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "book").mkdir(parents=True)
+    (tmp_path / "runs" / "book" / "config.json").write_text("{}")
+    assert main(["complete", "runs/bok", "a prompt"]) == 2
+    err = capsys.readouterr().err
+    assert "runs/bok: no such run; did you mean runs/book?" in err and "hf download" not in err
+    assert main(["complete", "openai-community/gpt2", "a prompt"]) == 2
+    assert "hf download openai-community/gpt2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,20 @@ def plain(outputs: list[dict]) -> list[tuple[str, str]]:
     return found
 
 
+def test_every_figure_is_shown():
+    pictures = {name: [kind for cell in read(name)["cells"] for _, kind in plain(cell.get("outputs", ())) if kind] for name in NOTEBOOKS}
+    drawn = {name: sum("plt.show()" in "".join(cell["source"]) for cell in read(name)["cells"]) for name in NOTEBOOKS}
+    assert sum(map(len, pictures.values())) == 12 and sum(drawn.values()) == 7
+    assert all(len(pictures[name]) > drawn[name] for name in NOTEBOOKS)  # and attention maps, which show themselves
+
+
 def test_there_are_these():
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NOTEBOOKS)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_the_outputs_are_those_of_the_code(name, tmp_path, monkeypatch):
+def test_the_outputs_are_those_that_jupyter_shows(name, tmp_path, monkeypatch):
+    """In a fresh process, with the backend of Jupyter's kernel; a figure that is not shown would be missing here as it is there."""
     monkeypatch.chdir(tmp_path)
     notebook = read(name)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

@@ -300,10 +300,7 @@ SKIPPED = {
     "demo",
     "site",
 }
-RUNS_TEXT = {
-    "tests/test_docs.py",
-    "notebooks/execute.py",
-}  # run the snippets of the documents and the cells of notebooks: that is what they are for
+RUNS_TEXT = {"tests/test_docs.py"}  # runs the snippets of the documents: that is what it is for
 
 
 def tree(*suffixes: str) -> list[Path]:

@@ -1,6 +1,7 @@
 """Any model becomes a run: `regard.save` and `regard.load`; and `regard runs`, which lists them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from regard.errors import BadConfig, BadFile, NotSupported, RunExists
 from regard.layers import add_lora
 from regard.models import Classifier, build
 from regard.runs import create, find_runs
-from regard.tasks import Language, TextProcessor, make_run, predict
+from regard.tasks import Language, TextProcessor, find_task, load_run, make_run, predict, train
 from regard.train.lock import locked
 
 BYTES = Tokenizer.train([], "byte", 260)
@@ -69,6 +70,23 @@ def test_what_could_not_be_used_is_refused_and_leaves_nothing(model, tmp_path):
         regard.save(model, tmp_path / "a")
 
 
+@pytest.mark.parametrize("change", [{"regression": True}, {"multi_label": True}])
+def test_the_options_of_the_task_are_kept(change, tmp_path):
+    """Without them a regression would come back as a classifier of one class."""
+    labels = ["1.5", "-2"] if "regression" in change else ["red|round", "round"]
+    (tmp_path / "data.tsv").write_text("".join(f"thing number {n}\t{labels[n % 2]}\n" for n in range(60)))
+    task = find_task("classify")
+    example = write_example(task, tmp_path)
+    options = replace(example.options, data=str(tmp_path / "data.tsv"), **change)
+    train(task, options, replace(task.default_train, steps=1), tmp_path / "run", settings=example.settings, progress=False)
+    before = load_run(tmp_path / "run")
+    regard.save(regard.load(tmp_path / "run"), tmp_path / "saved")
+    after = load_run(tmp_path / "saved")
+    name = next(iter(change))
+    assert after.config.options[name] is True and after.config.options["data"] == ""
+    assert predict(after, ["thing number 3"])[0].values == predict(before, ["thing number 3"])[0].values
+
+
 # -- regard runs -------------------------------------------------------------------------------------------------------
 
 
@@ -77,7 +95,8 @@ def test_runs_are_listed_with_their_state(model, tmp_path, capsys):
     argv = ["train", "language", "--data", str(example.options.data), "--tokenizer", "char", "--context-length", "8", "--quiet"]
     sizes = [part for name, value in (("width", 8), ("heads", 2), ("depth", 1)) for part in ("--set", f"{name}={value}")]
     assert main([*argv, *sizes, "--steps", "2", "--evaluate-every", "1", "--out", str(tmp_path / "runs" / "trained")]) == 0
-    regard.save(model, tmp_path / "runs" / "saved", tokenizer=BYTES)
+    regard.save(model.with_attention("linear"), tmp_path / "runs" / "saved", tokenizer=BYTES)
+    assert find_runs(tmp_path / "runs" / "saved")[0].mechanism == "linear"
     run = make_run("language", model, TextProcessor(Tokenizers(BYTES)))
     create(tmp_path / "runs" / "begun", run.config, run.processor)
     create(tmp_path / "runs" / "broken", run.config, run.processor)
@@ -91,9 +110,11 @@ def test_runs_are_listed_with_their_state(model, tmp_path, capsys):
     capsys.readouterr()
     assert main(["runs", str(tmp_path / "runs"), "--plot", str(tmp_path / "curves.png")]) == 0
     shown = capsys.readouterr()
+    assert "mechanism" in shown.out.splitlines()[0]
     assert "format_version 7" in shown.err and (tmp_path / "curves.png").stat().st_size > 5000
     assert main(["runs", str(tmp_path / "runs"), "--json"]) == 0
     trained = next(one for one in json.loads(capsys.readouterr().out) if one["folder"].endswith("trained"))
+    assert trained["mechanism"] == "softmax"
     assert (trained["task"], trained["step"], trained["metric"]) == ("language", 2, "loss") and trained["best"] > 0
     assert main(["runs", str(tmp_path / "nowhere")]) == 2 and "no such folder" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()

@@ -17,7 +17,8 @@ import functools
 import inspect
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints, is_typeddict
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 from msgspec import Meta
@@ -96,6 +97,28 @@ def in_words(bounds: Meta) -> str:
     if bounds.le is not None and bounds.le < MOST:
         return f"{bounds.ge:g} to {bounds.le:g}" if bounds.ge is not None else f"{low}, at most {bounds.le:g}".removeprefix(", ")
     return f"{low}, below {bounds.lt:g}".removeprefix(", ") if bounds.lt is not None else low
+
+
+def words_for_type(kind: Any) -> str:
+    """Values of a type as a message says them: "a whole number, 1 or more".
+
+    Args:
+        kind: Type with its bounds.
+    """
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    found = []
+    for part in parts:
+        plain = part
+        while get_origin(plain) is Annotated:
+            plain = get_args(plain)[0]
+        if choices := _choices(part):
+            found.append(f"one of {', '.join(map(str, choices))}")
+        elif plain is not type(None):
+            name = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(
+                plain, "values with commas between them"
+            )
+            found.append(", ".join([name, *(in_words(meta) for meta in _ranges(part)[:1])]).removesuffix(", "))
+    return " or ".join(found)
 
 
 def _ranges(kind: Any) -> list[Meta]:

@@ -102,7 +102,8 @@ class UnknownName(RegardError, LookupError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        known, name = list(known), name if len(name) <= 80 else f"{name[:79]}…"
+        self.kind, self.given, self.known = kind, name, list(known)
+        known, name = self.known, name if len(name) <= 80 else f"{name[:79]}…"
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(known)}"
         super().__init__(f"no {kind} is called {name!r}; {hint}")

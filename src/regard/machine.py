@@ -31,6 +31,7 @@ import torch
 from .errors import BadConfig, NotSupported
 from .processes import local_rank, started_together
 
+DEVICES = ("cpu", "cuda", "mps", "xpu", "mtia", "hpu", "xla")  # kinds that PyTorch trains on
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "bf16")
 SIDE = 512  # of the matrices that are multiplied to measure the speed
 SAMPLE = 0.2  # seconds in which the cores are watched
@@ -112,6 +113,8 @@ def find_device(name: str = "auto") -> torch.device:
             torch.cuda.set_device(device)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as wrong:
+        if name.partition(":")[0] not in DEVICES:
+            raise BadConfig(f"--device {name}: expected auto, cpu, cuda, cuda:1 or mps") from wrong
         raise BadConfig(f"--device {name}: this machine or this PyTorch has none; use cpu ({str(wrong).splitlines()[0]})") from wrong
     return device
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -136,7 +137,9 @@ def load_run(folder: Path | str, config: RunConfig, task: Loader) -> Run[Model]:
     path = folder / PARAMETERS
     processor = task.load_processor(folder)
     if not path.exists():
-        raise MissingFile(f"{path}: no such file; training has not begun. Resume it: regard train {config.task} --out {folder} --resume")
+        raise MissingFile(
+            f"{path}: no such file; training has not begun. Resume it: regard train {config.task} --out {quote(str(folder))} --resume"
+        )
     model = build_within(folder, config, lambda: task.build(config.model, config.settings, processor))
     load_parameters(model, read_parameters(path), str(path))
     return Run(folder, config, model.eval(), processor, _unfinished(folder, config))
@@ -290,6 +293,7 @@ class RunSummary:
         state: running, finished or interrupted.
         task: name of its task.
         model: name of its model.
+        mechanism: mechanism of its self-attention layers, where one was chosen or the model names its own.
         data: data it was trained on.
         step: last step.
         metric: metric that chooses the best parameters.
@@ -301,6 +305,7 @@ class RunSummary:
     state: str  # running, finished, interrupted; or damaged, with the reason in `problem`
     task: str = ""
     model: str = ""
+    mechanism: str = ""
     data: str = ""
     step: int = 0
     metric: str = ""  # that decides
@@ -329,7 +334,7 @@ def _unfinished(folder: Path, config: RunConfig) -> str:
         return ""
     last = last_event(folder / METRICS) or {}
     how = "is still training" if state == "running" else "has not finished"
-    advice = "" if state == "running" else f"; resume it: regard train {config.task} --out {folder} --resume"
+    advice = "" if state == "running" else f"; resume it: regard train {config.task} --out {quote(str(folder))} --resume"
     return f"{folder} {how} (step {last.get('step', 0)}): these are its best parameters so far{advice}"
 
 
@@ -353,11 +358,22 @@ def summarise(folder: Path) -> RunSummary:
         state=state,
         task=config.task,
         model=config.model,
+        mechanism=_mechanism(config),
         data=str(config.options.get("data", "")),
         step=max(steps, default=0),
         metric=metric,
         best=(max if higher else min)(values) if values else None,
     )
+
+
+def _mechanism(config: RunConfig) -> str:
+    """Mechanisms that the settings name, in order, without repetition: those put in place of others first."""
+    overrides, own = config.settings.get("attention_overrides") or (), config.settings.get("attention") or ()
+    lines = [str(line) for _, line in overrides]
+    depth = config.settings.get("depth")
+    if not lines or (isinstance(depth, int) and len(lines) < depth and all(path != "*" for path, _ in overrides)):
+        lines = [*([own] if isinstance(own, str) else map(str, own)), *lines]
+    return ", ".join(dict.fromkeys(lines))
 
 
 def _is_number(value: Any) -> bool:
@@ -372,11 +388,17 @@ def curves(found: Sequence[RunSummary]) -> dict[str, dict[str, tuple[list[float]
         found: runs to compare.
     """
     panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+
+    def name_of(run: RunSummary) -> str:
+        return f"{run.folder} ({', '.join(word for word in (run.model, run.mechanism) if word)})"
+
     for run in found:
         for line in read_metrics(run.folder / METRICS) if (run.folder / METRICS).exists() and run.state != "damaged" else ():
-            name, title = {"train": ("loss", "training loss"), "evaluation": (run.metric, run.metric)}.get(line["event"], ("", ""))
+            name, title = {"train": ("loss", "training loss"), "evaluation": (run.metric, f"{run.metric} on validation")}.get(
+                line["event"], ("", "")
+            )
             if name and all(_is_number(line.get(key)) for key in ("step", name)):
-                steps, values = panels.setdefault(title, {}).setdefault(str(run.folder), ([], []))
+                steps, values = panels.setdefault(title, {}).setdefault(name_of(run), ([], []))
                 steps.append(line["step"])
                 values.append(line[name])
     return panels

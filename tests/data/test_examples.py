@@ -115,11 +115,14 @@ def test_a_label_in_the_first_column_is_recognised(tmp_path):
         path.write_text("".join(f"{label}{mark}{text}\n" for label, text in rows))
         found = read_labelled(path, shares=(0.0, 0.0)).train
         assert [(one.label, one.texts) for one in found] == [(label, (text,)) for label, text in rows]
+        note = read_labelled(path, shares=(0.0, 0.0)).note
+        assert "the first column is taken for the label" in note and "'good'" in note and "--fields 1 2" in note
         path.write_text("".join(f"{text}{mark}{label}\n" for label, text in rows))
         assert {one.label for one in read_labelled(path, shares=(0.0, 0.0)).train} == {"good", "bad"}
     path.write_text("".join(f"{label},{text}\n" for label, text in rows[:4]))
     assert read_labelled(path, shares=(0.0, 0.0)).train[0].label == "text number 0"
-    assert read_labelled(path, fields=("2", "1"), shares=(0.0, 0.0)).train[0].label == "good"
+    told = read_labelled(path, fields=("2", "1"), shares=(0.0, 0.0))
+    assert told.train[0].label == "good" and told.note == ""
 
 
 def test_generated_examples():

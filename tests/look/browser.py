@@ -125,10 +125,11 @@ class Browser:
     # -- a page --------------------------------------------------------------------------------------------------------
 
     def open(self, url: str, width: int = 1280, height: int = 860, dark: bool = False) -> None:
-        self.errors.clear()
-        self.requests.clear()
         self.resize(width, height, dark)
         self.call("Page.navigate", url="about:blank")
+        self.wait("location.href === 'about:blank'")
+        self.errors.clear()  # those of the page before, too
+        self.requests.clear()
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
 

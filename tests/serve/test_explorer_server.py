@@ -6,6 +6,7 @@ import http.client
 import json
 import math
 import random
+import re
 import struct
 import threading
 import time
@@ -22,7 +23,7 @@ from tests.tasks.examples import write_example
 
 from regard.data import Tokenizer
 from regard.decode import GenerationOptions, PromptEncoder, generate
-from regard.errors import StateNotSupported
+from regard.errors import NotSupported, StateNotSupported
 from regard.look import capture
 from regard.look.interventions import Ablation, ablate
 from regard.look.lineage import document
@@ -465,3 +466,154 @@ def test_generation_has_a_time_limit(open_served, monkeypatch):
     monkeypatch.setattr(open_served.service.explorer, "seconds", 0.0)
     found = raw(open_served, "/explorer/generate", {"text": TEXT, "max_tokens": 50}).decode()
     assert '"code":"timeout"' in found and found.count("data:") <= 3
+
+
+def by_label(label: str) -> str:
+    return f"document.querySelector('[aria-label={json.dumps(label)}]')"
+
+
+def press(browser: Browser, text: str) -> None:
+    browser.run(f"[...document.querySelectorAll('button')].find((one) => one.textContent === {json.dumps(text)}).click()")
+
+
+APP = "document.querySelector('.rx').explorer"
+CHIPS = "[...document.querySelectorAll('.rx-chip')].map((one) => one.textContent)"
+
+
+def test_a_head_is_shown_as_it_was_ablated(browser, open_served):
+    layer = "blocks.0.mixer.attention"
+    for how in ("zero", "uniform"):
+        header = post(open_served, "/explorer/captures", {"text": TEXT, "ablate": [{"layer": layer, "head": 1, "how": how}]})[2]
+        number, described = next((n, one) for n, one in enumerate(header["maps"]) if one["name"] == layer)
+        assert described["ablated"] == {"1": how} and described["scale"] == pytest.approx(16**-0.5, rel=1e-3)
+        L = described["rows"]
+        found = np.frombuffer(raw(open_served, f"/explorer/captures/{header['id']}/values/{number}/1/0/{L}"), "<f4").reshape(L, L)
+        uniform = np.tril(np.ones((L, L))) / np.arange(1, L + 1)[:, None]
+        np.testing.assert_allclose(found, uniform if how == "uniform" else np.zeros((L, L)), atol=1e-6)
+
+
+def test_a_link_opens_the_same_text_ablations_and_view(browser, open_served):
+    browser.open(open_served.url)
+    submit(browser, "Hello & <b>friends</b>")
+    browser.run(f"{APP}.set({{map: 0, head: 1, view: 'why'}})")
+    press(browser, "uniform")
+    browser.wait(f"{APP}.captures.length === 2")
+    browser.run(f"{APP}.set({{query: 5, key: 2}})")
+    browser.settle()
+    link = browser.run("location.href")
+    assert "measure" not in link and "undefined" not in link
+    shown = browser.run(f"(({{captures, capture, ...rest}}) => rest)({APP}.state)")
+    browser.open(link)
+    browser.wait("document.querySelector('.rx')?.explorer?.opened")
+    browser.settle()
+    assert browser.run(f"(({{captures, capture, ...rest}}) => rest)({APP}.state)") == shown
+    assert browser.run("document.querySelector('textarea').value") == "Hello & <b>friends</b>"
+    assert browser.run(CHIPS) == ["blocks.0.mixer.attention 1: uniform×"]
+    assert "ablated: uniform" in browser.run("document.querySelector('.rx-controls:not(.rx-choices)').textContent")
+    browser.wait("document.querySelector('.rx-why').textContent.includes('This head is ablated')")
+    browser.open(f"{open_served.url}/#view=gradients&measure=undefined&query=5&map=7777777777777&scale=odd")  # a view, but of which text?
+    submit(browser, "Other")
+    assert browser.run(f"[{APP}.state.query, {APP}.state.scale, {APP}.state.measure ?? null]") == [None, "linear", None]
+    assert browser.errors == []
+
+
+def test_result_and_chips_are_those_of_the_capture_that_is_shown(browser, open_served):
+    browser.open(open_served.url)
+    submit(browser, "Hello")
+    plain = browser.run("document.querySelector('.rx-result').textContent")
+    press(browser, "zero")
+    browser.wait(f"{APP}.captures.length === 2")
+    browser.run("document.querySelector('form').requestSubmit()")
+    browser.wait(f"{APP}.captures.length === 3")
+    names = browser.run(f"[0, 1, 2].map((n) => {APP}.captureName(n))")
+    assert len(set(names)) == 3 and all(name.startswith("Hello") for name in names) and "zero" in names[1]
+    changed = browser.run("document.querySelector('.rx-result').textContent")
+    assert "unchanged model" in changed and len(browser.run(CHIPS)) == 1
+    browser.run(f"{APP}.set({{capture: 0}})")
+    assert browser.run("document.querySelector('.rx-result').textContent") == plain and browser.run(CHIPS) == []
+    browser.run("document.querySelector('textarea').value = 'typed meanwhile'")
+    browser.run(f"{APP}.set({{capture: 1}})")
+    assert browser.run("document.querySelector('.rx-result').textContent") == changed and len(browser.run(CHIPS)) == 1
+    assert browser.run("document.querySelector('textarea').value") == "typed meanwhile"
+    assert browser.errors == []
+
+
+@pytest.fixture(scope="module")
+def question_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("questions")
+    task = find_task("question-answering")
+    example = write_example(task, folder)
+    train(task, example.options, replace(task.default_train, steps=2), folder / "run", settings=example.settings, progress=False)
+    return load_run(folder / "run")
+
+
+def test_a_question_and_its_passage_have_a_field_each(browser, question_run):
+    with LocalServed(question_run) as local:
+        browser.open(local.url)
+        browser.wait(by_label("Passage"))
+        browser.run(f"{by_label('Question')}.value = 'the box?'; document.querySelector('form').requestSubmit()")
+        assert not browser.run(f"{by_label('Passage')}.validity.valid")
+        assert send(local.url, "/explorer/captures", b'{"text": "the box?"}', "application/json")[0] == 400
+        with pytest.raises(NotSupported, match="expected a question and a passage") as refused:
+            Playground.of_run(question_run).record("the box?", [])
+        assert "--" not in str(refused.value)
+        browser.run(f"{by_label('Passage')}.value = 'the box\\tis red\\nand the cup is 7'; document.querySelector('form').requestSubmit()")
+        browser.wait("document.querySelector('.rx')?.explorer?.opened")
+        assert browser.run(f"{APP}.captures[0].text") == "the box?\tthe box is red and the cup is 7"
+        browser.errors.clear()  # of the refused request
+        link = browser.run("location.href")
+        browser.open(link)
+        browser.wait("document.querySelector('.rx')?.explorer?.opened")
+        assert browser.run("[...document.querySelectorAll('textarea')].map((one) => one.value)") == [
+            "the box?",
+            "the box is red and the cup is 7",
+        ]
+        assert browser.errors == []
+
+
+def test_the_start_page_says_what_the_model_is_and_offers_an_example(browser, question_run, tmp_path):
+    with LocalServed(question_run) as local:
+        browser.open(local.url)
+        browser.wait("document.querySelector('.rx-examples button')")
+        about = browser.run("document.querySelector('.rx-model').textContent")
+        assert question_run.model.facts.name in about and f"{question_run.model.max_length:,} tokens" in about
+        browser.run("document.querySelector('.rx-examples button').click()")
+        question, passage = browser.run("[...document.querySelectorAll('textarea')].map((one) => one.value)")
+        assert question in ("the box?", "the cup?") and passage.startswith("the box is ")
+        browser.run("document.querySelector('form').requestSubmit()")
+        browser.wait("document.querySelector('.rx')?.explorer?.opened")
+        assert browser.errors == []
+
+
+@pytest.mark.parametrize("name", ["language", "masked", "classify", "label", "translation", "summarization"])
+def test_the_example_is_of_the_data_of_the_run_and_can_be_read(name, tmp_path):
+    task = find_task(name)
+    example = write_example(task, tmp_path)
+    train(task, example.options, replace(task.default_train, steps=1), tmp_path / "run", settings=example.settings, progress=False)
+    playground = Playground.of_run(load_run(tmp_path / "run"))
+    text = playground.example()
+    words = re.findall(r'[^\s"{}]+', Path(example.options.data).read_text())
+    assert text.split()[0] in words and all(any(one.startswith(word) for one in words) for word in text.split())  # the last may be cut
+    assert playground.record(text, [])
+    for path in tmp_path.glob("*.*"):
+        path.unlink()
+    assert playground.example() == ""
+
+
+def test_a_pair_has_a_second_field(browser, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("".join(f"a {n}\tb {n % 2}\t{'yes' if n % 2 else 'no'}\n" for n in range(60)))
+    task = find_task("classify")
+    example = write_example(task, tmp_path)
+    options = replace(example.options, data=str(tmp_path / "pairs.tsv"))
+    train(task, options, replace(task.default_train, steps=1), tmp_path / "run", settings=example.settings, progress=False)
+    with LocalServed(load_run(tmp_path / "run")) as local:
+        browser.open(local.url)
+        browser.wait("document.querySelector('.rx-examples button')")
+        assert browser.run(f"{by_label('Second text')}.hidden")
+        press(browser, "Add a second text")
+        assert not browser.run(f"{by_label('Second text')}.hidden")
+        browser.run("document.querySelector('.rx-examples button').click()")
+        assert browser.run(f"{by_label('Second text')}.value").startswith("b ")
+        browser.run("document.querySelector('form').requestSubmit()")
+        browser.wait("document.querySelector('.rx')?.explorer?.opened")
+        assert "\t" in browser.run(f"{APP}.captures[0].text") and browser.errors == []

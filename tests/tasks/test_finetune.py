@@ -323,7 +323,7 @@ def test_without_a_base(root, tmp_path):
         (["--data", "one.tsv", "--out", "x", "--from-scratch"], "--init-from"),
         (["--data", "one.tsv", "--out", "x", "--init-from", "nowhere"], "not a run"),
         (["--data", "one.tsv", "--out", "x", "--model", "transformer", "--set", "source_vocab_size=9"], "transformer"),
-        (["--data", "one.tsv", "--out", "x", "--freeze", "2"], "freeze=2"),
+        (["--data", "one.tsv", "--out", "x", "--freeze", "2"], "--freeze 2: expected"),
     ],
 )
 def test_mistakes_say_what_to_do(argv, says, capsys, tmp_path, monkeypatch):

@@ -201,7 +201,7 @@ def test_two_processes_give_what_one_gives(text, tmp_path):
         (["train", "language", "--out", "x", "--model", "transformer", "--steps", "1"], "transformer"),
         (["train", "language", "--out", "x", "--model", "bert", "--steps", "1"], "bert is not a model for language; use one of"),
         (["train", "language", "--out", "x", "--set", "context_length=8", "--steps", "1"], "length 8"),
-        (["train", "language", "--out", "x", "--context-length", "0"], "context_length=0"),
+        (["train", "language", "--out", "x", "--context-length", "0"], "--context-length 0: expected 1 or more"),
         (["train", "language"], "--out"),
     ],
 )

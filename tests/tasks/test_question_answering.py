@@ -132,9 +132,11 @@ def test_look(which, request, tmp_path, capsys):
         assert across.key_labels == (("Where", "is", "Ada", "?"),) and across.query_labels == answer.key_labels
         assert {"to_question", "to_passage", "alignment", "summary", "read_memory"} < set(attention_maps(run, question, "*")[1].layers)
     (tmp_path / "passage.txt").write_text(CONTEXT)
-    for more in (["--png", str(tmp_path / "a.png")], ["--html", str(tmp_path / "a.html")], ["--layer", "answer"]):
+    both = ["--html", str(tmp_path / "b.html"), "--png", str(tmp_path / "b.png")]
+    for more in (["--png", str(tmp_path / "a.png")], ["--html", str(tmp_path / "a.html")], ["--layer", "answer"], both):
         assert main(["look", str(folder), "Where is Ada?", "--context", str(tmp_path / "passage.txt"), *more]) == 0
     assert (tmp_path / "a.png").stat().st_size > 1000 and (tmp_path / "a.html").stat().st_size > 1000
+    assert (tmp_path / "b.png").stat().st_size > 1000 and (tmp_path / "b.html").stat().st_size > 1000
     assert "probability of the first and the last token" in capsys.readouterr().out
 
 

@@ -127,6 +127,25 @@ def test_vectors_of_a_sentence_encoder(runs, data, tmp_path, capsys):
     assert "1.000  1  a red box" in capsys.readouterr().out
 
 
+def test_texts_are_embedded_as_they_are_typed(runs, data, tmp_path, capsys):
+    run = str(runs["pairs"].folder)
+    texts = ["a red box", "there is a box"]
+    (tmp_path / "lines.txt").write_text("".join(f"{text}\n" for text in texts))
+    found = {}
+    for name, argv in {"file": [str(tmp_path / "lines.txt")], "texts": texts, "text": texts[:1]}.items():
+        capsys.readouterr()
+        assert main(["embed", run, *argv, "--quiet"]) == 0
+        found[name] = capsys.readouterr().out.splitlines()
+    assert found["texts"] == found["file"] and found["text"] == found["file"][:1]
+    for argv, says in (
+        ([*texts, "--field", "1"], "--field 1 is for a file"),
+        ([str(tmp_path / "lines.txt"), "a text"], "give one file, or texts only"),
+        (["nosuch.txt"], "nosuch.txt: no such file"),
+        (["a text", " "], "one of the texts is empty"),
+    ):
+        assert main(["embed", run, *argv, "--quiet"]) == 2 and says in capsys.readouterr().err
+
+
 def test_what_embed_refuses(runs, data, tmp_path, capsys):
     lines = str(data / "lines.txt")
     (tmp_path / "empty.txt").write_text("one\n\ntwo\n")

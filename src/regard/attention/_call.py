@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -104,6 +105,7 @@ class Observation(NamedTuple):
     k_BMHK: Tensor  # its keys, the past included
     call: Call  # its other arguments
     pattern: Pattern  # over positions, before a cache dropped or aligned anything
+    change: Callable[[Tensor, Call], Tensor] | None = None  # intervention on weights_BHLM of some queries
 
     @property
     def rows_cheap(self) -> bool:
@@ -111,7 +113,11 @@ class Observation(NamedTuple):
         return self.attention._rows_cheap()
 
     def weights(self, rows: Tensor) -> Tensor:
-        """weights_BHLM of some queries over all keys, the past included."""
+        """weights_BHLM of some queries over all keys, the past included, as they were applied."""
+        weights_BHLM = self._own_weights(rows)
+        return weights_BHLM if self.change is None else self.change(weights_BHLM, self.call.of_rows(rows))
+
+    def _own_weights(self, rows: Tensor) -> Tensor:
         if isinstance(self.call.state, StepState):
             return self.attention._step_weights(self.q_BLHK, self.k_BMHK, self.call)[:, :, rows]
         return self.attention._weights_of(rows, self.q_BLHK, self.k_BMHK, self.call)

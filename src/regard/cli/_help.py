@@ -17,27 +17,106 @@ from ._options import Option
 WIDEST = 100  # columns; longer lines are hard to read
 LEFT = 26  # columns for names
 
-# What other programs call it, and older versions of regard did.
-SYNONYMS = {
-    "--attn": "--attention",
-    "--bad": "--on-error",
-    "--base": "--init-from",
-    "--batch": "--batch-size",
-    "--budget": "--batch-tokens",
-    "--decay": "--layer-lr-decay",
-    "--eval-interval": "--evaluate-every",
-    "--frozen": "--freeze",
-    "--grad-clip": "--clip",
-    "--learning-rate": "--lr",
-    "--lr-scheduler": "--schedule",
-    "--max-new-tokens": "--max-tokens",
-    "--max-steps": "--steps",
-    "--num-samples": "--n",
-    "--output": "--out",
-    "--output-dir": "--out",
-    "--tokens": "--tokenizer",
-    "--vocab": "--vocab-size",
-    "--warmup": "--warmup-steps",
+# Names of settings in nanoGPT, transformers and others.
+SETTING_SYNONYMS = {
+    "d_model": "width",
+    "dim": "width",
+    "emb_dim": "width",
+    "embed_dim": "width",
+    "hidden_size": "width",
+    "n_embd": "width",
+    "model_dim": "width",
+    "n_layer": "depth",
+    "n_layers": "depth",
+    "num_hidden_layers": "depth",
+    "num_layers": "depth",
+    "n_head": "heads",
+    "n_heads": "heads",
+    "nhead": "heads",
+    "num_attention_heads": "heads",
+    "num_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "dim_feedforward": "hidden",
+    "ffn_dim": "hidden",
+    "intermediate_size": "hidden",
+    "n_inner": "hidden",
+    "attention_dropout": "dropout",
+    "attn_pdrop": "dropout",
+    "hidden_dropout": "dropout",
+    "resid_pdrop": "dropout",
+    "block_size": "context_length",
+    "max_position_embeddings": "context_length",
+    "n_positions": "context_length",
+}
+SETTINGS = ("width", "depth", "heads", "kv_heads", "hidden", "dropout")  # that are also typed as options by mistake
+
+# What other programs call it, and older versions of regard did: options, the first of which that there is applies; a setting; or advice.
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **{f"--{name}": (f"--set {name}=…",) for name in SETTINGS},
+    **{f"--{name.replace('_', '-')}": (f"--set {setting}=…",) for name, setting in SETTING_SYNONYMS.items() if setting in SETTINGS},
+    "--amp": ("--precision bfloat16",),
+    "--attn": ("--attention",),
+    "--bad": ("--on-error",),
+    "--base": ("--init-from",),
+    "--batch": ("--batch-size", "--batch-tokens"),
+    "--bf16": ("--precision bfloat16",),
+    "--block-size": ("--context-length", "--max-length"),
+    "--budget": ("--batch-tokens",),
+    "--ckpt": ("--init-from",),
+    "--context": ("--context-length", "--max-length"),
+    "--decay": ("--layer-lr-decay",),
+    "--eval-interval": ("--evaluate-every",),
+    "--eval-steps": ("--evaluate-every",),
+    "--fp16": ("--precision bfloat16",),
+    "--frozen": ("--freeze",),
+    "--gpu": ("--device cuda",),
+    "--gpus": ("--device cuda (--nproc-per-node N for several)",),
+    "--grad-accum": ("--accumulate",),
+    "--grad-clip": ("--clip",),
+    "--gradient-accumulation-steps": ("--accumulate",),
+    "--learning-rate": ("--lr",),
+    "--log-interval": ("--log-every",),
+    "--logging-steps": ("--log-every",),
+    "--lr-decay-iters": ("--steps",),
+    "--lr-scheduler": ("--schedule",),
+    "--lr-scheduler-type": ("--schedule",),
+    "--max-epochs": ("--epochs",),
+    "--max-grad-norm": ("--clip",),
+    "--max-iters": ("--steps",),
+    "--max-len": ("--max-length", "--context-length"),
+    "--max-new-tokens": ("--max-tokens",),
+    "--max-position-embeddings": ("--context-length", "--max-length"),
+    "--max-seq-len": ("--max-length", "--context-length"),
+    "--max-seq-length": ("--max-length", "--context-length"),
+    "--max-steps": ("--steps",),
+    "--mixed-precision": ("--precision bfloat16",),
+    "--model-name-or-path": ("--init-from",),
+    "--n-positions": ("--context-length", "--max-length"),
+    "--ngpus": ("--nproc-per-node",),
+    "--num-beams": ("--beam",),
+    "--num-epochs": ("--epochs",),
+    "--num-return-sequences": ("--n",),
+    "--num-samples": ("--n",),
+    "--num-train-epochs": ("--epochs",),
+    "--optim": ("--optimizer",),
+    "--output": ("--out",),
+    "--output-dir": ("--out",),
+    "--out-dir": ("--out",),
+    "--per-device-train-batch-size": ("--batch-size", "--batch-tokens"),
+    "--resume-from-checkpoint": ("--resume",),
+    "--save-interval": ("--save-every",),
+    "--save-steps": ("--save-every",),
+    "--seq-len": ("--context-length", "--max-length"),
+    "--seq-length": ("--context-length", "--max-length"),
+    "--tokens": ("--tokenizer",),
+    "--train-file": ("--data",),
+    "--train-batch-size": ("--batch-size", "--batch-tokens"),
+    "--validation-file": ("--valid",),
+    "--vocab": ("--vocab-size",),
+    "--wandb-log": ("--wandb",),
+    "--warmup": ("--warmup-steps",),
+    "--warmup-iters": ("--warmup-steps",),
+    "--warmup-ratio": ("--warmup-steps",),
 }
 
 
@@ -132,19 +211,33 @@ def check_names(arguments: Sequence[str], program: str, options: Sequence[Option
         if argument == "--":
             return
         name = argument.partition("=")[0].replace("_", "-")
-        if not re.fullmatch(r"--[a-z][a-z-]*", name) or name in known:
+        if not re.fullmatch(r"--[a-z][a-z0-9-]*", name):
+            continue
+        if name in known:
+            _check_switch(argument, name, program, options)
             continue
         raise BadConfig(f"{program} has no option {name}; {_nearest(name, program, known, others)} See {program} --help")
 
 
+def _check_switch(argument: str, name: str, program: str, options: Sequence[Option]) -> None:
+    """Refuse a value for an option that takes none."""
+    _, equals, value = argument.partition("=")
+    if equals and any(option.name == name and not option.value for option in options):
+        off = value.lower() in ("false", "0", "no", "off")
+        raise BadConfig(
+            f"{argument}: {name} is a switch, which takes no value; {'leave it out' if off else f'write {name}'}. See {program} --help"
+        )
+
+
 def _nearest(name: str, program: str, known: set[str], others: Mapping[str, Iterable[str]]) -> str:
-    if (synonym := SYNONYMS.get(name)) in known:
+    synonyms = SYNONYMS.get(name, ())
+    if synonym := next((one for one in synonyms if one.split()[0] in known), None):
         return f"did you mean {synonym}?"
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
     near = near or [each for each in sorted(known) if len(name) > 4 and (each.startswith(f"{name}-") or name.startswith(f"{each}-"))][:2]
     if near:
         return f"did you mean {' or '.join(near)}?"
-    wanted = {name, synonym}
+    wanted = {name, *(one.split()[0] for one in synonyms)}
     elsewhere = [command for command, names in others.items() if wanted & set(names)]
     if any(program.startswith(f"regard {command} ") for command in elsewhere):
         return "it is an option for runs of other tasks."
@@ -164,6 +257,29 @@ def complaint(box: str, program: str, options: Sequence[Option], arguments: Sequ
         first = "expected " + " and ".join(
             f"{option.name if option.positional else f'{option.name} {option.value}'}: {option.help.rstrip('.')}" for option in missing
         )
+    known = {option.name: option for option in options}
+
+    def typed(name: str, value: str) -> str:
+        """An option with the value as it stands on the command line."""
+        given = [*arguments, ""]
+        if value.startswith("("):
+            return f"{name} {value.strip('()').replace(',', '')}"
+        found = (given[n + 1] if one == name else one.partition("=")[2] for n, one in enumerate(arguments) if one.partition("=")[0] == name)
+        return f"{name} {next(found, value)}"
+
+    def bound(match: re.Match[str]) -> str:
+        name = f"--{match[1].replace('_', '-')}"
+        return f"{typed(name, match[2])}: expected" if name in known else match[0]
+
+    def kind(match: re.Match[str]) -> str:
+        value = known[match[1]].value if match[1] in known else ""
+        words = {"N": "a whole number", "X": "a number", "PATH": "a path", "X X": "two numbers", "N N": "two whole numbers"}
+        expected = words.get(value, value or "another value")
+        return f"{typed(match[1], match[2])}: expected {expected}"
+
+    first = re.sub(r"Error parsing (\S+): no type matching .* could be instantiated from \[(.*)\]", kind, first)
+    first = re.sub(r"Error parsing (?:train|task|generation|engine): ", "", first)
+    first = re.sub(r"(?:\b[A-Z]\w+\()?\b([a-z_]+)=(\([^()]*\)|[^,;()]*)\)?[,:] expected", bound, first)
     for pattern, words in (
         (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 \2: expected a whole number"),
         (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1 \2: expected a number"),

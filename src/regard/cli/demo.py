@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from .._extras import extra
@@ -62,7 +63,7 @@ def run_demo(out: Path, *, steps: int, seed: int = 0, resume: bool = False) -> d
     report = _report(out, learned)
     print(f"\nBoth with curves and pictures: {report}")
     print(
-        f'Next:  regard predict {out / "transformer"} "seventy-two"        regard look {out / "rnnsearch"} "ninety-nine"        regard list'
+        f'Next:  regard predict {quote(str(out / "transformer"))} "seventy-two"        regard look {quote(str(out / "rnnsearch"))} "ninety-nine"        regard list'
     )
     return {one.name: one.score.exact_match for one in learned}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,13 +35,14 @@ class Embed(Command):
 
     As in:  regard embed runs/nli sentences.txt --out vectors.npy
             regard embed downloads/all-MiniLM-L6-v2 questions.tsv --field question --neighbors 5
+            regard embed runs/nli "A dog runs" "A cat sleeps"
             regard embed runs/nli sentences.txt --query "A dog runs" --neighbors 3
     """
 
     folder: Positional[Path]
     """Run directory, or a transformers directory."""
-    data: Positional[str]
-    """Texts: the lines of a file; .tsv, .csv, .jsonl, .parquet (also .gz, .xz); hf:FOLDER, a dataset."""
+    data: Positional[tuple[str, ...]]
+    """Texts, or one file of them: its lines; .tsv, .csv, .jsonl, .parquet (also .gz, .xz); hf:FOLDER, a dataset."""
     field: str = ""
     """Name of the column or field, or number of the column from 1; common names are recognized."""
     out: Path | None = None
@@ -60,7 +62,6 @@ class Embed(Command):
 
     def run(self) -> None:
         from .. import load_run
-        from ..data.text_lines import read_text_rows
         from ..tasks.embedding import embedder_of
 
         if self.neighbors < 0:
@@ -69,9 +70,9 @@ class Embed(Command):
             raise NotSupported(f"--out {self.out}: the name must end in {' or '.join(KINDS)}")
         check_writable(self.out, "--out")
         skipped = Skipped(unit="line", on_error=self.on_error)
-        total = sum(1 for _ in read_text_rows(self.data, self.field, skipped))  # every line is checked before a model is loaded
+        total = sum(1 for _ in self._texts(skipped))  # every line is checked before a model is loaded
         if not total:
-            raise BadFile(f"{self.data}: no text in it{f'; {skipped}' if len(skipped) else ''}")
+            raise BadFile(f"{' '.join(self.data)}: no text in it{f'; {skipped}' if len(skipped) else ''}")
         print_note(str(skipped) if len(skipped) else "")
         run: Run[Any] = load_run(self.folder, device=self.device)
         print_note(run.unfinished)
@@ -89,8 +90,22 @@ class Embed(Command):
         if self.out is not None:
             print(f"wrote {self.out}: {count(total, 'vector')}", file=sys.stderr)
 
-    def _embedded(self, run: Run[Any], total: int) -> Iterator[tuple[list[str], Vectors]]:
+    def _texts(self, skipped: Skipped) -> Iterator[str]:
+        """The arguments, unless there is one that names a file."""
         from ..data.text_lines import read_text_rows
+
+        if len(self.data) == 1 and _names_file(self.data[0]):
+            yield from read_text_rows(self.data[0], self.field, skipped)
+            return
+        if self.field:
+            raise BadConfig(f"--field {self.field} is for a file, and {' '.join(map(repr, self.data))[:80]} is none; omit --field")
+        if files_among := [one for one in self.data if Path(one).is_file()]:
+            raise BadConfig(f"{files_among[0]} is a file among several arguments; give one file, or texts only")
+        if not all(one.strip() for one in self.data):
+            raise BadConfig("one of the texts is empty; leave it out")
+        yield from self.data
+
+    def _embedded(self, run: Run[Any], total: int) -> Iterator[tuple[list[str], Vectors]]:
         from ..tasks.embedding import embed
         from ..train.log import progress_for
 
@@ -102,7 +117,7 @@ class Embed(Command):
                 truncated = cut
                 progress.update(f"{done:,} of {total:,} texts", done / total)
 
-            yield from embed(run, read_text_rows(self.data, self.field, Skipped(unit="line", on_error=self.on_error)), note=note)
+            yield from embed(run, self._texts(Skipped(unit="line", on_error=self.on_error)), note=note)
         if truncated:
             print_note(f"{count(truncated, 'text')} had more tokens than the model reads, and lost their end")
 
@@ -119,7 +134,7 @@ class Embed(Command):
             if array is None:
                 array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.float32, shape=(total, vectors.shape[1]))
             if at + len(vectors) > total:
-                raise BadFile(f"{self.data}: changed while it was read; start again once nothing else writes to it")
+                raise BadFile(f"{self.data[0]}: changed while it was read; start again once nothing else writes to it")
             array[at : at + len(vectors)] = vectors
             at += len(vectors)
         assert array is not None
@@ -154,6 +169,13 @@ class Embed(Command):
             print(text)
             for row, score in zip(rows, scores, strict=True):
                 print(f"  {score:6.3f}  {row + 1:>{len(str(total))}}  {texts[row]}")
+
+
+def _names_file(text: str) -> bool:
+    """Return whether an argument is meant as the name of a file: it is there, or looks like one."""
+    from ..data.arrow import is_dataset
+
+    return is_dataset(text) or (len(text) < 4096 and Path(text).exists()) or bool(re.fullmatch(r"\S+\.\w{2,7}|\S*/\S*", text))
 
 
 def _line(text: str, vector: Vectors) -> str:

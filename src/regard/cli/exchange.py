@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from tyro.conf import Positional
@@ -50,7 +51,9 @@ class Swap(Command):
         new = sum(parameter.numel() for name, parameter in model.named_parameters() if name in after - before)
         changed = count(len(self.layers) or len(model.attentions()), "layer")
         print(f"Attention replaced by {', '.join(names)} in {changed} of {self.folder}; {new:,} new parameters. wrote {self.out}")
-        print(f"Next:  regard train {run.task} --init-from {self.out} --out {self.out}-trained        regard evaluate {self.out}")
+        print(
+            f"Next:  regard train {run.task} --init-from {quote(str(self.out))} --out {quote(f'{self.out}-trained')}        regard evaluate {quote(str(self.out))}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

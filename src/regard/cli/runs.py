@@ -335,28 +335,31 @@ class Look(RunCommand[TaskOptions]):
     def show(self, read: Callable[[Layers], tuple[str, Maps]]) -> None:
         check_writable(self.png, "--png", ".png")
         check_writable(self.html, "--html", ".html")
-        with look.keep_inputs() if self.html is not None else nullcontext():
+        keep = nullcontext() if self.html is None else look.keep_inputs() if self.png is None else look.keep_inputs(sys.maxsize)
+        with keep:  # a page computes long maps as they are read, a picture needs all of them
             text, maps = read(int(self.layer) if self.layer and self.layer.lstrip("-").isdecimal() else self.layer)
         if text:
             print(text)
         if self.html is not None:
             print(f"wrote {maps.save_html(self.html, self.folder.resolve().name, self.text or '', gradients=self.gradients)}")
-            return
+            if self.png is None:
+                return
+        elif not self.summary:
+            for name in maps.layers if self.layer is not None else maps.layers[-1:]:
+                maps.show(name, self.head, scale=self.scale)
         if self.summary:
             maps = maps if self.head is None else look.Maps(m.head(self.head) for m in maps.all)
             maps.show_summary()
             if self.png is not None:
                 print(f"wrote {maps.save_summary(self.png)}")
             return
-        for name in maps.layers if self.layer is not None else maps.layers[-1:]:
-            maps.show(name, self.head, scale=self.scale)
         if self.png is not None:
             print(f"wrote {maps.save_png(self.png, head=self.head, scale=self.scale)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Command):
-    """List the runs in a folder and below it: task, model, data, steps, best metric on validation, and whether they have finished.
+    """List the runs in a folder and below it: task, model, mechanism, data, steps, best metric on validation, and whether they have finished.
 
     As in:  regard runs
             regard runs runs/book --plot curves.png
@@ -387,13 +390,14 @@ class Runs(Command):
                     one.state,
                     one.task,
                     one.model,
+                    one.mechanism,
                     one.data,
                     one.step,
                     "" if one.best is None else f"{one.metric} {one.best:.4g}",
                 )
                 for one in found
             ]
-            print_table(("run", "state", "task", "model", "data", "steps", "best"), rows)
+            print_table(("run", "state", "task", "model", "mechanism", "data", "steps", "best"), rows, ["data"])
             for one in found:
                 print_note(one.problem)
         if self.plot is not None:

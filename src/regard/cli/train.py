@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import shlex
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 from tyro.conf import Suppress, UseAppendAction
 
@@ -19,6 +20,7 @@ from ..run_config import RunConfig, parse_options, read_config_file, to_plain
 from ..tasks import Declaration, declarations, find_declaration
 from ..train.options import TrainOptions
 from ._command import Command, format_settings, parse, parse_settings, print_table
+from ._help import SETTING_SYNONYMS
 
 if TYPE_CHECKING:
     from ..tasks import TrainResult
@@ -101,6 +103,8 @@ class Train(Command, Generic[TaskOptions]):
         from ..train import launch
 
         task, settings = find_task(self.task_name), parse_settings(self.set)
+        if self.init_from is None and not self.resume:  # else the model is that of a run
+            _check_settings(self.model, self.set)
         if self.attention:
             settings["attention_overrides"] = (("*", self.attention),)
         options: Any = self.task
@@ -179,7 +183,27 @@ class Train(Command, Generic[TaskOptions]):
             print(f"{count(result.steps, 'step')}, {result.seconds:.0f} s; on validation: {figures}")
         if better := result.below():
             print(f"Below the baseline ({better}): give it more --minutes or more data, or start from a pretrained model with --init-from")
-        print(f"Next:  {task.next_commands.format(out=self.out)}")
+        print(f"Next:  {task.next_commands.format(out=shlex.quote(str(self.out)))}")
+
+
+def _check_settings(model: str, given: Sequence[str]) -> None:
+    """Refuse a setting that the model does not have, or a value that does not fit, as it was typed."""
+    from ..bounds import words_for_type
+    from ..models import find_model
+    from ..models.model import as_setting
+
+    kind = find_model(model).Config
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind)]
+    for text, (name, value) in zip(given, ((name, value) for one in given for name, value in parse_settings([one]).items()), strict=True):
+        if (better := SETTING_SYNONYMS.get(name)) in names and name not in names:
+            raise BadConfig(f"--set {text}: {model} calls it {better}; write --set {better}={text.partition('=')[2]}")
+        if name not in names:
+            continue  # `build` names those that there are
+        try:
+            as_setting(model, name, value, hints[name])
+        except BadConfig as wrong:
+            raise BadConfig(f"--set {text}: expected {words_for_type(hints[name])}; regard show {model} explains the settings") from wrong
 
 
 def _resumable(arguments: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ are skipped as in `regard.data.read_pairs`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -75,14 +76,15 @@ def read_labelled(
             return (Labelled((sentence,), label) for sentence, label in labelled_facts(str(one).partition(":")[2]))
         if not is_dataset(one) and Path(one).is_dir():
             return _classes(Path(one), fields, longest)
-        return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled)
+        return _labelled_objects(one, fields, longest) if _has_names(one) else _table(Path(one), fields, longest, unlabelled, notes)
 
-    unit = "line"
+    unit, notes = "line", list[str]()
     if not is_dataset(path) and Path(path).is_dir():
         unit, parts = "document", part_folders(Path(path))
         if valid or test or shares != (0.0, 0.0):  # else nothing is held out
             path, valid, test = parts["train"], valid or parts.get("valid"), test or parts.get("test")
-    return read_splits(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts), unit)
+    read = read_splits(found, path, valid, test, on_error, shares, lambda one: "\t".join(one.texts), unit)
+    return replace(read, note="; ".join(dict.fromkeys(notes)))
 
 
 def _classes(folder: Path, fields: Sequence[str], longest: int) -> Iterator[Labelled | Fault]:
@@ -127,7 +129,7 @@ def _has_names(path: str | Path) -> bool:
     return is_dataset(path) or plain_suffix(Path(path)) in OBJECTS
 
 
-def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) -> Iterator[Labelled | Fault]:
+def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool, notes: list[str]) -> Iterator[Labelled | Fault]:
     columns: list[int] | None = [int(name) - 1 for name in fields] if fields and all(name.isdecimal() for name in fields) else None
     if columns and min(columns) < 0:
         raise NotSupported(f"fields {tuple(fields)}: columns are counted from 1")
@@ -148,7 +150,12 @@ def _table(path: Path, fields: Sequence[str], longest: int, unlabelled: bool) ->
                     "as in --fields 2 4"
                 )
             spaced = named is None and len(row) == 1 and plain_suffix(path) != CSV
-            columns = named or ([1, 0] if _label_first(first) else [0, 1, 2][: max(2, min(len(row), 3))])
+            label_first = named is None and _label_first(first)
+            columns = named or ([1, 0] if label_first else [0, 1, 2][: max(2, min(len(row), 3))])
+            if label_first:
+                notes.append(
+                    f"{path}: the first column is taken for the label ({row[0][:40]!r} in the first line); --fields 1 2 takes it for the text"
+                )
             if named:
                 continue
         if spaced:

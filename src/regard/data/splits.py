@@ -38,6 +38,7 @@ class Splits(Generic[PartT]):
         test: test part.
         skipped: malformed examples that were skipped.
         digest: hash of all parts.
+        note: guess that was made while reading, which a user should see.
     """
 
     train: PartT
@@ -45,6 +46,7 @@ class Splits(Generic[PartT]):
     test: PartT
     skipped: Skipped | str = field(default_factory=lambda: Skipped(unit="line"))
     digest: str = ""
+    note: str = ""
 
     @property
     def parts(self) -> tuple[PartT, PartT, PartT]:

@@ -341,7 +341,9 @@ def _files(spec: Spec, suffixes: tuple[str, ...]) -> list[Path | str]:
         elif path.is_dir():
             below = sorted(p for p in path.rglob("*") if p.is_file() and plain_suffix(p) in suffixes)
             if not below:
-                raise BadFile(f"{path}: no file below it ends in {', '.join(suffixes)} (or .gz, .xz after that); name other suffixes")
+                raise BadFile(
+                    f"{path}: no file below it ends in {', '.join(suffixes)} (or .gz, .xz after that); name those that it has with --suffixes"
+                )
             found += below
         elif path.exists():
             found.append(check_file(path))

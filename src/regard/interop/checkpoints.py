@@ -259,6 +259,11 @@ def _described(folder: Path) -> dict[str, Any]:
     """config.json; a directory or a file of pickles is refused by name."""
     if folder.is_file():
         _refuse_pickles([folder])
+    if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():  # not a name on the Hub, but one of this machine
+        there = [path.name for path in folder.parent.iterdir() if (path / "config.json").is_file()]
+        near = difflib.get_close_matches(folder.name, there, n=3, cutoff=0.4) or sorted(there)[:5]
+        named = " or ".join(str(folder.parent / name) for name in near)
+        raise MissingFile(f"{folder}: no such run; {f'did you mean {named}?' if named else f'{folder.parent} holds none'}")
     if not folder.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
         raise MissingFile(
             f"{folder}: no such directory, so it is not a run; if it is a model of the Hugging Face Hub, download it first: hf download {folder} --local-dir {folder.name}"

@@ -18,6 +18,7 @@ from ..layers.reversible import RngSnapshot
 from ..patterns import Pattern
 from ._select import Indices, as_tuple, select
 from .inputs import Inputs, defer_above
+from .interventions import ablated
 from .map import Map
 from .maps import Maps
 from .token_labels import Labels, lines
@@ -88,7 +89,7 @@ class Recorder:
                 return
             rng = self.rng.pop(name)
             with rng.kept(), torch.no_grad(), torch.autocast(observed.q_BLHK.device.type, enabled=False):
-                self.maps.all.append(self._map(name, observed, rng))
+                self.maps.all.append(self._map(name, ablated(observed), rng))
 
         record._torchdynamo_disable = True  # type: ignore[attr-defined]
         return record

@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from torch import Tensor
 from ..errors import CaptureNotSupported, RegardError, ShapeError, UnknownName
 from .gradients import GradientRow
 from .images import data_url
+from .interventions import AblatedWeights
 from .layouts import Graph, to_json
 from .map import MEAN, Map
 from .maps import Maps
@@ -111,6 +113,7 @@ class Recording:
             "allowed": reader.pattern() is not None,
             "dimensions": self._dimensions(m),
             "scale": self._score_scale(reader),
+            **({"ablated": ablated} if (ablated := self._ablated(m)) else {}),
         }
 
     def _label_index(self, labels: list[str]) -> int:
@@ -128,6 +131,12 @@ class Recording:
         return layers.get(m.layer)
 
     @staticmethod
+    def _ablated(m: Map) -> dict[str, str]:
+        """Ablated heads by name: zero or uniform."""
+        change = None if m.inputs is None else m.inputs.observed.change
+        return {str(head): how for head, how in change.heads.items() if head in m.heads} if isinstance(change, AblatedWeights) else {}
+
+    @staticmethod
     def _dimensions(m: Map) -> int:
         return 0 if m.inputs is None else m.inputs.observed.q_BLHK.shape[-1]
 
@@ -136,7 +145,8 @@ class Recording:
         if reader.map.inputs is None or not reader.rows:
             return None
         last, n = reader.rows - 1, reader.columns
-        row_M = reader.values(0, last, last + 1)[0].double()
+        own = replace(reader.map.inputs, observed=reader.map.inputs.observed._replace(change=None))  # not those of an ablated head
+        row_M = own.weights(last, last + 1, reader.map.heads[:1])[self.batch, 0, 0].double()
         read = [
             torch.frombuffer(bytearray(self.piece(f"{kind}/{self.readers.index(reader)}/0")), dtype=torch.float32)
             for kind in ("queries", "keys")

@@ -43,6 +43,20 @@ class ModelFacts:
     paper: str  # arXiv number or venue
 
 
+def as_setting(owner: str, name: str, value: Any, kind: Any) -> Any:
+    """The value of a setting as its type has it, or BadConfig; a single value stands for all of a tuple.
+
+    Args:
+        owner: name of the config or model, for errors.
+        name: name of the setting.
+        value: value that was given.
+        kind: type, with its bounds.
+    """
+    if get_origin(kind) is tuple and isinstance(value, int | float | str):
+        value = (value,) * (1 if get_args(kind)[-1] is Ellipsis else len(get_args(kind)))
+    return convert(owner, name, value, kind)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Plain numbers and names, so that a config can be written to JSON and read back.
@@ -57,11 +71,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         wrong = []
         for name, kind in get_type_hints(type(self), include_extras=True).items():
-            value = getattr(self, name)
-            if get_origin(kind) is tuple and isinstance(value, int | float | str):  # a single value stands for all of a tuple
-                value = (value,) * (1 if get_args(kind)[-1] is Ellipsis else len(get_args(kind)))
             try:
-                object.__setattr__(self, name, convert(type(self).__name__, name, value, kind))
+                object.__setattr__(self, name, as_setting(type(self).__name__, name, getattr(self, name), kind))
             except BadConfig as error:
                 wrong.append(str(error))
         if wrong:

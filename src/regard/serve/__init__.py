@@ -27,6 +27,7 @@ from ..decode.options import ParameterDtype
 from ..errors import NotSupported
 from ..models import LanguageModel
 from ..runs import Run
+from ..tasks import task_of
 from ..tasks.embedding import embedder_of
 
 
@@ -68,14 +69,15 @@ def serve(
     check_origins(cors, key)
     if not request_seconds > 0:
         raise NotSupported(f"a time limit of {request_seconds} seconds per request; expected more than 0")
-    embedder = embedder_of(load())
+    run = load()
+    embedder = embedder_of(run)
     model, tokenizer = embedder.model, embedder.tokenizer
     timeouts = Timeouts(request=request_seconds)
     service: ModelService
     if isinstance(model, LanguageModel):
         encoder = PromptEncoder(tokenizer, model.config.vocab_size)
         engine = build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions())
-        service = Service(engine, encoder, name, timeouts, embedder.pooling)
+        service = Service(engine, encoder, name, timeouts, embedder.pooling, task_of(run).own_input)
     elif dtype != "float32":
         raise NotSupported(f"dtype {dtype} of an encoder; expected float32")
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -47,12 +47,13 @@ class Service(ModelService):
         name: str,
         timeouts: Timeouts = Timeouts(),  # noqa: B008  frozen
         pooling: SentencePooling = SentencePooling(),  # noqa: B008  frozen
+        own_input: Callable[[], str] | None = None,
     ):
         super().__init__(Embedder(engine.model, encoder.tokenizer, pooling), name, engine, timeouts)
         self.engine, self.encoder = engine, encoder
         self.template = ChatTemplate(encoder)
         self.token_texts: dict[int, str] = {}  # grows to the size of the vocabulary at most
-        playground = Playground.of_language_model(engine.model, encoder.tokenizer)
+        playground = Playground.of_language_model(engine.model, encoder.tokenizer, own_input)
         self.explorer = Explorer(playground, name, self.worker.call, self.bodies, timeouts.request)
 
     def page_routes(self) -> list[Route]:

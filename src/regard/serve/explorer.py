@@ -5,6 +5,7 @@
 | `GET /`, `GET /static/NAME` | the page; nothing in it is secret, so it needs no API key |
 | `GET /lineage` | every mechanism by year and family; needs no API key either |
 | `GET /explorer/model` | what can be chosen: mechanisms, checkpoints |
+| `GET /explorer/example` | an input of the run's own data, if it has any that can be typed |
 | `POST /explorer/files` | keeps an image or a clip, for models that read files, and returns a number to name it by |
 | `POST /explorer/captures` | reads a text or a file and returns the header of its maps |
 | `GET /explorer/captures/ID/KEY` | one piece of a capture: a tile, exact rows, statistics |
@@ -87,6 +88,7 @@ class Explorer:
         self._kept: OrderedDict[str, list[Recording]] = OrderedDict()  # by the number of the first
         self._uploads = Uploads()
         self._lineage: bytes | None = None  # the page, made once
+        self._example: asyncio.Future[str] | None = None
         self._making = asyncio.Lock()
 
     def routes(self) -> list[Route]:
@@ -95,6 +97,7 @@ class Explorer:
             Route("/static/{name}", self.static),
             Route("/lineage", self.lineage),
             Route("/explorer/model", self.model),
+            Route("/explorer/example", self.example),
             Route("/explorer/files", self.upload, methods=["POST"]),
             Route("/explorer/captures", self.capture, methods=["POST"]),
             Route("/explorer/captures/{id}/{key:path}", self.piece),
@@ -122,6 +125,11 @@ class Explorer:
         return JSONResponse(
             {"format": FORMAT, "format_version": VERSION, "title": self.name, "captures": [], **described}, headers=SECURITY
         )
+
+    async def example(self, request: HttpRequest) -> Response:
+        if self._example is None:
+            self._example = asyncio.ensure_future(asyncio.to_thread(self.playground.example))  # reads data, once; the model stays free
+        return JSONResponse({"text": await asyncio.shield(self._example)}, headers=SECURITY)
 
     async def upload(self, request: HttpRequest) -> Response:
         if self.playground.inputs != "file":

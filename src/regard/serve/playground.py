@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from ..look.interventions import Ablation, ablate
 from ..models import LanguageModel, Model, body_of, device_of, eval_mode
 from ..patterns import causal
 from ..runs import Run, checkpoints, load_checkpoint
-from ..tasks import BeamPrefix, attention_maps, find_task, predict, watch
+from ..tasks import BeamPrefix, InputField, attention_maps, find_task, predict, task_of, watch
 from .responses import token_text
 from .whole_text import WholeTextModel
 
@@ -48,9 +48,12 @@ class Playground:
         steps: Mapping[int, Callable[[], Model]] | None = None,
         inputs: Literal["text", "file"] = "text",
         watch: Watch | None = None,
+        fields: Sequence[InputField] = (InputField("Text"),),
+        own_input: Callable[[], str] | None = None,
     ):
         self.model, self._read_other, self._answer, self.tokenizer = model, read, answer, tokenizer
-        self._steps, self.inputs, self._watch = dict(steps or {}), inputs, watch
+        self._steps, self.inputs, self._watch, self.fields = dict(steps or {}), inputs, watch, tuple(fields)
+        self._own_input = own_input
         self._variant: tuple[tuple[str | None, int | None], Model] = ((None, None), model)  # the last one used
         self._count = 0
 
@@ -60,7 +63,7 @@ class Playground:
         task = find_task(run.task)
         steps: dict[int, Callable[[], Model]] = {step: partial(load_checkpoint, run, step) for step in checkpoints(run.folder)}
         if isinstance(run.model, LanguageModel):
-            return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps)
+            return cls(run.model, tokenizer=run.processor.tokenizer, steps=steps, own_input=task_of(run).own_input)
         return cls(
             run.model,
             lambda model, given: attention_maps(run.with_model(model), given, "*", options=task.live_options),
@@ -68,12 +71,14 @@ class Playground:
             steps=steps,
             inputs=task.inputs,
             watch=(lambda model, text: watch(run.with_model(model), text)) if task.searches() else None,
+            fields=task_of(run).fields(run.model),
+            own_input=task_of(run).own_input,
         )
 
     @classmethod
-    def of_language_model(cls, model: LanguageModel, tokenizer: Tokenizer) -> Playground:
+    def of_language_model(cls, model: LanguageModel, tokenizer: Tokenizer, own_input: Callable[[], str] | None = None) -> Playground:
         """A language model that is served."""
-        return cls(model, tokenizer=tokenizer)
+        return cls(model, tokenizer=tokenizer, own_input=own_input)
 
     # -- what the page asks for ------------------------------------------------------------------------------------------
 
@@ -86,8 +91,28 @@ class Playground:
             "generates": self.tokenizer is not None,
             "searches": self._watch is not None,
             "inputs": self.inputs,
+            "fields": [{"name": one.name, "required": one.required} for one in self.fields],
+            "max_length": self.model.max_length if self.inputs == "text" else None,
             "ablates": [name for name, module in body_of(self.model).named_modules() if isinstance(module, Attention)],
         }
+
+    def example(self) -> str:
+        """An input of the run's own data; empty if they are gone, or of a kind that cannot be typed. The model is not used."""
+        try:
+            text = "" if self._own_input is None else self._own_input()
+        except (RegardError, OSError):
+            return ""
+        if self.tokenizer is None or len(ids := self.tokenizer.encode(text)) <= (longest := max(2, self.model.max_length // 2)):
+            return text
+        return self.tokenizer.decode(ids[:longest])
+
+    def _check_fields(self, given: str) -> None:
+        """Every part of an input that has several must be there."""
+        parts = given.split("\t", len(self.fields) - 1) if self.inputs == "text" else [given]
+        parts += [""] * (len(self.fields) - len(parts))
+        if not all(part.strip() for part, field in zip(parts, self.fields, strict=True) if field.required):
+            names = [f"a {field.name.lower()}" for field in self.fields if field.required]
+            raise NotSupported(f"expected {' and '.join(names)}" + (", with a tab between them" if len(names) > 1 else ""))
 
     @torch.no_grad()
     def record(self, given: str, ablations: list[Ablation], mechanism: str | None = None, step: int | None = None) -> list[Recording]:
@@ -95,8 +120,7 @@ class Playground:
 
         Beside the maps, the loss and the output; under an ablation or another mechanism, also those of the model itself.
         """
-        if not given:
-            raise NotSupported("expected a text")
+        self._check_fields(given)
         model = self._model(mechanism, step)
         maps, facts = self._read(model, given, ablations)
         if not maps.all:

@@ -96,7 +96,7 @@ if TYPE_CHECKING:
         watch,
     )
     from .summarization import Summarization
-    from .task import BeamPrefix, JsonProcessor, Prediction, Report, Task
+    from .task import BeamPrefix, InputField, JsonProcessor, Prediction, Report, Task
     from .text_processor import TextProcessor
     from .text_score import TextScore
     from .trainer import TrainResult, new_config, plan, resumed_config, train, turn_dial

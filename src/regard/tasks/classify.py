@@ -13,7 +13,7 @@ from ..data import Splits
 from ..data.examples import Labelled, read_labelled
 from ..errors import BadFile
 from ..look import Indices, Layers, Maps
-from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel, device_of
+from ..models import Classifier, DocumentModel, LanguageModel, Model, TextModel, body_of, device_of
 from ..runs import Run
 from ..train import to_device
 from .classification import ClassificationTask
@@ -27,7 +27,7 @@ from .label_encoding import (
 from .options import ClassesOptions, NoOptions
 from .options.classify import ClassifyDeclaration, ClassifyOptions
 from .special_tokens import frame
-from .task import Prediction, Start
+from .task import InputField, Prediction, Start
 from .text_processor import TextProcessor, text_maps
 from .vocabulary import set_embeddings, tokenizers_from, vector_settings
 
@@ -109,6 +109,14 @@ class Classify(ClassifyDeclaration, ClassificationTask[ClassifyOptions]):
     def parse(self, text: str) -> Labelled:
         """A tab separates the two texts of a pair."""
         return Labelled(tuple(text.split("\t")), "0" if self.target == "value" else self.processor.labels[0])
+
+    def fields(self, model: Model) -> tuple[InputField, ...]:
+        counts = getattr(body_of(model), "texts", (1, 2))
+        names = ("First text", "Second text") if min(counts) > 1 else ("Text", "Second text")
+        return tuple(InputField(name, n < min(counts)) for n, name in enumerate(names[: max(counts)]))
+
+    def input_text(self, example: Labelled) -> str:
+        return "\t".join(example.texts)
 
     def lines(self, example: Labelled, answer: LabelAnswer) -> list[str]:
         labels, logits_N = self.processor.labels, answer.logits[0]

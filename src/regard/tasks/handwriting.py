@@ -98,6 +98,9 @@ class HandwritingTask(HandwritingTaskDeclaration, Task[HandwritingOptions]):
     def parse(self, text: str) -> str:
         return text
 
+    def input_text(self, example: Writing) -> str:
+        return example.text
+
     def lengths(self, rows: Sequence[Writing]) -> Numbers:
         return np.array([len(one.points) for one in rows], dtype=np.int64)
 

@@ -36,6 +36,9 @@ class Label(LabelDeclaration, ClassificationTask[LabelOptions]):
         words = tuple(text.split())
         return Tagged(words, (self.processor.labels[0],) * len(words))
 
+    def input_text(self, example: Tagged) -> str:
+        return " ".join(example.words)
+
     def merge(self, answers: list[LabelAnswer], rows: EncodedExamples, examples: Sequence[Tagged]) -> list[LabelAnswer]:
         """Answers of whole sentences: long ones have several rows."""
         parts: list[list[LabelAnswer]] = [[] for _ in examples]

@@ -47,7 +47,7 @@ from .span_encoding import (
     span_loss,
     window_answers,
 )
-from .task import Prediction, Report, Start
+from .task import InputField, Prediction, Report, Start
 from .text import TokensTask
 from .text_processor import TextProcessor
 from .vocabulary import set_embeddings, tokenizers_from, tokenizers_of, vector_settings
@@ -189,6 +189,12 @@ class QuestionAnswering(QuestionAnsweringDeclaration, TokensTask[QuestionAnsweri
 
     def parse(self, text: str) -> Question:
         return questions_of(PassageOptions(), [text])[0]
+
+    def fields(self, model: Model) -> tuple[InputField, ...]:
+        return InputField("Question"), InputField("Passage")
+
+    def input_text(self, example: Question) -> str:
+        return f"{example.text}\t{example.context}"
 
     def predict(self, run: Run[Reader], inputs: Sequence[str], options: AnswersOptions) -> list[Prediction]:
         """An input is a question, a tab and a passage; with --context a question."""

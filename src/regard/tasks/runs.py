@@ -162,7 +162,19 @@ def save_model(
     task = task_for(type(model), isinstance(model, Classifier) and model.each)
     if isinstance(processor, TextProcessor) and task.inputs == "file":
         raise BadConfig(f"a {body.facts.name} does not read text; say how it reads its inputs with processor=…")
-    return runs.save(make_run(task, model, processor), folder)
+    return runs.save(make_run(task, model, processor, _own_options(find_task(task), model)), folder)
+
+
+def _own_options(kind: type[Task[Any]], model: Model) -> Any:
+    """Options of a model's task: those of the run it is from, such as regression, but not its data."""
+    usual = to_plain(kind.imported_options(model))
+    own = {
+        name: value
+        for name, value in model.options.items()
+        if name not in ("data", "valid", "test", "cache", getattr(kind, "length_option", ""))
+    }
+    known = own.keys() <= usual.keys()  # the run was of this task
+    return parse_options(kind.Options, usual | (own if known else {}), f"the task {kind.name}")
 
 
 # -- what every command calls ------------------------------------------------------------------------------------------

@@ -82,6 +82,9 @@ class Seq2SeqTask(Task[Seq2SeqOptionsT]):
     def parse(self, text: str) -> tuple[str, str]:
         return text, ""
 
+    def input_text(self, example: tuple[str, str]) -> str:
+        return example[0]
+
     @abstractmethod
     def corpus(self, pairs: Pairs, dropout: float = 0.0, seed: int = 0) -> Corpus:
         """Pairs as token ids."""

@@ -62,7 +62,8 @@ def describe(
     facts = [f"{parameters:,} parameters" + (f" ({trained:,} trained)" if trained < parameters else "")]
     facts += [f"vocabulary {' and '.join(dict.fromkeys(vocabulary))}"] if vocabulary else []
     device, threads = next(model.parameters()).device, torch.get_num_threads()
-    where = str(device) + (f", {count(threads, 'thread')}" if device.type == "cpu" else "")
+    chosen = "" if options.device != "auto" else " (auto: no GPU found)" if device.type == "cpu" else " (auto)"
+    where = f"{device}{chosen}" + (f", {count(threads, 'thread')}" if device.type == "cpu" else "")
     return [
         f"{name}: {', '.join(facts)}; {len(data.train):,} {unit} to train on, {len(data.valid):,} for validation, {len(data.test):,} for the test",
         f"{where}; {_reach(options, per_epoch, seconds)}",

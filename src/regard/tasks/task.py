@@ -67,6 +67,13 @@ class Report:
         return {**self.metrics, **self.details, **table}
 
 
+class InputField(NamedTuple):
+    """Part of an input that is typed by itself; a tab separates it from the next one."""
+
+    name: str  # heading of the field
+    required: bool = True  # False: may stay empty
+
+
 class BeamPrefix(NamedTuple):
     """The beginning of an answer during a search, or all of it."""
 
@@ -397,8 +404,8 @@ class Task(Declaration, ABC, Generic[OptionsT]):
         """
         if not len(data.train) or not len(data.valid):
             raise NotSupported(
-                f"{show_files(self.options.data)}: {len(data.train):,} {self.unit} to train on and {len(data.valid):,} for validation; "
-                "training needs both"
+                f"{show_files(self.options.data)}: too few examples: {len(data.train):,} {self.unit} to train on and {len(data.valid):,} for "
+                "validation; add data, or give those for validation with --valid"
             )
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -570,6 +577,31 @@ class Task(Declaration, ABC, Generic[OptionsT]):
             text: input as `predict` takes it.
         """
         raise NotSupported(f"a run of the task {self.name} has no beam to watch")
+
+    def fields(self, model: Model) -> Sequence[InputField]:
+        """Parts of an input of `predict` and `look`.
+
+        Args:
+            model: model of a run.
+        """
+        return (InputField("Text"),)
+
+    def own_input(self) -> str:
+        """Input from the test part of the task's own data, or from the part before it; empty if it has none that can be shown.
+
+        The data are read for it.
+        """
+        data = self.read() if self.options.data and self.inputs == "text" else None
+        part = next((part for part in data.parts[::-1] if len(part)), ()) if data else ()
+        return self.input_text(next(iter(part))) if len(part) else ""
+
+    def input_text(self, example: Any) -> str:
+        """Input that `parse` turns into this example; empty if there is none.
+
+        Args:
+            example: an example of any part.
+        """
+        return example if isinstance(example, str) else ""
 
     @classmethod
     def searches(cls) -> bool:

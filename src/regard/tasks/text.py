@@ -17,6 +17,7 @@ from .task import Task
 from .text_processor import TextProcessor, text_maps
 
 SMALL = 5_000_000  # tokens: below, a model of width 128 learns more in the first minutes
+SHOWN = 200  # characters of a text as an example
 COUNTED = 5_000_000  # tokens that n-gram baselines count
 OptionsT = TypeVar("OptionsT", bound=TokenizerOptions)
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
@@ -52,6 +53,18 @@ class TextTask(TokensTask[TextOptionsT]):
         texts = Texts(o.data, field=o.field, separator=o.separator, suffixes=o.suffixes, **o.parts())
         return Splits(texts, texts, texts)  # read lazily: `prepare` tokenizes the three parts
 
+    def own_input(self) -> str:
+        """Beginning of the last text of the data that is held out, or of any."""
+        if not self.options.data:
+            return ""
+        found: dict[str, str] = {}
+        for piece in self.read().train.pieces():
+            if piece.text.strip():
+                found.setdefault(piece.part, piece.text[:SHOWN].strip())
+            if "test" in found:
+                break
+        return next((found[part] for part in ("test", "valid", "train") if part in found), "")
+
     def profile(self, data: Splits[Texts]) -> Profile:
         kind = "characters" if self.options.tokenizer in ("char", "byte") else "subwords"
         return {"characters": count_characters(data.train, self.options.cache), "tokens": kind}
@@ -74,8 +87,8 @@ class TextTask(TokensTask[TextOptionsT]):
         """Refuse to train without documents, and on sequences longer than the model reads."""
         if not data.train.documents or not data.valid.documents:
             raise NotSupported(
-                f"{show_files(self.options.data)}: {data.train.documents:,} documents to train on and {data.valid.documents:,} for validation; "
-                "training needs both"
+                f"{show_files(self.options.data)}: too short: {data.train.documents:,} documents to train on and {data.valid.documents:,} for "
+                "validation; add text, or give the validation text with --valid"
             )
         option, wanted = self.length_option.replace("_", "-"), getattr(self.options, self.length_option)
         if model.max_length < wanted:

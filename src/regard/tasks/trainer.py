@@ -416,6 +416,8 @@ class _Training:
         decided = options.with_warmup(reach, self.task.most_warmup)
         for line in start_message.describe(name, settings, model, data, self.task.unit, decided, per_epoch, seconds):
             self._say(line)
+        if data.note:
+            self._say(data.note)
         return decided
 
     def _say(self, line: str) -> None:

@@ -18,7 +18,23 @@ import { graphView, pointsView } from "./points_view.js";
 import { WeightsLayer } from "./layers.js";
 
 const VIEWS = [matrixView, headsView, textView, linesView, alignmentView, patternView, compareView, whyView, gradientsView, imageView, pointsView, graphView];
-const SAVED = ["view", "map", "head", "query", "key", "scale", "direction", "measure"]; // in the address, so that a link shows the same
+const NUMBER = { test: (value) => /^\d{1,9}$/.test(value) };
+const SCALES = [["linear", "linear"], ["unit", "0 to 1"], ["row", "per row"], ["log", "logarithmic"]];
+// In the address, so that a link shows the same: names and what they may be.
+const SAVED = {
+  view: oneOf(VIEWS.map((view) => view.id)),
+  map: NUMBER,
+  head: NUMBER,
+  query: NUMBER,
+  key: NUMBER,
+  scale: oneOf(SCALES.map(([name]) => name)),
+  direction: oneOf(["out", "in"]),
+  measure: oneOf(["norm", "times"]),
+};
+
+function oneOf(names) {
+  return { test: (value) => names.includes(value) };
+}
 
 export class Explorer {
   constructor(root, source, embedded = false) {
@@ -48,7 +64,7 @@ export class Explorer {
     const state = { capture: this.captures.length - 1, map, head: 0, query: null, key: null, scale: "linear", direction: "out", view, other: {}, theme: null };
     const saved = new URLSearchParams(this.embedded ? "" : location.hash.slice(1));
     for (const [name, value] of saved) {
-      if (SAVED.includes(name)) state[name] = /^\d+$/.test(value) ? Number(value) : value;
+      if (SAVED[name]?.test(value)) state[name] = SAVED[name] === NUMBER ? Number(value) : value;
     }
     const fits = VIEWS.find((view) => view.id === state.view)?.available ?? (() => true);
     if (!saved.has("map") && !fits(maps[state.map])) state.map = Math.max(0, maps.findLastIndex(fits));
@@ -85,9 +101,9 @@ export class Explorer {
 
   remember() {
     if (this.embedded) return; // the address is the notebook's
-    const kept = SAVED.filter((name) => this.state[name] !== null).map((name) => [name, this.state[name]]);
+    const kept = Object.keys(SAVED).filter((name) => (this.state[name] ?? null) !== null).map((name) => [name, this.state[name]]);
     try {
-      history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+      history.replaceState(null, "", `#${new URLSearchParams([...kept, ...(this.given?.() ?? [])])}`);
     } catch {
       // an embedded page may have no address of its own
     }
@@ -116,9 +132,25 @@ export class Explorer {
   }
 
   captureName(n) {
-    const { title, step, text, of, output } = this.captures[n];
+    // Its text and what was changed; a number, if an earlier one has the same name.
+    const { of, output } = this.captures[n];
     if (of !== undefined) return readable(output, 30);
-    return step !== undefined ? `step ${step}` : title || readable(text || `capture ${n + 1}`, 30);
+    const name = this.#plainName(n);
+    const before = this.inputs().filter((other) => other < n && this.#plainName(other) === name).length;
+    return before ? `${name} (${before + 1})` : name;
+  }
+
+  #plainName(n) {
+    const { title, step, text, label } = this.captures[n];
+    const given = text || label ? readable(text || label, 30) : "";
+    const parts = [given, title, step === undefined ? "" : `step ${step}`].filter(Boolean);
+    return parts.join(" · ") || `capture ${n + 1}`;
+  }
+
+  headName(n) {
+    const map = this.capture().maps[this.state.map];
+    const how = map.ablated?.[map.heads[n]];
+    return how ? `${map.heads[n]} (ablated: ${how})` : map.heads[n];
   }
 
   reader(at = {}) {
@@ -250,8 +282,8 @@ export class Explorer {
     if (inputs.length > 1 && inputs.every((n) => this.captures[n].step !== undefined)) parts.push(this.slider(inputs));
     else if (inputs.length > 1) parts.push(choose("Capture", inputs.map((n) => [n, this.captureName(n)]), this.answers()[0], (n) => this.set({ capture: Number(n) })));
     parts.push(choose("Layer", maps.map((map, n) => [n, map.name]), state.map, (n) => this.set({ map: Number(n), query: null, key: null })));
-    if (state.view !== "heads") parts.push(choose("Head", maps[state.map].heads.map((name, n) => [n, name]), state.head, (n) => this.set({ head: Number(n) })));
-    if (uses.includes("scale")) parts.push(choose("Scale", [["linear", "linear"], ["unit", "0 to 1"], ["row", "per row"], ["log", "logarithmic"]], state.scale, (scale) => this.set({ scale })));
+    if (state.view !== "heads") parts.push(choose("Head", maps[state.map].heads.map((_, n) => [n, this.headName(n)]), state.head, (n) => this.set({ head: Number(n) })));
+    if (uses.includes("scale")) parts.push(choose("Scale", SCALES, state.scale, (scale) => this.set({ scale })));
     if (uses.includes("direction")) {
       const turn = (direction) => this.set({ direction, ...(direction === "in" ? { key: state.key ?? state.query } : { query: state.query ?? state.key }) });
       parts.push(choose("Direction", [["out", "what it attends to"], ["in", "what attends to it"]], state.direction, turn));

@@ -5,6 +5,7 @@ import { Explorer } from "./app.js";
 import { FileInput, TextInput } from "./live_input.js";
 import { tokenLine } from "./text_view.js";
 
+const LONGEST_LINK = 8000; // characters of a text in the address
 const FOLLOW = 120; // milliseconds per step of a search: a small model is faster than the eye
 
 export class LiveBar {
@@ -32,9 +33,67 @@ export class LiveBar {
   open() {
     // Before the first text there is nothing to explore.
     this.root.classList.add("rx", "rx-start");
-    this.root.replaceChildren(element("h1", {}, element("span", { class: "rx-brand" }, "regard"), element("span", { class: "rx-title" }, readable(this.about.title, 60))), element("p", { class: "rx-quiet" }, this.input.what), this.part);
+    const { title, model, max_length: length, ablates } = this.about;
+    const facts = [model, length && this.about.inputs === "text" ? `reads up to ${length.toLocaleString("en")} tokens` : "", ablates.length ? `${ablates.length} attention ${ablates.length === 1 ? "layer" : "layers"}` : ""];
+    this.start = element("p", { class: "rx-examples", hidden: true });
+    this.root.replaceChildren(
+      element("h1", {}, element("span", { class: "rx-brand" }, "regard"), element("span", { class: "rx-title" }, readable(title, 60))),
+      element("p", { class: "rx-quiet rx-model" }, facts.filter(Boolean).join(" · ")),
+      element("p", { class: "rx-quiet" }, this.input.what),
+      this.part,
+      this.start,
+    );
     this.renderChoices();
     this.input.focus();
+    this.offerExample().catch(() => {}); // a page without an example is a page
+    this.reopen();
+  }
+
+  async offerExample() {
+    const response = await this.source.request(`${this.source.base}/example`);
+    const { text } = response.ok ? await response.json() : {};
+    if (!text || this.about.inputs !== "text") return;
+    const fill = () => (this.input.write(text), this.input.focus());
+    this.start.replaceChildren("From the data of this run: ", element("button", { type: "button", class: "rx-button", dir: "auto", onclick: fill }, readable(text, 80)));
+    this.start.hidden = false;
+  }
+
+  // -- the address -----------------------------------------------------------------------------------------------------
+
+  given() {
+    // What the shown capture was made of; a file and a long text have no place in an address.
+    const { text, ablate, mechanism, step } = this.shown?.request ?? {};
+    if (!text || text.length > LONGEST_LINK) return [];
+    return [["text", text], ...ablate.map(({ layer, head, how }) => ["ablate", `${layer}:${head}:${how}`]), ...(mechanism ? [["mechanism", mechanism]] : []), ...(step === null ? [] : [["step", step]])];
+  }
+
+  reopen() {
+    // What a link says; where it has no text, its view would be that of another one.
+    const linked = new URLSearchParams(location.hash.slice(1));
+    const text = linked.get("text");
+    if (!text || this.about.inputs !== "text") return history.replaceState(null, "", location.pathname);
+    const ablate = linked.getAll("ablate").map((one) => one.match(/^(.+):(\d{1,9}):(zero|uniform)$/)).filter(Boolean);
+    this.restore({ text, ablate: ablate.map(([, layer, head, how]) => ({ layer, head: Number(head), how })), mechanism: linked.get("mechanism"), step: linked.get("step") });
+    this.capture();
+  }
+
+  restore(request) {
+    this.input.restore(request);
+    this.ablations = request.ablate;
+    this.mechanism = request.mechanism ?? "";
+    this.step = request.step === null ? "" : String(request.step);
+    this.renderChoices();
+  }
+
+  follow() {
+    // The choices and the result are those of the capture that is shown; what has been typed since then stays.
+    const { id, of = id } = this.explorer.capture();
+    const shown = this.explorer.captures.find((one) => one.id === of);
+    if (shown === this.shown) return;
+    const typed = this.shown && !this.input.holds(this.shown.request) ? this.input.asked() : null;
+    this.shown = shown;
+    this.restore(typed ? { ...shown.request, ...typed, name: this.input.name?.textContent } : shown.request);
+    this.tell(shown);
   }
 
   // -- what to change --------------------------------------------------------------------------------------------------
@@ -111,10 +170,17 @@ export class LiveBar {
     if (!this.input.valid()) return;
     return this.working(async () => {
       this.result.textContent = "Running …";
-      const capture = await (await this.post("captures", this.asked())).json();
-      this.show(capture);
+      this.show(await this.read());
       this.stream.hidden = true;
     });
+  }
+
+  async read() {
+    // The capture of what is given, and how it was asked for.
+    const body = this.asked();
+    const { label, name } = this.input;
+    const capture = await (await this.post("captures", body)).json();
+    return Object.assign(capture, { request: { ...JSON.parse(body), name: name?.textContent }, label });
   }
 
   show(capture) {
@@ -127,10 +193,11 @@ export class LiveBar {
       this.root.replaceChildren();
       this.explorer = new Explorer(this.root, this.source);
       this.explorer.live.append(this.part);
-      this.explorer.onchange = () => this.renderChoices();
+      this.explorer.given = () => this.given();
+      this.explorer.onchange = (changed) => (changed.has("capture") || changed.has("captures") ? this.follow() : this.renderChoices());
+      this.follow();
+      this.explorer.remember();
     }
-    this.renderChoices();
-    this.tell(capture);
   }
 
   tell({ loss, next, output, baseline, note }) {
@@ -152,7 +219,7 @@ export class LiveBar {
     return this.working(async () => {
       this.result.textContent = "Searching …";
       const response = await this.post("generate", this.asked());
-      if (!this.explorer) this.show(await (await this.post("captures", this.asked())).json()); // whose labels name the source
+      if (!this.explorer) this.show(await this.read()); // whose labels name the source
       this.stream.hidden = false;
       const { labels, maps } = this.explorer.capture();
       const source = labels[maps.findLast((map) => map.cross)?.column_labels] ?? [];
@@ -171,7 +238,7 @@ export class LiveBar {
         await new Promise((done) => setTimeout(done, FOLLOW));
       }
       this.stream.hidden = true; // the answers are in the alignment view
-      this.show(await (await this.post("captures", this.asked())).json());
+      this.show(await this.read());
     });
   }
 
@@ -195,8 +262,7 @@ export class LiveBar {
         line.choose(tokens.length - 1);
         this.stream.replaceChildren(line);
       }
-      const capture = await (await this.post("captures", this.asked())).json();
-      this.show(capture);
+      this.show(await this.read());
     });
   }
 }

@@ -8,27 +8,55 @@ export class TextInput {
   constructor(about, submit) {
     const placeholder = about.generates ? "A text to read, or to continue" : "A text to read";
     const onkeydown = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && submit();
-    this.root = element("textarea", { name: "text", rows: 2, required: true, "aria-label": "Text", placeholder, onkeydown });
+    const [first, ...others] = about.fields;
+    this.areas = [first, ...others].map(({ name, required }) => element("textarea", { name: "text", rows: 2, required, "aria-label": name, placeholder: others.length ? name : placeholder, onkeydown }));
+    const optional = this.areas.filter((area) => !area.required);
+    this.more = element("button", { type: "button", class: "rx-button", onclick: () => (this.#reveal(), optional[0].focus()) }, "Add a second text");
+    for (const area of optional) area.hidden = true;
+    this.root = element("div", { class: "rx-texts" }, this.areas, optional.length ? this.more : null);
+  }
+
+  #reveal() {
+    for (const area of this.areas) area.hidden = false;
+    this.more.hidden = true;
   }
 
   focus() {
-    this.root.focus();
+    this.areas[0].focus();
   }
 
   valid() {
-    return this.root.reportValidity();
+    return this.areas.every((area) => area.reportValidity());
   }
 
   filled() {
-    return this.root.value.trim() !== "";
+    return this.areas.every((area) => !area.required || area.value.trim() !== "");
+  }
+
+  text() {
+    // Tabs separate the parts of an input, so none may stay inside them.
+    if (this.areas.length === 1) return this.areas[0].value;
+    return this.areas.map((area) => area.value.replace(/[\t\r\n]+/g, " ").trim()).join("\t").replace(/\t+$/, "");
   }
 
   asked() {
-    return { text: this.root.value };
+    return { text: this.text() };
   }
 
   write(text) {
-    this.root.value = text;
+    const [first, ...others] = text.split("\t");
+    const values = this.areas.length === 1 ? [text] : [first, others.join(" ")];
+    this.areas.forEach((area, n) => (area.value = values[n]));
+    if (this.areas.some((area) => area.hidden && area.value)) this.#reveal();
+  }
+
+  // What a capture was made of, and whether it still stands here unchanged.
+  restore({ text }) {
+    this.write(text);
+  }
+
+  holds({ text }) {
+    return this.text() === text;
   }
 }
 
@@ -55,6 +83,7 @@ export class FileInput {
     this.name.classList.remove("rx-error");
     try {
       this.file = await this.send(await file.arrayBuffer());
+      this.label = readable(file.name, 40);
       this.name.textContent = this.chooser.files[0] === file ? "or drop another one here" : readable(file.name, 60); // the chooser names its own
       this.submit();
     } catch (error) {
@@ -78,5 +107,13 @@ export class FileInput {
 
   asked() {
     return { file: this.file };
+  }
+
+  restore({ file, name }) {
+    [this.file, this.name.textContent] = [file, name];
+  }
+
+  holds({ file }) {
+    return this.file === file;
   }
 }

@@ -39,4 +39,5 @@ async function start() {
 }
 
 root.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+addEventListener("hashchange", () => location.reload()); // another link in the same tab
 start().catch((error) => (root.textContent = `The server does not answer: ${error.message}`));

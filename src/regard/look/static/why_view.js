@@ -30,9 +30,10 @@ export const whyView = {
       if (app.state.query === null || app.state.key === null) return app.set({ query, key });
       const size = map.dimensions;
       const [q, k] = [queries.subarray(query * size, (query + 1) * size), keys.subarray(key * size, (key + 1) * size)];
+      const how = map.ablated?.[map.heads[head]];
       const scale = map.scale ?? 1;
       const parts = Array.from(q, (value, d) => value * k[d] * scale);
-      content.replaceChildren(...score(reader, { query, key, parts, bias: bias?.[key], weight: row.values[key], softmax: map.scale !== null }), ...moved(app, reader, row.values, norms, key));
+      content.replaceChildren(...score(reader, { query, key, parts, bias: bias?.[key], weight: row.values[key], softmax: map.scale !== null && !how, how }), ...moved(app, reader, row.values, norms, key));
     }
     const redraw = () => draw().catch(app.report);
     redraw();
@@ -40,7 +41,7 @@ export const whyView = {
   },
 };
 
-function score(reader, { query, key, parts, bias, weight, softmax }) {
+function score(reader, { query, key, parts, bias, weight, softmax, how }) {
   const sum = parts.reduce((a, b) => a + b, 0);
   const top = Math.max(...parts.map(Math.abs)) || 1;
   const bars = parts.map((part, d) => {
@@ -53,7 +54,7 @@ function score(reader, { query, key, parts, bias, weight, softmax }) {
   if (bias !== undefined) terms.push(["bias (positions)", bias]);
   if (softmax && bias !== undefined) terms.push(["score", sum + bias]);
   terms.push([softmax ? "weight after softmax" : "weight", weight]);
-  const note = softmax ? "The weight is the exponential of the score, divided by the sum over all keys that the query may attend to." : "This mechanism does not take the softmax of q · k, so the products are shown, but do not add up to its score.";
+  const note = how ? `This head is ablated: its weights are ${how === "zero" ? "zeros" : "uniform"}, whatever its scores.` : softmax ? "The weight is the exponential of the score, divided by the sum over all keys that the query may attend to." : "This mechanism does not take the softmax of q · k, so the products are shown, but do not add up to its score.";
   return [
     element("h2", {}, element("span", { class: "rx-is-query" }, names[0]), " → ", element("span", { class: "rx-is-key" }, names[1])),
     element("div", { class: "rx-dimensions", role: "img", "aria-label": `${parts.length} dimensions add up to ${sum.toFixed(3)}; the largest are ${strongest.join(", ")}` }, bars),
