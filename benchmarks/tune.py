@@ -28,7 +28,9 @@ from .tuning import CANDIDATES, PROBLEMS, Candidate, Problem
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "src/regard/tasks/tables"
-DECIDES = {"language": ("bits_per_byte", False)}  # where the metric of the task depends on a setting, as nats per token do on the vocabulary
+DECIDES = {
+    "language": ("bits_per_byte", False)
+}  # where the metric of the task depends on a setting, as nats per token do on the vocabulary
 FINALISTS = 2  # candidates that are tried with more than one seed
 
 
