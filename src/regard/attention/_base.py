@@ -126,7 +126,7 @@ class Attention(nn.Module):
             state: a StepState; the weights of the next call over fixed keys. The state does not advance.
             query_gates_BLHE: gates per query token and head, if it reads any.
         """
-        pattern = as_pattern(pattern)
+        pattern = as_pattern(pattern, type(self).__name__)
         self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         if state is not None and state.grows:
             raise StateNotSupported(
@@ -165,7 +165,7 @@ class Attention(nn.Module):
         """
         if unknown:
             raise UnknownArgument(self, unknown)
-        pattern = as_pattern(pattern)
+        pattern = as_pattern(pattern, type(self).__name__)
         if torch.compiler.is_compiling():
             run = _export if torch.compiler.is_exporting() else _run_eagerly
             return run(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)

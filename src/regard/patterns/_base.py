@@ -245,17 +245,18 @@ def spans(length: int, size: int, start: int = 0) -> Span:
 PatternLike: TypeAlias = "Pattern | str"  # what takes a pattern also takes its text: "causal & window(64)"
 
 
-def as_pattern(value: Any) -> Pattern:
+def as_pattern(value: Any, who: str = "") -> Pattern:
     """The pattern itself, or the one that a text describes; of anything else, an error that says how to make a pattern of it.
 
     Args:
         value: pattern, or its text as `parse` reads it.
+        who: what takes the pattern, for the error.
     """
     if isinstance(value, Pattern):
         return value
     if isinstance(value, str):
         return _parsed(value)
-    raise BadPattern(f"expected a pattern, got {type(value).__name__}; {_advice(value)}")
+    raise BadPattern(f"{who and f'{who}: '}expected a pattern, got {type(value).__name__}; {_advice(value)}")
 
 
 @lru_cache(maxsize=256)

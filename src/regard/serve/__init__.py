@@ -6,6 +6,8 @@
 | `POST /v1/chat/completions` | continues a conversation, by the tokenizer's chat template |
 | `POST /v1/embeddings` | texts as vectors; of encoders, too |
 | `POST /v1/attention` | completes one prompt, and returns the attention weights of its layers |
+| `POST /tokenize`, `/detokenize` | text to token ids and back |
+| `GET /docs`, `/openapi.json` | all routes with their fields, as a page and in OpenAPI's form |
 | `GET /v1/models` | the model served |
 | `GET /metrics` | metrics in Prometheus' text format |
 | `GET /` | the explorer, as a playground of the model; `serve.explorer` has its routes |

@@ -7,6 +7,7 @@ import base64
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -22,11 +23,11 @@ from torch import Tensor
 from ..decode import Engine, EngineOptions
 from ..errors import RegardError
 from ..tasks.embedding import Embedder, EncodedText
-from . import schemas
+from . import openapi, schemas
 from .access import Access, AccessMiddleware
 from .guards import Bodies, Timeouts
 from .page import describe, page
-from .responses import MODEL_FAILED, ApiError
+from .responses import MODEL_FAILED, ApiError, token_text
 from .worker import Metrics, NoEngine, Worker
 
 
@@ -66,8 +67,16 @@ class ModelService:
             Route("/metrics", self.metrics_text),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.models),
+            Route("/openapi.json", self.openapi),
+            Route("/docs", self.docs),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
         ]
+
+    def requests(self) -> dict[str, type[schemas.ModelRequest]]:
+        """The type of the body of each route that takes one."""
+        return {"/tokenize": schemas.TokenizeRequest, "/detokenize": schemas.DetokenizeRequest, "/v1/embeddings": schemas.EmbeddingRequest}
 
     def app(self, key: str | None = None, *, cors: Sequence[str] = (), access_log: bool = False) -> ASGIApp:
         """The ASGI application; with a `key` it accepts only requests that carry it, and from web pages only those of the origins `cors`."""
@@ -103,6 +112,37 @@ class ModelService:
             raise ApiError(f"no such model; this server has {self.name!r}", "model", status=404, code="model_not_found")
         return JSONResponse(model)
 
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        return openapi.document(self.name, self.routes(), self.requests())
+
+    async def openapi(self, request: HttpRequest) -> Response:
+        return JSONResponse(self._description)
+
+    async def docs(self, request: HttpRequest) -> Response:
+        return openapi.page(self._description)
+
+    async def tokenize(self, request: HttpRequest) -> Response:
+        params = schemas.read_tokenize(await self.bodies.read(request), self.limits)
+        with self.worker.prepare():
+            ids = await asyncio.to_thread(self._token_ids, params.prompt, params.add_special_tokens)
+        strings = [token_text(self.tokenizer, token) for token in ids] if params.return_token_strs else None
+        return await json_response(
+            lambda: {"count": len(ids), "max_model_len": self.limits.context_length, "tokens": ids, "token_strs": strings}
+        )
+
+    async def detokenize(self, request: HttpRequest) -> Response:
+        params = schemas.read_detokenize(await self.bodies.read(request), self.limits)
+        with self.worker.prepare():
+            text = await asyncio.to_thread(self.tokenizer.decode, params.tokens)
+        return await json_response(lambda: {"prompt": text})
+
+    def _token_ids(self, text: str, special: bool) -> list[int]:
+        try:
+            return list(self.embedder.encode(text).ids) if special else self.tokenizer.encode(text)
+        except RegardError as wrong:
+            raise ApiError(f"prompt: {wrong}", "prompt") from None
+
     async def embeddings(self, request: HttpRequest) -> Response:
         params = schemas.read_embedding(await self.bodies.read(request), self.limits)
         with self.worker.prepare():
@@ -117,6 +157,9 @@ class ModelService:
             chosen = [texts[at] for at in batch]
             vectors_BD = await self.worker.call(lambda chosen=chosen: self.embedder.vectors(chosen))  # type: ignore[misc]
             found.update(zip(batch, vectors_BD, strict=True))
+        width = len(next(iter(found.values())))
+        if params.dimensions not in (None, width):
+            raise ApiError(f"dimensions: {params.dimensions}; the vectors of this model have {width}", "dimensions")
         tokens = sum(len(text.ids) for text in texts)
         self.metrics.prompt_tokens.inc(tokens)
 
