@@ -7,6 +7,8 @@ from typing import Literal
 import pytest
 import torch
 
+import regard
+from regard.cli import main
 from regard.data import Tokenizer
 from regard.decode import EngineOptions, GenerationOptions, Grammar, PromptEncoder, build_engine, generate, generate_ids
 from regard.decode.guided import LONGEST
@@ -127,6 +129,24 @@ def test_tools(language):
         )
     for one in complete(language, Grammar.tools({"time": None}, required=False), n=6, seed=1, max_tokens=80)[0]:
         assert not one.text.startswith("<") or one.text == '<tool_call>{"name":"time","arguments":{}}</tool_call>'
+
+
+def test_command(tmp_path, capsys):
+    tokenizer = Tokenizer.train([], "byte", 260)
+    model = build("gpt2", {"vocab_size": 260, "context_length": 64, "width": 16, "heads": 2, "depth": 1})
+    run = str(regard.save(model, tmp_path / "run", tokenizer=tokenizer))
+    (tmp_path / "schema.json").write_text(json.dumps(Pet.model_json_schema()))
+    schema = ("--json-schema", str(tmp_path / "schema.json"))
+    assert main(["complete", run, "x", *schema, "--temperature", "2"]) == 0
+    Pet.model_validate_json(capsys.readouterr().out)
+    assert main(["complete", run, "x", "--regex", "[ab]{4}", "--json", "--n", "2"]) == 0
+    assert all(re.fullmatch("[ab]{4}", json.loads(line)["text"]) for line in capsys.readouterr().out.strip().split("\n"))
+    for wrong, message in (
+        ((*schema, "--regex", "a"), "give one of them"),
+        (("--regex", "("), "refused"),
+        (("--regex", "a", "--stop", "b"), "stop"),
+    ):
+        assert main(["complete", run, "x", *wrong]) == 2 and message in capsys.readouterr().err
 
 
 def test_what_the_vocabulary_lacks():

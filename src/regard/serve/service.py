@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 from torch import Tensor
 
+from ..data import Tokenizer
 from ..decode import Engine, EngineOptions
 from ..errors import RegardError
 from ..tasks.embedding import Embedder, EncodedText
@@ -31,27 +32,21 @@ from .responses import MODEL_FAILED, ApiError, token_text
 from .worker import Metrics, NoEngine, Worker
 
 
-class ModelService:
-    """One model, the thread that owns it, and the routes to it. An encoder has embeddings only; `app.Service` generates text, too."""
+class ServedModel:
+    """One model, the thread that owns it, and the routes that every model has."""
 
     def __init__(
-        self,
-        embedder: Embedder,
-        name: str,
-        engine: Engine | NoEngine | None = None,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008  frozen
+        self, name: str, engine: Engine | NoEngine, timeouts: Timeouts, tokenizer: Tokenizer, context_length: int, vocab_size: int
     ):
-        engine = engine or NoEngine(EngineOptions())
-        model, tokenizer = embedder.model, embedder.tokenizer
-        self.name, self.timeouts, self.tokenizer, self.embedder = name, timeouts, tokenizer, embedder
+        self.name, self.timeouts, self.tokenizer = name, timeouts, tokenizer
         self.metrics = Metrics()
         self.worker = Worker(engine, self.metrics)
         self.metrics.prompts_open.set_function(lambda: self.worker.open)
         self.bodies = Bodies(timeouts.body)
         self.limits = schemas.Limits(
             model=name,
-            vocab_size=min(model.config.vocab_size, len(tokenizer)),
-            context_length=min(model.max_length, engine.options.max_context_tokens),
+            vocab_size=min(vocab_size, len(tokenizer)),
+            context_length=min(context_length, engine.options.max_context_tokens),
             max_batch=engine.options.max_batch,
             max_prompts=min(schemas.MAX_PROMPTS, engine.options.max_queue),
         )
@@ -71,12 +66,11 @@ class ModelService:
             Route("/docs", self.docs),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
-            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
         ]
 
     def requests(self) -> dict[str, type[schemas.ModelRequest]]:
         """The type of the body of each route that takes one."""
-        return {"/tokenize": schemas.TokenizeRequest, "/detokenize": schemas.DetokenizeRequest, "/v1/embeddings": schemas.EmbeddingRequest}
+        return {"/tokenize": schemas.TokenizeRequest, "/detokenize": schemas.DetokenizeRequest}
 
     def app(self, key: str | None = None, *, cors: Sequence[str] = (), access_log: bool = False) -> ASGIApp:
         """The ASGI application; with a `key` it accepts only requests that carry it, and from web pages only those of the origins `cors`."""
@@ -137,11 +131,39 @@ class ModelService:
             text = await asyncio.to_thread(self.tokenizer.decode, params.tokens)
         return await json_response(lambda: {"prompt": text})
 
+    def framed(self, text: str) -> list[int]:
+        """Token ids as the model reads a text, special tokens included."""
+        return [*self.tokenizer.encode(text), self.tokenizer.target_end_id]
+
     def _token_ids(self, text: str, special: bool) -> list[int]:
         try:
-            return list(self.embedder.encode(text).ids) if special else self.tokenizer.encode(text)
+            return self.framed(text) if special else self.tokenizer.encode(text)
         except RegardError as wrong:
             raise ApiError(f"prompt: {wrong}", "prompt") from None
+
+
+class ModelService(ServedModel):
+    """A model with embeddings. An encoder has nothing else; `app.Service` generates text, too."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        name: str,
+        engine: Engine | NoEngine | None = None,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  frozen
+    ):
+        model, tokenizer = embedder.model, embedder.tokenizer
+        super().__init__(name, engine or NoEngine(EngineOptions()), timeouts, tokenizer, model.max_length, model.config.vocab_size)
+        self.embedder = embedder
+
+    def routes(self) -> list[Route]:
+        return [*super().routes(), Route("/v1/embeddings", self.embeddings, methods=["POST"])]
+
+    def requests(self) -> dict[str, type[schemas.ModelRequest]]:
+        return {**super().requests(), "/v1/embeddings": schemas.EmbeddingRequest}
+
+    def framed(self, text: str) -> list[int]:
+        return list(self.embedder.encode(text).ids)
 
     async def embeddings(self, request: HttpRequest) -> Response:
         params = schemas.read_embedding(await self.bodies.read(request), self.limits)
