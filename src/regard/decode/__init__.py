@@ -8,7 +8,7 @@
 | `generate`, `stream`, `GenerationOptions`, `few_shot` | prompts to completions, whole or in chunks |
 | `generate_ids` | the same on token ids, without a tokenizer: `model.generate` |
 | `Engine`, `EngineOptions`, `Request` | continuous batching of many requests |
-| `Grammar` | what completions must look like: a JSON schema, a regular expression, one of several texts |
+| `Grammar` | the grammar that completions follow: a JSON schema, a regular expression, one of several texts |
 | `Completion`, `Chunk`, `TokenLogprob` | a completion, what it has grown by, a token's log-probability |
 | `PromptEncoder`, `IdEncoder`, `build_engine` | prompts for an engine: texts, or token ids only |
 | `quantize` | a model with int8, float16 or bfloat16 parameters, for decoding |

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from .._extras import extra, lazy
 from ..errors import NotSupported
 
 if TYPE_CHECKING:
     import llguidance
+    import numpy as np
+    import numpy.typing as npt
 
     from ..data import Tokenizer
 else:
@@ -33,13 +32,13 @@ else:
 
 LONGEST = 2**16  # characters of a grammar
 KEPT = 16  # compiled grammars per tokenizer
-COMPACT = {"whitespace_flexible": False}  # no white space that a model could go on with for ever
+COMPACT = {"whitespace_flexible": False}  # no white space, which a model could repeat for ever
 CALL, CALL_END = "<tool_call>", "</tool_call>"  # around the call of a tool, as Hermes and Qwen write it
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a completion must look like. Made by `json_schema`, `json_object`, `regex`, `choice` or `tools`; compiled when it is used.
+    """Grammar that a completion follows. Made by `json_schema`, `json_object`, `regex`, `choice` or `tools`; compiled when it is used.
 
     Args:
         source: grammar in the JSON form of llguidance.
@@ -149,7 +148,9 @@ class Guide:
         return bool(self._matcher.is_stopped() and not self._matcher.is_error() and self._matcher.is_accepting())
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Which tokens may come next, a boolean per token of the model."""
+        """The tokens that may come next, a boolean per token of the model."""
+        import numpy as np  # not above: help pages read this file
+
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         allowed = np.unpackbits(bits, count=self.vocab_size, bitorder="little").astype(bool)
         self.stuck = self._matcher.is_error() or not allowed.any()

@@ -95,7 +95,7 @@ class GenerationOptions(Sampling):
     echo: bool = False
     """Return the prompt as part of the completion."""
     grammar: Annotated[Grammar | None, Suppress] = None
-    """What a completion must look like: a JSON schema, a regular expression, one of several texts; by default anything."""
+    """Grammar that a completion follows: a JSON schema, a regular expression, one of several texts; by default anything."""
     least_tokens: ClassVar[int] = 0  # only the prompt is read, for its log-probabilities
 
     def __post_init__(self) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from .. import __version__
 from .page import STYLE
 from .schemas import NEUTRAL, ModelRequest
 
@@ -49,7 +49,7 @@ def document(name: str, routes: Sequence[Route], requests: Mapping[str, type[Mod
     error = {"type": "object", "properties": {key: {"type": ["string", "null"]} for key in ("message", "type", "param", "code")}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": f"{name}, served by regard", "version": __version__},
+        "info": {"title": f"{name}, served by regard", "version": version("regard")},
         "paths": paths,
         "components": {
             "schemas": components,

@@ -175,7 +175,7 @@ class SamplingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fi
             raise ApiError(str(wrong)) from None
 
     def grammar(self) -> Grammar | None:
-        """What the completion must look like, by whichever field says it."""
+        """The grammar that the completion follows, by whichever field gives it."""
         older = StructuredOutputs(json=self.guided_json, regex=self.guided_regex, choice=self.guided_choice)
         try:
             found = [*older.grammars(), *(self.structured_outputs.grammars() if self.structured_outputs else [])]
