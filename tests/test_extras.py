@@ -123,6 +123,7 @@ USES = {  # package: a use of it
     "HersheyFonts": "from regard.data.hershey import text_strokes; text_strokes('a', 'cursive')",
     "pyarrow": "from regard.data.arrow import parquet_rows; import pathlib; next(parquet_rows(pathlib.Path('x.parquet')))",
     "datasets": "from regard.data.arrow import open_dataset; open_dataset('hf:x')",
+    "llguidance": "from regard.decode import Grammar; Grammar.regex('a')",
     "starlette": "from regard.serve import _check_installed; _check_installed()",
     "transformers": "from regard.interop import register; register()",
     "anywidget": "from regard.look.widget import _widget_class; _widget_class()",

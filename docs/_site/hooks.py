@@ -53,7 +53,7 @@ GUIDES = (
     "compare.md",
     "patterns.md",
 )
-GUIDES += ("checkpoints.md", "transformers-attention.md")
+GUIDES += ("from-pytorch.md", "checkpoints.md", "transformers-attention.md")
 PLACED = {
     *GUIDES,
     "start.md",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import catalogue, errors, kernels, patterns
 from .attention import *  # noqa: F403  the list of mechanisms is kept once, in attention/__init__.py
 from .attention import __all__ as _mechanisms  # type: ignore[attr-defined]  # for type checkers there is none
+from .attention import sdpa
 from .errors import RegardError
 from .layers import Block, FeedForward, MultiHead
 from .look import Maps, capture
@@ -66,6 +67,7 @@ __all__ = [
     "random_blocks",
     "same_column",
     "same_row",
+    "sdpa",
     "segments",
     "since",
     "stride",

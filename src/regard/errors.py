@@ -3,6 +3,7 @@
 RegardError
 ├── ShapeError          (ValueError)  tensors whose sizes do not fit together
 ├── DtypeError          (TypeError)   tensors of the wrong dtype, or of different ones
+├── UnknownArgument     (TypeError)   an argument that a module does not take; says what to write instead
 ├── NotSupported        (ValueError)  an operation that this object does not support; names one that does
 │   ├── PatternNotSupported
 │   ├── BiasNotSupported
@@ -11,7 +12,7 @@ RegardError
 │   └── MissingPackage  (ImportError too) an optional package; names the extra that has it
 ├── UnknownName         (LookupError) no such mechanism, model or recipe; names the nearest
 ├── BadConfig           (ValueError)  invalid settings, alone or in combination
-├── BadPattern          (ValueError)  text that is not a pattern
+├── BadPattern          (ValueError)  text, or another object, that is not a pattern
 ├── BadFile             (ValueError)  a file with unexpected content
 │   ├── MissingFile     (FileNotFoundError too)
 │   └── Misfit          checkpoint tensors that are missing, unexpected or of another shape
@@ -57,6 +58,33 @@ class ShapeError(RegardError, ValueError):
 
 class DtypeError(RegardError, TypeError):
     """Tensors of the wrong dtype, or of different ones."""
+
+
+INSTEAD = {  # arguments of PyTorch's attention, and what is written here
+    "is_causal": "pass the pattern causal",
+    "attn_mask": "pass a boolean mask (True = may attend) as pattern=keep(mask), a float mask as bias=mask",
+    "mask": "pass a boolean mask (True = may attend) as pattern=keep(mask), a float mask as bias=mask",
+    "key_padding_mask": "pass pattern=lengths(n), or keep(~mask[:, None, None, :]), as True means padding there",
+    "dropout_p": "make the mechanism with it, SoftmaxAttention(dropout=…), which acts in training mode",
+    "scale": "make the mechanism with it, SoftmaxAttention(scale=…)",
+    "enable_gqa": "leave it out: k and v may have fewer heads than q",
+    "need_weights": "call weights(…) with the same arguments, or record them with regard.capture",
+    "average_attn_weights": "call weights(…) with the same arguments, or record them with regard.capture",
+}
+
+
+class UnknownArgument(RegardError, TypeError):
+    """An argument that a module does not take.
+
+    Args:
+        module: module that was called.
+        names: names of the arguments.
+    """
+
+    def __init__(self, module: object, names: Iterable[str]):
+        name = next(iter(names))
+        instead = INSTEAD.get(name, "its arguments are in help(type(module).forward)")
+        super().__init__(f"{type(module).__name__} takes no argument {name}; {instead}")
 
 
 class NotSupported(RegardError, ValueError):
@@ -114,7 +142,7 @@ class BadConfig(RegardError, ValueError):
 
 
 class BadPattern(RegardError, ValueError):
-    """Text that is not a pattern."""
+    """Text, or another object, that is not a pattern."""
 
 
 class BadFile(RegardError, ValueError):

@@ -25,6 +25,7 @@ from regard.serve.guards import Capacity
 FIELDS = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "best_of", "stop", "seed", "logprobs", "echo", "logit_bias",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "messages", "input", "encoding_format", "top_logprobs", "stream", "stream_options", "suffix", "user", "layers", "heads", "rows", "unknown",
+    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools", "tool_choice", "tokens", "dimensions", "store", "metadata",
 )  # fmt: skip
 ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431}
 
@@ -46,9 +47,31 @@ def value(rng, depth=0):
             lambda: ["ab"] * rng.randrange(80),
             lambda: [[rng.randrange(300)] for _ in range(rng.randrange(4))],
             lambda: {str(value(rng, 3))[:20]: value(rng, depth + 1) for _ in range(rng.randrange(4))},
+            lambda: schema(rng),
+            lambda: {"type": "json_schema", "json_schema": {"schema": schema(rng)}},
+            lambda: {rng.choice(["json", "regex", "choice"]): rng.choice([schema(rng), "[ab]{2}", ["a"], "(" * 50, "a{1000}{1000}"])},
+            lambda: [{"type": "function", "function": {"name": "f", "parameters": schema(rng)}}],
             lambda: {str(rng.randrange(300)): rng.choice([-100, -101, 5, 0.5]) for _ in range(rng.randrange(400))},
         ]
     return rng.choice(kinds)()
+
+
+def schema(rng, depth=0):
+    """A JSON schema, or something like one."""
+    inner = schema(rng, depth + 1) if depth < 4 else {}
+    return rng.choice(
+        [
+            {"type": rng.choice(["string", "integer", "number", "boolean", "null", "object", "array", "other", 5])},
+            {"type": "object", "properties": {"a": inner}, "required": rng.choice([["a"], ["b"], 3]), "additionalProperties": False},
+            {"type": "array", "items": inner, "maxItems": rng.choice([0, 3, 10**9, -1])},
+            {"enum": ["a", 1, None]},
+            {"anyOf": [inner, {"type": "null"}]},
+            {"$ref": rng.choice(["#", "#/$defs/x", "http://localhost/x"])},
+            {"type": "string", "pattern": rng.choice(["^a+$", "(", "(a|b)*c{2,3}"]), "maxLength": rng.choice([3, 10**9])},
+            {"not": inner},
+            {"type": "integer", "multipleOf": rng.choice([3, 0, -1, 0.1])},
+        ]
+    )
 
 
 def good(rng, path="/v1/completions"):
@@ -66,6 +89,7 @@ def request(rng):
     path = rng.choice(
         ["/v1/completions"] * 10
         + ["/v1/attention", "/v1/chat/completions", "/v1/embeddings"] * 4
+        + ["/tokenize", "/detokenize", "/openapi.json", "/docs"]
         + ["/v1/models", "/health", "/metrics", "/", "/v1/models/%ff%00", "/v1/x?y=" + "z" * 500]
     )
     headers = (

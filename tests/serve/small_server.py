@@ -63,12 +63,15 @@ class Served:
         cors=(),
         access_log=False,
         capacity=None,
+        service=None,
         **options: int,
     ):
         model, self.tokenizer = model or tiny()
         timeouts = timeouts or Timeouts()
         self.model = Wrapped(model, slow) if slow else model
-        if isinstance(model, LanguageModel):
+        if service is not None:
+            self.service = service
+        elif isinstance(model, LanguageModel):
             encoder = PromptEncoder(self.tokenizer, model.config.vocab_size)
             self.service = Service(build_engine(self.model, encoder, EngineOptions(**{"max_batch": 8, **options})), encoder, NAME, timeouts)
         else:

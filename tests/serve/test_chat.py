@@ -178,11 +178,11 @@ def test_chat_without_a_template(served):
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages"),
         ({"messages": [{"role": "user", "content": "x" * 20_000}]}, "messages"),
-        ({"max_completion_tokens": 1000}, "max_completion_tokens"),
+        ({"max_completion_tokens": 100_001}, "max_completion_tokens"),
         ({"n": 100}, "n"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"extra_body": {"tools": []}}, "tools"),
+        ({"extra_body": {"tools": [{}]}}, "tools"),
         ({"extra_body": {"prompt": "x"}}, "prompt"),
     ],
 )

@@ -119,7 +119,7 @@ def test_penalties_and_sampling(client):
 @pytest.mark.parametrize(
     ("more", "kind", "param"),
     [
-        ({"max_tokens": 100_000}, openai.BadRequestError, "max_tokens"),
+        ({"max_tokens": 100_001}, openai.BadRequestError, "max_tokens"),
         ({"temperature": 2.5}, openai.BadRequestError, "temperature"),
         ({"n": 0}, openai.BadRequestError, "n"),
         ({"n": 3, "best_of": 2}, openai.BadRequestError, "best_of"),

@@ -72,7 +72,7 @@ def test_whatever_depth_is_refused(before):
 
 WRONG = {
     "prompt": [5, [], [[]], ["a", 5], [[1], "a"], [-1], [1.5], ["a"] * 65, [2**40], {"a": 1}],
-    "max_tokens": [-1, 1.0, "5", True, 51, 2**40],
+    "max_tokens": [-1, 1.0, "5", True, 100_001, 2**40],
     "temperature": [-0.1, 2.1, "1", True],
     "top_p": [-0.1, 1.1],
     "top_k": [-2, 0.5],

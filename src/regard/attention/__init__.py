@@ -23,6 +23,7 @@ from ._recurrent_state import StepState as StepState
 from ._score import DotProductAttention as DotProductAttention
 from ._score import PointwiseAttention as PointwiseAttention
 from ._score import ScoreAttention as ScoreAttention
+from ._sdpa import sdpa as sdpa
 from ._state import Position as Position
 from ._state import State as State
 from ._state import positions as positions

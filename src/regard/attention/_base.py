@@ -30,9 +30,19 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds import checked
-from ..errors import BiasNotSupported, DtypeError, NotSupported, PatternNotSupported, ShapeError, StateNotSupported
+from ..errors import (
+    BiasNotSupported,
+    CaptureNotSupported,
+    DtypeError,
+    NotSupported,
+    PatternNotSupported,
+    RegardError,
+    ShapeError,
+    StateNotSupported,
+    UnknownArgument,
+)
 from ..kernels import Bias, inside_transform
-from ..patterns import Pattern, at_positions, causal, full
+from ..patterns import Pattern, PatternLike, as_pattern, at_positions, causal, full
 from ._cache import Cache
 from ._call import Call, Observation
 from ._facts import Facts, Paper  # noqa: F401  a mechanism takes both from here
@@ -97,7 +107,7 @@ class Attention(nn.Module):
         self,
         q_BLHK: Tensor,
         k_BMHK: Tensor,
-        pattern: Pattern = full,
+        pattern: PatternLike = full,
         bias: Tensor | Bias | None = None,
         gates_BMHE: Tensor | None = None,
         rows: Tensor | None = None,
@@ -116,6 +126,7 @@ class Attention(nn.Module):
             state: a StepState; the weights of the next call over fixed keys. The state does not advance.
             query_gates_BLHE: gates per query token and head, if it reads any.
         """
+        pattern = as_pattern(pattern, type(self).__name__)
         self._check(q_BLHK, k_BMHK, None, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         if state is not None and state.grows:
             raise StateNotSupported(
@@ -132,11 +143,12 @@ class Attention(nn.Module):
         q_BLHK: Tensor,
         k_BMHK: Tensor,
         v_BMHV: Tensor,
-        pattern: Pattern = full,
+        pattern: PatternLike = full,
         bias: Tensor | Bias | None = None,
         state: State | None = None,
         gates_BMHE: Tensor | None = None,
         query_gates_BLHE: Tensor | None = None,
+        **unknown: Any,
     ) -> Tensor:
         """The weighted average out_BLHV. With `state`, over the past too, and the state advances.
 
@@ -149,9 +161,14 @@ class Attention(nn.Module):
             state: past of a stream, from `start`; None: a whole sequence.
             gates_BMHE: gates per key token and head, if it reads any.
             query_gates_BLHE: gates per query token and head, if it reads any.
+            **unknown: refused: arguments of PyTorch's functions, with what to write instead.
         """
+        if unknown:
+            raise UnknownArgument(self, unknown)
+        pattern = as_pattern(pattern, type(self).__name__)
         if torch.compiler.is_compiling():
-            return _run_eagerly(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)
+            run = _export if torch.compiler.is_exporting() else _run_eagerly
+            return run(self, q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         self._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, state, gates_BMHE, query_gates_BLHE)
         L, M, cache = q_BLHK.shape[1], k_BMHK.shape[1], None
         within = pattern = self._within(pattern, M if state is None else state.length + M)
@@ -176,11 +193,11 @@ class Attention(nn.Module):
         return {name: (*like.shape[:3], count) for name, (like, count) in read.items() if count}
 
     @final
-    def start(self, batch: int, pattern: Pattern = causal) -> State:
+    def start(self, batch: int, pattern: PatternLike = causal) -> State:
         """A fresh state for streaming self-attention under `pattern`."""
         if self.facts.state is None:
             raise StateNotSupported(f"{type(self).__name__} cannot stream: each query needs all keys at once; SoftmaxAttention can")
-        return self._start(batch, self._within(pattern, 1 << 30))
+        return self._start(batch, self._within(as_pattern(pattern), 1 << 30))
 
     @final
     def start_cross(self, batch: int) -> State | None:
@@ -194,8 +211,9 @@ class Attention(nn.Module):
         )
 
     @classmethod
-    def supports(cls, pattern: Pattern) -> bool:
+    def supports(cls, pattern: PatternLike) -> bool:
         """True if the mechanism supports this pattern."""
+        pattern = as_pattern(pattern)
         supported = cls.facts.patterns
         if supported == "any":
             return True
@@ -316,6 +334,9 @@ class Attention(nn.Module):
         """Refuse by name what does not fit together or what this mechanism cannot do."""
         name, facts = type(self).__name__, self.facts
         inputs = (q_BLHK, k_BMHK) if v_BMHV is None else (q_BLHK, k_BMHK, v_BMHV)
+        if not all(isinstance(x, Tensor) for x in inputs):
+            kinds = ", ".join(type(x).__name__ for x in inputs)
+            raise DtypeError(f"{name} takes tensors, got {kinds}; torch.as_tensor(x) makes one of a NumPy array")
         if any(x.dim() != 4 for x in inputs):
             raise ShapeError(
                 f"{name} takes (batch, length, heads, size) tensors, got {_shapes(inputs)}; x.unflatten(-1, (heads, -1)) splits heads"
@@ -330,20 +351,18 @@ class Attention(nn.Module):
         if k_BMHK.shape[0] != B or k_BMHK.shape[3] != K or (v_BMHV is not None and v_BMHV.shape[:3] != (B, M, G)):
             raise ShapeError(
                 f"{name}: batch, key size and key length must agree, got {_shapes(inputs)}; q and k share K, k and v share length and heads"
+                f"{_order(inputs)}"
             )
         if H != G and not (G and H % G == 0):
             raise ShapeError(
-                f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first, and tensors are (batch, length, heads, size)"
+                f"{name}: {H} query heads cannot share {G} key heads, got {_shapes(inputs)}; the second must divide the first, and tensors are "
+                f"(batch, length, heads, size){_order(inputs)}"
             )
         if self.heads not in (None, H) or self.head_dim not in (None, K):
             size = "" if self.head_dim is None else f" of size {self.head_dim}"
             raise ShapeError(
                 f"{name} was made for {'any number of' if self.heads is None else self.heads} heads{size}, got q_BLHK {tuple(q_BLHK.shape)}; "
-                f"{name}.sized(heads={H}, head_dim={K}, length=…) fits"
-            )
-        if not isinstance(pattern, Pattern):
-            raise PatternNotSupported(
-                f"{name} takes a pattern, not {type(pattern).__name__}; wrap a boolean mask (True = may attend) as keep(mask)"
+                f"{name}.sized(heads={H}, head_dim={K}, length=…) fits{_order(inputs, self.heads)}"
             )
         if pattern.batch not in (1, B) or pattern.heads not in (1, H):
             raise ShapeError(f"{name}: `{pattern}` is for {pattern.batch} batch rows and {pattern.heads} heads, got {_shapes(inputs)}")
@@ -427,6 +446,46 @@ def _run_eagerly(attention: Attention, *arguments: Any) -> Tensor:
 
 
 _run_eagerly._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compiler.disable as a decorator would import the compiler here
+
+
+def _export(
+    attention: Attention,
+    q_BLHK: Tensor,
+    k_BMHK: Tensor,
+    v_BMHV: Tensor,
+    pattern: Pattern,
+    bias: Tensor | Bias | None,
+    state: State | None,
+    gates_BMHE: Tensor | None,
+    query_gates_BLHE: Tensor | None,
+) -> Tensor:
+    """For torch.export: the definition, in operations of PyTorch alone. Kernels choose their tiles by numbers, which an export does not have."""
+    name = type(attention).__name__
+    if state is not None:
+        raise StateNotSupported(f"{name} is exported for whole sequences, not step by step; leave `state` out")
+    if attention._observers:
+        raise CaptureNotSupported(f"{name}: an export has no numbers to capture; leave the capture before exporting")
+    try:
+        attention._check(q_BLHK, k_BMHK, v_BMHV, pattern, bias, None, gates_BMHE, query_gates_BLHE)
+        L, M = q_BLHK.shape[1], k_BMHK.shape[1]
+        call = Call(attention._within(pattern, M), bias, gates_BMHE, L, M, q_BLHK.device, query_gates_BLHE=query_gates_BLHE)
+        return average(attention._weights(q_BLHK, k_BMHK, call), v_BMHV)
+    except RegardError:
+        raise
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise NotSupported(
+            f"{name} cannot be exported for these shapes, because what it does depends on numbers (PyTorch: {reason}); "
+            "export it for one length, without dynamic_shapes, or take SoftmaxAttention"
+        ) from error
+
+
+def _order(inputs: tuple[Tensor, ...], heads: int | None = None) -> str:
+    """A hint for tensors that would fit in the order of PyTorch's scaled_dot_product_attention: (batch, heads, length, size)."""
+    q, k = (x.shape for x in inputs[:2])
+    v = inputs[-1].shape
+    fits = q[0] == k[0] == v[0] and q[3] == k[3] and k[1:3] == v[1:3] and bool(k[1]) and q[1] % k[1] == 0 and heads in (None, q[1])
+    return "; if they are (batch, heads, length, size), pass x.transpose(1, 2), or call regard.sdpa, which takes that order" * fits
 
 
 def _shapes(inputs: tuple[Tensor, ...], dtypes: bool = False) -> str:

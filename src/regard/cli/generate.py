@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from ._command import Command, print_note
 
 if TYPE_CHECKING:
     from ..data import Tokenizer
+    from ..decode import Grammar
     from ..models import LanguageModel
     from ..runs import Run
 
@@ -35,6 +36,7 @@ class Complete(Command):
 
     As in:  regard complete runs/book "Once upon a time" --max-tokens 100 --temperature 0.8 --stop "The end"
             regard complete runs/book --n 3 --seed 7 --json < prompt.txt
+            regard complete runs/book "Ada is " --json-schema person.json
             regard complete runs/book
     """
 
@@ -48,12 +50,19 @@ class Complete(Command):
     """Number format of the parameters: int8 is the fastest; float16x2 is as exact as float32 and faster on x86."""
     device: str = "auto"
     """Where to compute: cpu, cuda, cuda:1, mps; auto: a GPU, if there is one and --dtype is not one of the CPU's."""
+    json_schema: Path | None = None
+    """File with a JSON schema: completions are JSON that is valid under it, whatever the model."""
+    regex: str | None = None
+    """Regular expression that completions match as a whole, in Rust's syntax."""
     json: bool = False
     """Print a JSON object per completion."""
 
     def run(self) -> None:
         from ..decode import quantize
 
+        if self.json_schema is not None or self.regex is not None:
+            guided = replace(self.generation, grammar=self._grammar())
+            return replace(self, generation=guided, json_schema=None, regex=None).run()
         run = load_language_model(self.folder, device_for(self.device, self.dtype))
         model, tokenizer = quantize(run.model, self.dtype), run.processor.tokenizer
         with _plain_warnings():
@@ -61,6 +70,17 @@ class Complete(Command):
                 self._complete(model, tokenizer, list(self.prompts) or [sys.stdin.read()])
             else:
                 self._ask(model, tokenizer)
+
+    def _grammar(self) -> Grammar:
+        from ..decode import Grammar
+        from ..files import read_json
+
+        if self.json_schema is None:
+            assert self.regex is not None
+            return Grammar.regex(self.regex)
+        if self.regex is not None:
+            raise NotSupported("--json-schema and --regex are two grammars; give one of them")
+        return Grammar.json_schema(read_json(self.json_schema))
 
     def _ask(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
         """Complete one line after another, until the end of the input."""
@@ -88,6 +108,10 @@ class Complete(Command):
             for chunk in stream(model, tokenizer, prompts, self.generation, self.engine):
                 print(chunk.text, end="", flush=True)
             print()
+            if chunk.finish_reason == "error":
+                raise NotSupported(
+                    "the grammar wants characters that the tokenizer of this model has no tokens for, so the completion ends early"
+                )
             return
         for prompt, completions in zip(prompts, generate(model, tokenizer, prompts, self.generation, self.engine), strict=True):
             for one in completions:

@@ -76,6 +76,10 @@ class HFTokenizer(Tokenizer):
         parts = json.dumps([self._described[part] for part in ("pre_tokenizer", "decoder")])
         return [b"" if n in self._special else _surface(token, parts) for n, token in enumerate(self.vocabulary)]
 
+    def token_bytes(self) -> list[bytes] | None:
+        words = self.kind in ("wordpiece", "wordlevel") or any(token.endswith("</w>") for token in self.vocabulary)
+        return None if words else super().token_bytes()
+
     def _make_native(self) -> tokenizers.Tokenizer:
         return self._library
 

@@ -331,6 +331,10 @@ class Tokenizer:
         """The words that `word_numbers` counts."""
         return [word.decode("utf-8", "replace") for word in self._whole(ids).split()]
 
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes that each token adds to a text, none for special tokens; None if that depends on its neighbours, as for words."""
+        return None if self.kind == "word" else [b"" if n in self.special_ids else surface for n, surface in enumerate(self._surface)]
+
     def _surface_of(self, number: int, words: Sequence[str]) -> bytes:
         return self._surface[number] if number < len(self._surface) else self._bytes_of(words[number - len(self)])
 

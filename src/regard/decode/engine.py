@@ -334,7 +334,7 @@ class Engine:
         return chunks
 
     def _choose(self, rows: list[Completion], logits_BN: Tensor) -> Tensor:
-        if len(self._banned) or any(row.logit_changes or row.seen for row in rows):
+        if len(self._banned) or any(row.logit_changes or row.seen or row.guide for row in rows):
             logits_BN = logits_BN.index_fill(-1, self._banned, NEVER)
         for b, row in enumerate(rows):
             if row.seen:
@@ -342,6 +342,10 @@ class Engine:
             if row.logit_changes:
                 changes = torch.tensor(list(row.logit_changes.values()), device=self.device).to(logits_BN)
                 logits_BN[b, self._tensor(list(row.logit_changes))] += changes
+            if row.guide is not None:
+                allowed_N = torch.from_numpy(row.guide.allowed()).to(self.device)
+                if not row.guide.stuck:  # else the completion ends here, whatever is chosen
+                    logits_BN[b].masked_fill_(~allowed_N, NEVER)
         groups: dict[tuple[float, int, float, float], list[int]] = {}  # rows that sample alike
         for b, row in enumerate(rows):
             o = row.request.options

@@ -23,6 +23,7 @@ from ..data import Tokenizer
 from ..errors import NotSupported
 from ..models import LanguageModel, eval_mode
 from .engine import Engine
+from .guided import Grammar, GrammarCompiler, Guide
 from .options import EngineOptions, GenerationOptions
 from .requests import Chunk, Completion, Request
 
@@ -58,7 +59,12 @@ class IdEncoder:
         single = isinstance(prompts, str) or (prompts and all(isinstance(one, int) for one in prompts))
         encoded = [self.encode(prompt) for prompt in ([prompts] if single else prompts)]  # type: ignore[arg-type]
         options = options or GenerationOptions()
-        return [Request(prompt=ids, options=options, hidden=hidden, index=index) for index, (ids, hidden) in enumerate(encoded)]
+        guide = None if options.grammar is None else self.compile(options.grammar)
+        return [Request(prompt=ids, options=options, hidden=hidden, index=n, guide=guide) for n, (ids, hidden) in enumerate(encoded)]
+
+    def compile(self, grammar: Grammar) -> Guide | None:
+        """The beginning of a grammar for the tokens of the model."""
+        return None
 
     def unknown(self, text: str, ids: Sequence[int]) -> list[str]:
         """The characters or words of a text that are not in the vocabulary."""
@@ -79,6 +85,8 @@ class PromptEncoder(IdEncoder):
         self.eos_ids = tuple(token for token in tokenizer.eos_ids if token < vocab_size)
         self.banned_ids = tuple(sorted({*tokenizer.banned_ids, *range(len(tokenizer), vocab_size)}))
         self.prefix = tokenizer.prompt_prefix
+        self._model_tokens = vocab_size
+        self._compiler: GrammarCompiler | None = None  # made when a grammar is first used
         self._unknown = None if tokenizer.unk_id in self.eos_ids else tokenizer.unk_id
 
     def encode(self, prompt: Prompt) -> tuple[list[int], int]:
@@ -92,6 +100,11 @@ class PromptEncoder(IdEncoder):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
+
+    def compile(self, grammar: Grammar) -> Guide | None:
+        if self._compiler is None:
+            self._compiler = GrammarCompiler(self.tokenizer, self._model_tokens, self.eos_ids)
+        return self._compiler.compile(grammar)
 
     def unknown(self, text: str, ids: Sequence[int]) -> list[str]:
         if self._unknown is None or self._unknown not in ids:

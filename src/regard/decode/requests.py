@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..errors import NotSupported
+from .guided import Guide
 from .options import GenerationOptions
 from .sampling import DEFAULT_MAX_TOKENS, Uniforms, new_seed, row_number
 
 Decode = Callable[[list[int]], str]
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "error"]  # error: the grammar wants what the vocabulary lacks
 Scores = tuple[float | None, tuple[tuple[int, float], ...]]  # log-probability of a token, and the most likely tokens with theirs
 BROKEN = "\N{REPLACEMENT CHARACTER}"  # what tokenizers decode an incomplete character to
 MISSING = 3  # at most this many replacement characters stand for one character that may still be completed
@@ -32,11 +33,14 @@ class Request:
     options: GenerationOptions = field(default_factory=GenerationOptions)  # sampling, number of completions, limits
     hidden: int = 0  # tokens at the beginning of the prompt that an echo leaves out
     index: int = 0  # index of the prompt, among those submitted together
+    guide: Guide | None = None  # beginning of the options' grammar, which each completion follows
     completions: list[Completion] = field(default_factory=list, init=False)  # completions in progress, after `Engine.submit`
     seed: int = field(default=0, init=False)  # seed of its random numbers: the options', or a new one
     prompt_scores: list[Scores] = field(default_factory=list, init=False)  # scores of an echoed prompt's tokens from the second on
 
     def __post_init__(self) -> None:
+        if self.options.grammar is not None and self.guide is None:
+            raise NotSupported("a grammar needs the model's tokenizer, and there is none; pass it, or leave the grammar out")
         if not len(self.prompt):
             raise NotSupported("the prompt is empty; a model needs at least one token to continue, such as the one that begins a text")
         self.seed = new_seed() if self.options.seed is None else self.options.seed
@@ -66,7 +70,7 @@ class Chunk(NamedTuple):
     completion: Completion  # completion that has grown
     text: str  # new text
     logprobs: list[TokenLogprob]  # new tokens with their log-probabilities, if requested
-    finish_reason: FinishReason | None  # "stop" or "length" in the last chunk; None before
+    finish_reason: FinishReason | None  # "stop", "length" or "error" in the last chunk; None before
 
 
 class Completion:
@@ -89,6 +93,7 @@ class Completion:
         self.cancelled = False
         self.logit_changes = dict(request.options.logit_bias)  # biases less penalties, by token id
         self.seen = dict.fromkeys(request.prompt) if request.options.repetition_penalty != 1 else {}  # tokens to penalize, in order
+        self.guide = None if request.guide is None else request.guide.copy()
         self._eos_ids = eos_ids
         self._filter = StopFilter(request.options.stop)
         self._detokenizer = _detokenizer_after(decode, [] if request.options.echo else list(request.prompt[-CONTEXT:]))
@@ -150,6 +155,12 @@ class Completion:
             top: the likeliest tokens with their log-probabilities.
         """
         options = self.request.options
+        if self.guide is not None:
+            self.guide.add(token)
+            if self.guide.stuck:
+                shown = self._push(self._detokenizer.close()) + self._filter.close()
+                self.finish_reason = "error"
+                return self._chunk(shown)
         self.ids.append(token)
         self.log_prob += log_prob
         if options.repetition_penalty != 1:
@@ -162,6 +173,7 @@ class Completion:
             self._pending.append(TokenLogprob(token, log_prob, top[: options.logprobs], self._characters))
         ended, full = token in self._eos_ids, len(self.ids) >= self.max_tokens
         shown = "" if ended else self._push(self._detokenizer.push(token))
+        ended = ended or (self.guide is not None and self.guide.complete)
         if ended or full:
             shown += self._push(self._detokenizer.close())  # an incomplete character, which may complete a stop string
             shown += self._filter.close()

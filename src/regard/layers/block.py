@@ -14,14 +14,14 @@ Paper: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; Xiong et al. 2020 (pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from torch import Tensor, nn
 
 from ..attention import State
-from ..errors import ShapeError, StateNotSupported, UnknownName
+from ..errors import ShapeError, StateNotSupported, UnknownArgument, UnknownName
 from ..kernels import dropout
-from ..patterns import Pattern, causal, full
+from ..patterns import PatternLike, as_pattern, causal, full
 from .multihead import CrossCache, CrossInput, MultiHead
 from .packing import Packing
 from .positionwise import Dropout, LayerNorm, Norm
@@ -105,12 +105,13 @@ class Block(nn.Module):
     def forward(
         self,
         x_BLD: Tensor,
-        pattern: Pattern = full,
+        pattern: PatternLike = full,
         memory_BMD: CrossInput = None,
-        memory_pattern: Pattern = full,
+        memory_pattern: PatternLike = full,
         state: State | None = None,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
+        **unknown: Any,
     ) -> Tensor:
         """Apply the mixer, cross-attention if there is any, and the feed-forward layer. A state may hold the memory.
 
@@ -123,14 +124,17 @@ class Block(nn.Module):
             packing: positions of the real tokens of x, which then has no padding, x_1TD; the mixer must take that argument, as `MultiHead`
                 does.
             memory_packing: positions of the real tokens of the memory, which then has no padding.
+            **unknown: refused: arguments of PyTorch's modules, with what to write instead.
         """
+        if unknown:
+            raise UnknownArgument(self, unknown)
         if self.cross is not None and memory_packing is not None:
             assert isinstance(memory_BMD, Tensor)
             memory_BMD = self.cross.remember(memory_BMD, memory_packing)
         x_BLD = self.apply_mixer(x_BLD, pattern, state, packing)
         return self.apply_feedforward(self.apply_cross_attention(x_BLD, memory_BMD, memory_pattern, state, packing))
 
-    def apply_mixer(self, x_BLD: Tensor, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None) -> Tensor:
+    def apply_mixer(self, x_BLD: Tensor, pattern: PatternLike = full, state: State | None = None, packing: Packing | None = None) -> Tensor:
         """The first part of forward: the mixer with its residual connection.
 
         Args:
@@ -139,7 +143,7 @@ class Block(nn.Module):
             state: state of earlier calls, which advances; None: a whole sequence.
             packing: positions of the real tokens; x and the result then have no padding, x_1TD.
         """
-        parts = self._parts(state)
+        parts, pattern = self._parts(state), as_pattern(pattern)
         mixer_state = None if parts is None else parts["mixer"]
         packed = {} if packing is None else {"packing": packing}
         x_BLD = self.around_mixer(x_BLD, lambda x: self.mixer(x, pattern=pattern, state=mixer_state, **packed))
@@ -148,7 +152,12 @@ class Block(nn.Module):
         return x_BLD
 
     def apply_cross_attention(
-        self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
+        self,
+        x_BLD: Tensor,
+        memory: CrossInput = None,
+        pattern: PatternLike = full,
+        state: State | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """The second part: cross-attention to the memory, if the block has it.
 
@@ -166,7 +175,7 @@ class Block(nn.Module):
         return self.around_cross(x_BLD, lambda x: cross(x, memory, pattern, cross_state, packing))
 
     def cross_attention_weights(
-        self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None
+        self, x_BLD: Tensor, memory: CrossInput = None, pattern: PatternLike = full, state: State | None = None
     ) -> Tensor:
         """The attention weights of `apply_cross_attention` for the same arguments, weights_BHLM. The state does not advance.
 
@@ -188,7 +197,9 @@ class Block(nn.Module):
             return x_BLD
         return self.around_feedforward(x_BLD, self.feedforward)
 
-    def start(self, batch: int, pattern: Pattern = causal, memory_BMD: Tensor | None = None, memory_n_B: Tensor | None = None) -> States:
+    def start(
+        self, batch: int, pattern: PatternLike = causal, memory_BMD: Tensor | None = None, memory_n_B: Tensor | None = None
+    ) -> States:
         """A new decoding state. A memory given here (its first n_B tokens are real) is projected once and reordered with the beams.
 
         Args:
@@ -200,7 +211,7 @@ class Block(nn.Module):
         start = getattr(self.mixer, "start", None)
         if start is None:
             raise StateNotSupported(f"{type(self.mixer).__name__} cannot decode step by step: it has no start(…); MultiHead has")
-        parts: dict[str, State] = {"mixer": start(batch, pattern)}
+        parts: dict[str, State] = {"mixer": start(batch, as_pattern(pattern))}
         if memory_BMD is not None:
             if self.cross is None:
                 raise ShapeError("this block has no cross-attention; build it with cross=MultiHead(…)")
@@ -245,13 +256,16 @@ class ParallelBlock(Block):
     def forward(
         self,
         x_BLD: Tensor,
-        pattern: Pattern = full,
+        pattern: PatternLike = full,
         memory_BMD: CrossInput = None,
-        memory_pattern: Pattern = full,
+        memory_pattern: PatternLike = full,
         state: State | None = None,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
+        **unknown: Any,
     ) -> Tensor:
+        if unknown:
+            raise UnknownArgument(self, unknown)
         around = self.around_feedforward
         if self.cross is not None or self.feedforward is None or around is None or around.before is None or around.after is not None:
             raise ShapeError("a ParallelBlock is pre-norm with a feed-forward layer and without cross-attention; use Block for others")

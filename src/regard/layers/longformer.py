@@ -11,6 +11,8 @@ Paper: Beltagy, Peters & Cohan 2020, "Longformer: the long-document transformer"
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,8 +21,8 @@ from ..attention import SoftmaxAttention, State
 from ..attention.helpers import pattern_rows
 from ..attention.longformer import FromStart
 from ..bounds import convert
-from ..errors import ShapeError, StateNotSupported
-from ..patterns import Pattern, causal, from_tokens, full, to_tokens, window
+from ..errors import ShapeError, StateNotSupported, UnknownArgument
+from ..patterns import PatternLike, causal, from_tokens, full, to_tokens, window
 from .multihead import CrossInput, MultiHead
 from .packing import Packing
 
@@ -51,8 +53,17 @@ class LongformerHeads(MultiHead):
         self.global_qkv = nn.Linear(width, sum(self.sizes))
 
     def forward(
-        self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
+        self,
+        x_BLD: Tensor,
+        memory: CrossInput | PatternLike = None,
+        pattern: PatternLike = full,
+        state: State | None = None,
+        packing: Packing | None = None,
+        **unknown: Any,
     ) -> Tensor:
+        if unknown:
+            raise UnknownArgument(self, unknown)
+        memory, pattern = self._memory_and_pattern(memory, pattern)
         q, k, v, at = self._local(x_BLD, memory, state, packing)
         L = q.shape[1]
         out_BLHV = self.attention(q, k, v, pattern & self.rule)
@@ -63,8 +74,11 @@ class LongformerHeads(MultiHead):
             out_BLHV = packing.pack(out_BLHV)
         return self.out(out_BLHV.flatten(-2))
 
-    def weights(self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None) -> Tensor:
+    def weights(
+        self, x_BLD: Tensor, memory: CrossInput | PatternLike = None, pattern: PatternLike = full, state: State | None = None
+    ) -> Tensor:
         L = x_BLD.shape[1]
+        memory, pattern = self._memory_and_pattern(memory, pattern)
         q, k, _, at = self._local(x_BLD, memory, state)
         weights_BHLM = self.attention.weights(q, k, pattern & self.rule)
         if len(at):
@@ -72,7 +86,7 @@ class LongformerHeads(MultiHead):
             weights_BHLM = weights_BHLM.index_copy(2, at, self.global_attention.weights(q, k, pattern_rows(pattern, at, L, L)))
         return weights_BHLM
 
-    def start(self, batch: int, pattern: Pattern = causal) -> State:
+    def start(self, batch: int, pattern: PatternLike = causal) -> State:
         raise StateNotSupported(NO_STATE)
 
     def projections(self) -> list[Tensor]:

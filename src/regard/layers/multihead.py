@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention, SoftmaxAttention, State
-from ..errors import ShapeError, StateNotSupported
+from ..errors import DtypeError, PatternNotSupported, ShapeError, StateNotSupported, UnknownArgument
 from ..kernels import Bias, apply_linear, fast_linear, split_linear
-from ..patterns import Full, Pattern, causal, full, lengths
+from ..patterns import Full, Pattern, PatternLike, as_pattern, causal, full, lengths
 from .packing import Packing
 from .positions import Position
 from .positionwise import NoNorm, Norm
@@ -107,7 +107,9 @@ class CrossCache(State):
         self.n_B = None if self.n_B is None else change(self.n_B)
 
 
-CrossInput = Tensor | CrossCache | None  # what cross-attention takes: another sequence, or its keys and values; None: self-attention
+CrossInput: TypeAlias = (
+    Tensor | CrossCache | None
+)  # what cross-attention takes: another sequence, or its keys and values; None: self-attention
 
 
 class _Given(NamedTuple):
@@ -171,7 +173,7 @@ class MultiHead(nn.Module):
         qk_norm: Norm | None = None,
         head_norm: Norm | None = None,
         position: Position | None = None,
-        within: Pattern = full,
+        within: PatternLike = full,
     ):
         super().__init__()
         groups = heads if kv_heads is None else kv_heads
@@ -186,9 +188,9 @@ class MultiHead(nn.Module):
         self.width, self.memory_width, self.heads, self.kv_heads = width, memory_width or width, heads, groups
         if isinstance(attention, str):
             spec = Spec.read(attention)
-            attention, within = spec.build(heads=heads, head_dim=K, length=LENGTH), spec.pattern & within
+            attention, within = spec.build(heads=heads, head_dim=K, length=LENGTH), spec.pattern & as_pattern(within)
         self.attention = SoftmaxAttention() if attention is None else attention
-        self.position, self.within = position, within
+        self.position, self.within = position, as_pattern(within)
         norm = NoNorm if qk_norm is None else qk_norm
         self.q_norm, self.k_norm = norm(K), norm(K)
         self.sizes = (heads * K, 0 if shared_qk else groups * K, groups * V)  # rows of q, k, v in the projection
@@ -205,23 +207,38 @@ class MultiHead(nn.Module):
         self.out = nn.Linear(heads * V, width if out_width is None else out_width, bias)
 
     def forward(
-        self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
+        self,
+        x_BLD: Tensor,
+        memory: CrossInput | PatternLike = None,
+        pattern: PatternLike = full,
+        state: State | None = None,
+        packing: Packing | None = None,
+        **unknown: Any,
     ) -> Tensor:
         """Project, attend under the pattern, and project the output.
 
         Args:
             x_BLD: activations.
-            memory: the other sequence, memory_BMD, or `remember(memory)`; None: it is in the state, or it is self-attention.
+            memory: the other sequence, memory_BMD, or `remember(memory)`; None: it is in the state, or it is self-attention. A pattern in
+                its place is the pattern of self-attention: `heads(x, causal)`.
             pattern: pairs that are allowed.
             state: state of earlier calls, which advances; None: a whole sequence.
             packing: positions of the real tokens; x and the result then have no padding, x_1TD. A memory without padding is passed as
                 `remember(memory, packing)`.
+            **unknown: refused: arguments of PyTorch's module, with what to write instead.
         """
+        if unknown:
+            raise UnknownArgument(self, unknown)
         out_BLHV = self.head_outputs(x_BLD, memory, pattern, state, packing)
         return apply_linear(self.out, self.head_norm(out_BLHV).flatten(-2))
 
     def head_outputs(
-        self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None, packing: Packing | None = None
+        self,
+        x_BLD: Tensor,
+        memory: CrossInput | PatternLike = None,
+        pattern: PatternLike = full,
+        state: State | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """The average of each head, out_BLHV, before `head_norm` and `out`.
 
@@ -232,6 +249,7 @@ class MultiHead(nn.Module):
             state: state of earlier calls, which advances; None: a whole sequence.
             packing: positions of the real tokens; x and the result then have no padding, x_1TD.
         """
+        memory, pattern = self._memory_and_pattern(memory, pattern)
         if memory is not None and state is not None and state.grows:
             raise StateNotSupported(
                 f"a {type(state).__name__} adds new keys at every step, and a memory stays the same; "
@@ -248,7 +266,9 @@ class MultiHead(nn.Module):
             out_BLHV = packing.pack(out_BLHV)
         return out_BLHV.reshape(*x_BLD.shape[:2], *out_BLHV.shape[2:])
 
-    def weights(self, x_BLD: Tensor, memory: CrossInput = None, pattern: Pattern = full, state: State | None = None) -> Tensor:
+    def weights(
+        self, x_BLD: Tensor, memory: CrossInput | PatternLike = None, pattern: PatternLike = full, state: State | None = None
+    ) -> Tensor:
         """The attention weights of `forward` for the same arguments, weights_BHLM. A state does not advance.
 
         Args:
@@ -257,11 +277,19 @@ class MultiHead(nn.Module):
             pattern: pairs that are allowed.
             state: state of earlier calls, which does not advance; None: a whole sequence.
         """
-        given = self._given(x_BLD, memory, pattern, state)
+        given = self._given(x_BLD, *self._memory_and_pattern(memory, pattern), state)
         weights_BHLM = self.attention.weights(
             given.q, given.k, given.pattern, given.bias, given.gates, state=state, query_gates_BLHE=given.query_gates
         )
         return weights_BHLM.transpose(1, 2).reshape(*x_BLD.shape[:2], self.heads, -1).transpose(1, 2)
+
+    def _memory_and_pattern(self, memory: CrossInput | PatternLike, pattern: PatternLike) -> tuple[CrossInput, Pattern]:
+        """Both arguments of a call; a pattern in the place of the memory is that of self-attention."""
+        if not isinstance(memory, Pattern | str):
+            return memory, as_pattern(pattern)
+        if not isinstance(pattern, Full):
+            raise PatternNotSupported(f"MultiHead got two patterns, `{memory}` and `{pattern}`; combine them with &")
+        return None, as_pattern(memory)
 
     def _given(self, x_BLD: Tensor, memory: CrossInput, pattern: Pattern, state: State | None, packing: Packing | None = None) -> _Given:
         self._check("x_BLD", x_BLD, self.width)
@@ -304,9 +332,9 @@ class MultiHead(nn.Module):
         k, v = _padded(kv, packing).split((k_rows or q_rows, v_rows), -1)
         return CrossCache(self.k_norm(_split(k, self.kv_heads)), _split(v, self.kv_heads), self._gates(memory_BMD, packing), n_B)
 
-    def start(self, batch: int, pattern: Pattern = causal) -> State:
+    def start(self, batch: int, pattern: PatternLike = causal) -> State:
         """A new state for self-attention step by step; positions continue from `state.position()`."""
-        return self.attention.start(batch, pattern & self.within)
+        return self.attention.start(batch, as_pattern(pattern) & self.within)
 
     def project_gates(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
         """Make fresh projections for the gates that the mechanism reads: after construction, and after `attention` was replaced."""
@@ -349,6 +377,8 @@ class MultiHead(nn.Module):
 
     @staticmethod
     def _check(name: str, x: Tensor, width: int) -> None:
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"MultiHead: {name} must be a tensor, got {type(x).__name__}; torch.as_tensor(x) makes one of a NumPy array")
         if x.dim() != 3 or x.shape[-1] != width:
             raise ShapeError(f"MultiHead: {name} must be (batch, length, {width}), got {tuple(x.shape)}")
 

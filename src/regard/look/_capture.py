@@ -61,6 +61,10 @@ def capture(
         chunk: bytes of working memory. A single row that needs more is still computed.
         limit: bytes of all maps together; a capture that exceeds it is refused with advice on what to narrow.
     """
+    if not isinstance(model, nn.Module):
+        raise CaptureNotSupported(
+            f"capture takes the model, a module that contains attention, got {type(model).__name__}; `with capture(model) as maps: model(x)`"
+        )
     if dtype not in (torch.float32, torch.float16, torch.float64):
         raise DtypeError(f"dtype={dtype}: maps are recorded as float32, float16 or float64")
     known = dict(_attentions(model))

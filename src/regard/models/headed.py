@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Self
 
-from ..patterns import Pattern
+from ..patterns import PatternLike
 from .model import AttentionChoice, Model
 
 
@@ -28,7 +28,7 @@ class Headed(Model):
         return self.body.max_length
 
     def with_attention(
-        self, attention: AttentionChoice = None, *, pattern: Pattern | None = None, layers: Iterable[int] | None = None
+        self, attention: AttentionChoice = None, *, pattern: PatternLike | None = None, layers: Iterable[int] | None = None
     ) -> Self:
         """A copy whose body has another mechanism: see `Model.with_attention`."""
         model = deepcopy(self)

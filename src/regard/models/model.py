@@ -21,7 +21,7 @@ from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError
 from ..kernels import fast_linear, smoothed_cross_entropy
 from ..layers import Block, MultiHead
 from ..layers.spec import Spec, split_names
-from ..patterns import Pattern, causal, lengths
+from ..patterns import Pattern, PatternLike, as_pattern, causal, lengths
 
 Sizes = Mapping[str, "ModelConfig"]  # published sizes of a model by name
 
@@ -198,7 +198,7 @@ class Model(nn.Module):
         return {path: part for path, part in self.named_modules() if isinstance(part, MultiHead) and id(part) not in across}
 
     def with_attention(
-        self, attention: AttentionChoice = None, *, pattern: Pattern | None = None, layers: Iterable[int] | None = None
+        self, attention: AttentionChoice = None, *, pattern: PatternLike | None = None, layers: Iterable[int] | None = None
     ) -> Self:
         """A copy with another attention mechanism, or with its own under a pattern; all other parameters are copied.
 
@@ -229,7 +229,7 @@ class Model(nn.Module):
         if not in_turn:
             raise BadConfig("with_attention(()): expected a mechanism, or several for the layers in turn")
         for number, n in enumerate(chosen):
-            spec = _spec_of(self.attentions()[parts[n]], in_turn[number % len(in_turn)], pattern)
+            spec = _spec_of(self.attentions()[parts[n]], in_turn[number % len(in_turn)], None if pattern is None else as_pattern(pattern))
             attention_overrides[parts[n]] = str(spec)
             _swap(model, parts[n], spec)
         model.config = replace(self.config, attention_overrides=tuple(attention_overrides.items()))

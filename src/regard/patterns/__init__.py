@@ -29,7 +29,9 @@ from ._base import Either as Either
 from ._base import Full as Full
 from ._base import Not as Not
 from ._base import Pattern as Pattern
+from ._base import PatternLike as PatternLike
 from ._base import Span as Span
+from ._base import as_pattern as as_pattern
 from ._base import block_summary as block_summary
 from ._base import full as full
 from ._base import is_static as is_static

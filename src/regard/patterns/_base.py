@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -91,20 +91,21 @@ class Pattern:
 
     # -- combining ---------------------------------------------------------------------------------------------
 
-    def __and__(self, other: Pattern) -> Pattern:
-        check_pattern(other)
+    def __and__(self, other: Pattern | str) -> Pattern:
+        other = as_pattern(other)
         if isinstance(self, Full) or isinstance(other, Full):
             return other if isinstance(self, Full) else self
         return Both(self, other)
 
-    def __or__(self, other: Pattern) -> Pattern:
-        check_pattern(other)
+    def __or__(self, other: Pattern | str) -> Pattern:
+        other = as_pattern(other)
         return full if isinstance(self, Full) or isinstance(other, Full) else Either(self, other)
 
-    def __rand__(self, other: Any) -> Pattern:  # reached only by what is not a pattern
-        return check_pattern(other)
+    def __rand__(self, other: str) -> Pattern:  # reached only by what is not a pattern
+        return as_pattern(other) & self
 
-    __ror__ = __rand__
+    def __ror__(self, other: str) -> Pattern:
+        return as_pattern(other) | self
 
     def __invert__(self) -> Pattern:
         return self.rule if isinstance(self, Not) else Not(self)
@@ -241,11 +242,46 @@ def spans(length: int, size: int, start: int = 0) -> Span:
 # -- algebra -------------------------------------------------------------------------------------------------------
 
 
-def check_pattern(value: Any) -> Pattern:
-    """The value if it is a pattern; else an error that says how to make one of it."""
-    if not isinstance(value, Pattern):
-        raise BadPattern(f"expected a pattern, got {type(value).__name__}; wrap a boolean mask (True = may attend) as keep(mask)")
-    return value
+PatternLike: TypeAlias = "Pattern | str"  # what takes a pattern also takes its text: "causal & window(64)"
+
+
+def as_pattern(value: Any, who: str = "") -> Pattern:
+    """The pattern itself, or the one that a text describes; of anything else, an error that says how to make a pattern of it.
+
+    Args:
+        value: pattern, or its text as `parse` reads it.
+        who: what takes the pattern, for the error.
+    """
+    if isinstance(value, Pattern):
+        return value
+    if isinstance(value, str):
+        return _parsed(value)
+    raise BadPattern(f"{who and f'{who}: '}expected a pattern, got {type(value).__name__}; {_advice(value)}")
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Pattern:
+    from ._parse import parse  # it knows all patterns, and so is above this module
+
+    return parse(text)
+
+
+def _advice(value: Any) -> str:
+    if isinstance(value, bool):
+        return "for is_causal=True pass causal, for False full"
+    if value is None:
+        return "pass full, or leave it out, if all keys may be attended to"
+    if isinstance(value, Tensor) and value.dtype.is_floating_point:
+        return "a float mask is a bias, which is added to the scores: pass bias=mask"
+    if not hasattr(value, "shape"):
+        return 'write causal & window(64), or its text "causal & window(64)"; wrap a boolean mask (True = may attend) as keep(mask)'
+    mask = "mask" if isinstance(value, Tensor) else "torch.as_tensor(mask)"
+    if len(value.shape) == 2 and value.shape[0] != value.shape[1]:
+        return (
+            f"wrap a boolean mask (queries, keys), True = may attend, as keep({mask}), and one that marks real tokens (batch, keys) as "
+            f"keep({mask}[:, None, None, :])"
+        )
+    return f"wrap a boolean mask (True = may attend) as keep({mask})"
 
 
 def join(sizes: tuple[int, int], what: str, pattern: Pattern) -> int:
@@ -402,12 +438,13 @@ class per_head(Pattern):
 
     rules: tuple[Pattern, ...]
 
-    def __init__(self, *rules: Pattern):
-        if not rules or any(check_pattern(rule).heads != 1 for rule in rules):
+    def __init__(self, *rules: PatternLike):
+        patterns = tuple(map(as_pattern, rules))
+        if not patterns or any(rule.heads != 1 for rule in patterns):
             raise ShapeError(
-                f"per_head got {len(rules)} rules for {[rule.heads for rule in rules]} heads; expected one or more rules, each for a single head"
+                f"per_head got {len(rules)} rules for {[rule.heads for rule in patterns]} heads; expected one or more rules, each for a single head"
             )
-        object.__setattr__(self, "rules", rules)
+        object.__setattr__(self, "rules", patterns)
 
     @property
     def heads(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..bounds import Count, Size
 from ..errors import DtypeError
-from ._base import Bounds, Derived, Pattern, Span, check_pattern, floor
+from ._base import Bounds, Derived, Pattern, Span, as_pattern, floor
 
 
 class _Chosen(Pattern):
@@ -137,7 +137,7 @@ class behind(Derived):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pattern(self.rule)
+        object.__setattr__(self, "rule", as_pattern(self.rule))
 
     def fit(self, queries: int, keys: int) -> Pattern:
         keys = max(keys - self.front, 0)

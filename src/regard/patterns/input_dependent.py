@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DtypeError, ShapeError
-from ._base import Both, Bounds, Derived, Pattern, Span, broadcast, check_pattern, full, join, rectangles
+from ._base import Both, Bounds, Derived, Pattern, Span, as_pattern, broadcast, full, join, rectangles
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -243,7 +243,11 @@ class keep(_Data):
         L, M = self.allowed.shape[-2:]
         first = 0 if L == 1 else keys - queries + L - (keys if M == 1 else M)  # row of the first query
         if (M != 1 and keys > M) or first < 0:
-            raise ShapeError(f"keep<{L}×{M}> is too small for {queries} queries and {keys} keys")
+            padding = "; a mask that marks real tokens, (batch, keys), is keep(mask[:, None, None, :])" if self.allowed.dim() == 2 else ""
+            raise ShapeError(
+                f"keep<{L}×{M}> is too small for {queries} queries and {keys} keys; expected a mask (queries, keys), or "
+                f"(batch, heads, queries, keys){padding}"
+            )
         return keep(self.allowed, keys) if M == 1 else self
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -318,7 +322,7 @@ class at_positions(_Data, Derived):
     keys: Tensor
 
     def __post_init__(self) -> None:
-        check_pattern(self.rule)
+        object.__setattr__(self, "rule", as_pattern(self.rule))
 
     @property
     def _shift(self) -> int:

@@ -2,10 +2,12 @@
 
 | route | what it does |
 |---|---|
-| `POST /v1/completions` | completes prompts, in one response or as server-sent events |
+| `POST /v1/completions` | completes prompts, in one response or as server-sent events; of a translator, translates them |
 | `POST /v1/chat/completions` | continues a conversation, by the tokenizer's chat template |
 | `POST /v1/embeddings` | texts as vectors; of encoders, too |
 | `POST /v1/attention` | completes one prompt, and returns the attention weights of its layers |
+| `POST /tokenize`, `/detokenize` | text to token ids and back |
+| `GET /docs`, `/openapi.json` | all routes with their fields, as a page and in OpenAPI's form |
 | `GET /v1/models` | the model served |
 | `GET /metrics` | metrics in Prometheus' text format |
 | `GET /` | the explorer, as a playground of the model; `serve.explorer` has its routes |
@@ -19,16 +21,19 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._extras import extra
 from ..decode import EngineOptions, PromptEncoder, build_engine, quantize
 from ..decode.options import ParameterDtype
 from ..errors import NotSupported
-from ..models import LanguageModel
+from ..models import LanguageModel, Translator
 from ..runs import Run
 from ..tasks import task_of
 from ..tasks.embedding import embedder_of
+
+if TYPE_CHECKING:
+    from .service import ServedModel
 
 
 def serve(
@@ -62,18 +67,24 @@ def serve(
     from .access import check_origins
     from .app import Service
     from .guards import Timeouts
-    from .server import bind, build_server, check_address
+    from .server import check_address
     from .service import ModelService
+    from .translator import TranslatorService
 
     check_address(host, key)
     check_origins(cors, key)
     if not request_seconds > 0:
         raise NotSupported(f"a time limit of {request_seconds} seconds per request; expected more than 0")
-    run = load()
+    run, timeouts = load(), Timeouts(request=request_seconds)
+    service: ServedModel
+    if isinstance(run.model, Translator):
+        if dtype != "float32":
+            raise NotSupported(f"dtype {dtype} of a translator; expected float32")
+        run.model.eval()
+        service = TranslatorService(run, name, engine_options, timeouts)
+        return _listen(service, host, port, key, cors, access_log)
     embedder = embedder_of(run)
     model, tokenizer = embedder.model, embedder.tokenizer
-    timeouts = Timeouts(request=request_seconds)
-    service: ModelService
     if isinstance(model, LanguageModel):
         encoder = PromptEncoder(tokenizer, model.config.vocab_size)
         engine = build_engine(quantize(model, dtype), encoder, engine_options or EngineOptions())
@@ -83,10 +94,16 @@ def serve(
     else:
         model.eval()
         service = ModelService(embedder, name, timeouts=timeouts)
+    _listen(service, host, port, key, cors, access_log)
+
+
+def _listen(service: ServedModel, host: str, port: int, key: str | None, cors: Sequence[str], access_log: bool) -> None:
+    from .server import bind, build_server
+
     bound = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
     access = "with an API key" if key else "no API key, this machine only"
-    print(f"{name} at {url}/v1, page at {url}/; context of {service.limits.context_length} tokens, {access}", flush=True)
+    print(f"{service.name} at {url}/v1, page at {url}/; context of {service.limits.context_length} tokens, {access}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn has handled it by then; the process exits with 0
     with contextlib.suppress(KeyboardInterrupt):
         build_server(service, key, cors=cors, access_log=access_log).run([bound])

@@ -27,7 +27,7 @@ from .guards import check_headers
 from .responses import ApiError
 from .worker import Metrics
 
-PUBLIC = ("/", "/lineage", "/health")  # need no API key
+PUBLIC = ("/", "/lineage", "/health", "/docs", "/openapi.json")  # need no API key
 CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 ALLOWED_METHODS, ALLOWED_HEADERS = "GET, POST, OPTIONS", "Authorization, Content-Type"
 log = logging.getLogger("regard.serve")

@@ -24,16 +24,18 @@ from ..tasks.embedding import Embedder, SentencePooling
 from . import schemas
 from .chat import ChatTemplate
 from .explorer import Explorer
+from .grammar_check import GrammarCheck
 from .guards import Timeouts
 from .playground import Playground
-from .responses import ApiError, ChatResponse, CompletionResponse, token_text, usage
-from .schemas import AttentionRequest, ChatRequest, CompletionRequest
+from .responses import ApiError, CallForm, ChatResponse, CompletionResponse, token_text, usage
+from .schemas import AttentionRequest, ChatRequest, CompletionRequest, ToolChoice
 from .service import ModelService, json_response
 from .worker import Job
 
 ATTENTION_TOKENS = 512  # maximum length of a text that attention weights are returned for
 ATTENTION_WEIGHTS = 400_000  # maximum number of weights per response of /v1/attention
 DONE = b"data: [DONE]\n\n"
+NO_TOKENS = ApiError("the grammar wants characters that the tokenizer of this model has no tokens for", "response_format")
 T = TypeVar("T")
 
 
@@ -51,7 +53,7 @@ class Service(ModelService):
     ):
         super().__init__(Embedder(engine.model, encoder.tokenizer, pooling), name, engine, timeouts)
         self.engine, self.encoder = engine, encoder
-        self.template = ChatTemplate(encoder)
+        self.template, self.grammars = ChatTemplate(encoder), GrammarCheck()
         self.token_texts: dict[int, str] = {}  # grows to the size of the vocabulary at most
         playground = Playground.of_language_model(engine.model, encoder.tokenizer, own_input)
         self.explorer = Explorer(playground, name, self.worker.call, self.bodies, timeouts.request)
@@ -67,6 +69,14 @@ class Service(ModelService):
             Route("/v1/attention", self.attention, methods=["POST"]),
         ]
 
+    def requests(self) -> dict[str, type[schemas.ModelRequest]]:
+        return {
+            **super().requests(),
+            "/v1/completions": schemas.CompletionRequest,
+            "/v1/chat/completions": schemas.ChatRequest,
+            "/v1/attention": schemas.AttentionRequest,
+        }
+
     # -- routes --------------------------------------------------------------------------------------------------------
 
     async def completions(self, request: HttpRequest) -> Response:
@@ -81,7 +91,12 @@ class Service(ModelService):
         params = schemas.read_chat(await self.bodies.read(request), self.limits)
         with self.worker.prepare():
             requests = await asyncio.to_thread(self._chat_requests, params)
-        response = ChatResponse(self.name, self.tokenizer, self.token_texts, bool(params.logprobs), bool(params.stream))
+        calls: CallForm = None
+        if params.callable_tools:
+            calls = (
+                "stop" if isinstance(params.tool_choice, ToolChoice) else "tool_calls"
+            )  # of one that was named the reason is stop, as OpenAI's
+        response = ChatResponse(self.name, self.tokenizer, self.token_texts, bool(params.logprobs), bool(params.stream), calls)
         return await self._respond(request, params, requests, response, [0])
 
     async def attention(self, request: HttpRequest) -> Response:
@@ -106,6 +121,8 @@ class Service(ModelService):
     def _requests(self, prompts: Sequence[str | list[int]], options: GenerationOptions, name: str = "prompt") -> list[Request]:
         """Requests for the engine; called in a thread, because tokenizing a long text takes a while."""
         try:
+            if options.grammar is not None:
+                self.grammars.check(options.grammar)
             requests = self.encoder.requests(prompts, options)
         except RegardError as wrong:
             raise ApiError(f"{name}: {wrong}", name) from None
@@ -127,13 +144,15 @@ class Service(ModelService):
 
     def _chat_requests(self, params: ChatRequest) -> list[Request]:
         """One prompt, by the template. By default its completion may fill the context."""
-        ids = self.template.encode(self.template.render([message.plain() for message in params.messages]))
+        tools = [msgspec.to_builtins(tool) for tool in params.tools or () if tool.function.name in params.callable_tools]
+        ids = self.template.encode(self.template.render([message.plain() for message in params.messages], tools))
         schemas.check_length("messages", len(ids), self.limits)
         max_tokens = params.max_completion_tokens if params.max_tokens is None else params.max_tokens
         logprobs = (params.top_logprobs or 0) if params.logprobs else None
         available = min(self.limits.context_length, self.engine.options.max_context_tokens // (params.n or 1))
         options = params.options(max_tokens=max(1, available - len(ids)) if max_tokens is None else max_tokens, logprobs=logprobs)
-        return self._requests([ids], replace(options, stop=(*options.stop, *self.template.stop)), "messages")
+        stop = () if options.grammar else (*options.stop, *self.template.stop)  # a grammar says where the answer ends
+        return self._requests([ids], replace(options, stop=stop), "messages")
 
     def _prompt_characters(self, params: CompletionRequest) -> list[int]:
         """Characters of each prompt, which offsets include though only an echo shows them."""
@@ -157,6 +176,8 @@ class Service(ModelService):
         await self._finish(job, http.receive)
         used = usage(requests)
         self.metrics.add_usage(used)
+        if any(one.finish_reason == "error" for request in requests for one in request.completions):
+            raise NO_TOKENS
 
         def body() -> dict[str, Any]:
             shown = [(one, start) for request, start in zip(requests, before, strict=True) for one in best_completions(request)]
@@ -186,6 +207,8 @@ class Service(ModelService):
 
         try:
             async for chunk in job.chunks():
+                if chunk.finish_reason == "error":
+                    raise NO_TOKENS
                 if chunk.text or chunk.logprobs or chunk.finish_reason:
                     yield event(chunk)
         except ApiError as error:

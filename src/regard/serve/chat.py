@@ -8,6 +8,7 @@ conversation rather than answers, so a completion also ends where the user would
 
 from __future__ import annotations
 
+import json
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 from ..compare.process import Child
 from ..decode import PromptEncoder
+from ..decode.guided import CALL, CALL_END
 from ..errors import BadFile, ChildFailed
 from .responses import ApiError
 
@@ -44,11 +46,17 @@ class ChatTemplate:
         except ChildFailed as wrong:
             raise BadFile(f"the chat template of the tokenizer is not valid Jinja: {wrong}") from wrong
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt as text, which ends where the assistant is to speak."""
         if self._template is None:
-            return "".join(f"{message['role'].capitalize()}: {message['content']}\n\n" for message in messages) + "Assistant:"
-        asked = {"template": self._template, "messages": [dict(message) for message in messages], "tokens": self._tokens}
+            given = [{"role": "system", "content": _description(tools)}] * bool(tools) + list(messages)
+            return "".join(f"{message['role'].capitalize()}: {_text(message)}\n\n" for message in given) + "Assistant:"
+        asked = {
+            "template": self._template,
+            "messages": [dict(message) for message in messages],
+            "tokens": self._tokens,
+            "tools": list(tools),
+        }
         try:
             with self._lock:
                 text: str = self._child.call("render", SECONDS, **asked)
@@ -59,3 +67,14 @@ class ChatTemplate:
     def encode(self, text: str) -> list[int]:
         """A template of the model writes its special tokens itself; before the plain form come those of any prompt."""
         return self.encoder.encode(text)[0] if self._template is None else self.encoder.tokenizer.encode(text)
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """A message of the plain form; calls are written as the model writes them."""
+    calls = (f"{CALL}{json.dumps(call['function'], ensure_ascii=False)}{CALL_END}" for call in message.get("tool_calls", ()))
+    return "\n".join([*([message["content"]] if message["content"] else []), *calls])
+
+
+def _description(tools: Sequence[Mapping[str, Any]]) -> str:
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    return f'To call a function, write {CALL}{{"name": …, "arguments": {{…}}}}{CALL_END}. Functions:\n{listed}'

@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from starlette.responses import JSONResponse
 
 from ..data import Tokenizer
 from ..decode import Request, TokenLogprob
+from ..decode.guided import CALL, CALL_END
 from ..decode.requests import BROKEN
 
 TYPES = {
@@ -74,23 +76,56 @@ class CompletionResponse:
         }
 
 
+CallForm = Literal["tool_calls", "stop"] | None  # finish reason of an answer that calls a tool; None: none may be called
+
+
+class Called(msgspec.Struct, frozen=True):
+    """The call of a tool, as the model writes it."""
+
+    name: str
+    arguments: msgspec.Raw
+
+
 class ChatResponse(CompletionResponse):
     """Response to a chat: messages instead of texts, and log-probabilities as objects per token."""
 
-    def __init__(self, model: str, tokenizer: Tokenizer, texts: dict[int, str], logprobs: bool, stream: bool):
+    def __init__(self, model: str, tokenizer: Tokenizer, texts: dict[int, str], logprobs: bool, stream: bool, calls: CallForm = None):
         super().__init__(model, tokenizer, texts, logprobs)
+        self._calls = calls
+        self._held: dict[int, str] = {}  # the beginnings of choices that may become calls
         kind = "chat.completion.chunk" if stream else "chat.completion"
         self._head |= {"id": f"chatcmpl-{secrets.token_hex(12)}", "object": kind}
         self._begun: set[int] = set()  # choices whose role was sent
 
     def choice(self, index: int, text: str, tokens: Sequence[TokenLogprob], finish_reason: str | None, before: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if (call := self._call(text)) is not None:
+            message |= {"content": None, "tool_calls": [call]}
+            finish_reason = self._calls
         return {"index": index, "message": message, "logprobs": self._content(tokens), "finish_reason": finish_reason}
 
     def chunk(self, index: int, text: str, tokens: Sequence[TokenLogprob], finish_reason: str | None, before: int) -> dict[str, Any]:
-        delta = {"content": text} if index in self._begun else {"role": "assistant", "content": text}
+        delta: dict[str, Any] = {"content": text}
+        if self._calls is not None and (index not in self._begun or index in self._held):
+            text = self._held.pop(index, "") + text
+            delta["content"] = text
+            if (call := self._call(text)) is not None:
+                delta = {"tool_calls": [{"index": 0, **call}]}
+                finish_reason = self._calls
+            elif text.startswith("<") and finish_reason is None:
+                self._held[index], delta = text, {}
+        if index not in self._begun:
+            delta = {"role": "assistant", **delta}
         self._begun.add(index)
         return {"index": index, "delta": delta, "logprobs": self._content(tokens), "finish_reason": finish_reason}
+
+    def _call(self, text: str) -> dict[str, Any] | None:
+        """The call of a tool that a whole answer is, if it is one."""
+        if self._calls is None or not (text.startswith(CALL) and text.endswith(CALL_END)):
+            return None
+        called = msgspec.json.decode(text[len(CALL) : -len(CALL_END)], type=Called)
+        function = {"name": called.name, "arguments": bytes(called.arguments).decode()}
+        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
     def _content(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         def one(token: int, log_prob: float | None) -> dict[str, Any]:

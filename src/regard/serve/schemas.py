@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from ..decode import GenerationOptions
+from ..decode import GenerationOptions, Grammar
 from ..errors import NotSupported
 from .responses import ApiError
 
 MAX_PROMPTS = 64
 MAX_TEXTS = 256  # to embed, per request
 MAX_MESSAGES = 1000
+MAX_TOKENS = 100_000  # of a completion, where the context length is less: beyond the context its oldest tokens are dropped
+MAX_TOOLS = 128
 MAX_LOGPROBS = 500_000  # per response
 MAX_CHARACTERS = 64  # of a prompt, per token of the context length: a longer text is refused before it is tokenized
 COMPLETION_TOKENS = 16  # OpenAI's default
@@ -31,7 +35,56 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Index = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
 Indices = Annotated[list[Index], Meta(min_length=1, max_length=64)]
 Prompts = str | Annotated[list[str | Token | Tokens], Meta(min_length=1)]
+Schema = dict[str, Any]
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
 R = TypeVar("R", bound="ModelRequest")
+
+# Fields of OpenAI's clients, vLLM and llama.cpp that a request may have although nothing here depends on them: the values that change
+# nothing, or a type all of whose values do. Other values are refused by name.
+NEUTRAL: Mapping[str, type | tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),
+    "audio": (),
+    "cache_prompt": bool,
+    "continue_final_message": (False,),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "metadata": dict,
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": bool,
+    "prediction": (),
+    "prompt_cache_key": str,
+    "prompt_cache_retention": str,
+    "reasoning_effort": ("none",),
+    "safety_identifier": str,
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+
+
+def changes_nothing(name: str, value: Any) -> bool:
+    """Return whether a field is one of NEUTRAL with such a value; null is the same as absent."""
+    known = NEUTRAL.get(name)
+    if known is None or value is None:
+        return known is not None
+    if isinstance(known, type):
+        return isinstance(value, known)
+    return any(isinstance(value, bool) == isinstance(one, bool) and value == one for one in known)
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +96,47 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     model: str | None = None
     user: str | None = None
+
+
+class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schema with its name; an answer is always valid under it, as with `strict`."""
+
+    name: str | None = None
+    schema: Schema | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """OpenAI's form of a grammar."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def grammar(self) -> Grammar | None:
+        if self.type == "text":
+            return None
+        given = None if self.json_schema is None else self.json_schema.schema
+        if self.type == "json_schema" and given is None:
+            raise ApiError("response_format: expected a schema in json_schema", "response_format")
+        return Grammar.json_object() if self.type == "json_object" else Grammar.json_schema(given or {})
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's form of a grammar: one of them."""
+
+    json: Schema | str | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], Meta(min_length=1, max_length=1000)] | None = None
+    json_object: bool | None = None
+
+    def grammars(self) -> list[Grammar]:
+        return [
+            *([] if self.json is None else [Grammar.json_schema(self.json)]),
+            *([] if self.regex is None else [Grammar.regex(self.regex)]),
+            *([] if self.choice is None else [Grammar.choice(self.choice)]),
+            *([Grammar.json_object()] if self.json_object else []),
+        ]
 
 
 class SamplingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,10 +153,16 @@ class SamplingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fi
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], Meta(min_length=1, max_length=1000)] | None = None
 
     def options(self, **more: Any) -> GenerationOptions:
         """The options of generation; `more` replaces what the request has."""
-        given = {name: value for name, value in msgspec.structs.asdict(self).items() if name in OPTIONS and value is not None}
+        given: dict[str, Any] = {"grammar": self.grammar()}
+        given |= {name: value for name, value in msgspec.structs.asdict(self).items() if name in OPTIONS and value is not None}
         if "top_p" in given:
             given["top_p"] = max(given["top_p"], 1e-9)  # 0 keeps the most likely token
         if "top_k" in given:
@@ -73,6 +173,20 @@ class SamplingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fi
             return GenerationOptions(**{**given, **more})
         except NotSupported as wrong:
             raise ApiError(str(wrong)) from None
+
+    def grammar(self) -> Grammar | None:
+        """The grammar that the completion follows, by whichever field gives it."""
+        older = StructuredOutputs(json=self.guided_json, regex=self.guided_regex, choice=self.guided_choice)
+        try:
+            found = [*older.grammars(), *(self.structured_outputs.grammars() if self.structured_outputs else [])]
+            formatted = None if self.response_format is None else self.response_format.grammar()
+        except NotSupported as wrong:
+            raise ApiError(str(wrong)) from None
+        if formatted is not None:
+            found.append(formatted)
+        if len(found) > 1:
+            raise ApiError(f"{len(found)} grammars (response_format, structured_outputs, guided_…); expected one", "response_format")
+        return found[0] if found else None
 
 
 class GenerationRequest(SamplingRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +203,8 @@ class GenerationRequest(SamplingRequest, frozen=True, kw_only=True, forbid_unkno
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prompts to complete, as OpenAI's completions."""
+
     n: Count | None = None
     best_of: Count | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -115,16 +231,69 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
+class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    arguments: str
+
+    def as_object(self) -> Any:
+        """The arguments as templates expect them; text that is not JSON stays text."""
+        try:
+            return msgspec.json.decode(self.arguments)
+        except (msgspec.DecodeError, RecursionError):
+            return self.arguments
+
+
+class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call that an earlier answer made."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     content: str | list[TextPart] | None = None
     name: str | None = None
+    refusal: None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = None
 
-    def plain(self) -> dict[str, str]:
+    def plain(self) -> dict[str, Any]:
         """Convert to what templates expect."""
         content = self.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
-        return {"role": self.role, "content": text, **({} if self.name is None else {"name": self.name})}
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.as_object()}}
+            for call in self.tool_calls or ()
+        ]
+        more = {"name": self.name, "tool_call_id": self.tool_call_id, "tool_calls": calls}
+        return {"role": self.role, "content": text, **{name: value for name, value in more.items() if value}}
+
+
+class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that an answer may call; `parameters` is a JSON schema of its arguments."""
+
+    name: Name
+    description: str | None = None
+    parameters: Schema | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    function: Function
+    type: Literal["function"] = "function"
+
+
+class FunctionName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tool that must be called."""
+
+    function: FunctionName
+    type: Literal["function"] = "function"
 
 
 class ChatRequest(SamplingRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,10 +306,31 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True, forbid_unknown_fie
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
 
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def callable_tools(self) -> dict[str, Function]:
+        """The functions that the answer may call, by name."""
+        choice = self.tool_choice.function.name if isinstance(self.tool_choice, ToolChoice) else None
+        functions = [] if self.tool_choice == "none" else [tool.function for tool in self.tools or ()]
+        return {function.name: function for function in functions if choice in (None, function.name)}
+
+    def grammar(self) -> Grammar | None:
+        found, tools = super().grammar(), self.callable_tools
+        if not tools:
+            return found
+        if found is not None:
+            raise ApiError("response_format: not together with tools that may be called; leave one of them out", "response_format")
+        required = self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
+        try:
+            return Grammar.tools({name: one.parameters for name, one in tools.items()}, required)
+        except NotSupported as wrong:
+            raise ApiError(f"tools: {wrong}", "tools") from None
 
 
 class EmbeddingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,9 +338,24 @@ class EmbeddingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_f
 
     input: Prompts
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = None
 
     def texts(self) -> list[str | list[int]]:
         return _as_list(self.input, "input")
+
+
+class TokenizeRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A text to split into tokens, as vLLM's; with the tokens that begin every prompt unless `add_special_tokens` is false."""
+
+    prompt: str
+    add_special_tokens: bool = True
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Token ids to join into a text."""
+
+    tokens: list[Token]
 
 
 def _as_list(given: str | list[Any], name: str) -> list[str | list[int]]:
@@ -203,6 +408,7 @@ def read_chat(body: bytes, limits: Limits) -> ChatRequest:
     if size > MAX_CHARACTERS * limits.context_length:
         raise _too_long("messages", size, "characters", limits)
     _check_stream(request)
+    _check_tools(request)
     return request
 
 
@@ -212,6 +418,17 @@ def read_embedding(body: bytes, limits: Limits) -> EmbeddingRequest:
     if "" in texts:
         raise ApiError("input: an empty text has no tokens to take the mean of", "input")
     _check_prompts(texts, limits, "input", MAX_TEXTS)
+    return request
+
+
+def read_tokenize(body: bytes, limits: Limits) -> TokenizeRequest:
+    return _decode(body, TokenizeRequest, limits)  # of any length: a text that is too long for the model is what one wants to know
+
+
+def read_detokenize(body: bytes, limits: Limits) -> DetokenizeRequest:
+    request = _decode(body, DetokenizeRequest, limits)
+    if request.tokens and max(request.tokens) >= limits.vocab_size:
+        raise ApiError(f"tokens: {max(request.tokens)}; expected 0 to {limits.vocab_size - 1}", "tokens")
     return request
 
 
@@ -244,9 +461,28 @@ def count_logprobs(prompt: int, options: GenerationOptions) -> int:
     return options.num_completions * ((options.max_tokens or 0) + prompt * options.echo) * (1 + options.logprobs)
 
 
+def _check_tools(request: ChatRequest) -> None:
+    names = [tool.function.name for tool in request.tools or ()]
+    if len(set(names)) < len(names):
+        raise ApiError("tools: two functions of one name", "tools")
+    if request.tool_choice == "required" and not names:
+        raise ApiError("tool_choice: required, and there are no tools", "tool_choice")
+    if isinstance(request.tool_choice, ToolChoice) and request.tool_choice.function.name not in names:
+        raise ApiError(f"tool_choice: {request.tool_choice.function.name} is not among the tools", "tool_choice")
+
+
 def _decode(body: bytes, kind: type[R], limits: Limits) -> R:
     try:
-        request = msgspec.json.decode(body, type=kind)
+        try:
+            request = msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError:
+            given = msgspec.json.decode(body)
+            if not isinstance(given, dict):
+                raise
+            rest = {name: value for name, value in given.items() if name in kind.__struct_fields__ or not changes_nothing(name, value)}
+            if len(rest) == len(given):
+                raise
+            request = msgspec.convert(rest, kind, str_keys=True)
     except msgspec.ValidationError as wrong:
         raise _validation_error(str(wrong), kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
@@ -258,8 +494,9 @@ def _decode(body: bytes, kind: type[R], limits: Limits) -> R:
 
 def _check_sampling(request: SamplingRequest, limits: Limits) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
-        if (getattr(request, name, None) or 0) > limits.context_length:
-            raise ApiError(f"{name}: {getattr(request, name)}; expected at most {limits.context_length}", name)
+        most = max(limits.context_length, MAX_TOKENS)
+        if (getattr(request, name, None) or 0) > most:
+            raise ApiError(f"{name}: {getattr(request, name)}; expected at most {most}", name)
     for token in request.logit_bias or ():
         if token >= limits.vocab_size:
             raise ApiError(f"logit_bias: token {token}; expected 0 to {limits.vocab_size - 1}", "logit_bias")
@@ -290,9 +527,18 @@ def _validation_error(message: str, kind: type[ModelRequest]) -> ApiError:
         return ApiError(f"{at[1]}: {_sentence(message[: at.start()])}", at[1])
     if unknown is not None:
         name = unknown[1][:64]
+        if name in NEUTRAL:
+            return ApiError(f"{name}: this server cannot do that; expected {_expected(name)}", name, code="unsupported_value")
         near = difflib.get_close_matches(name, kind.__struct_fields__, n=1)
         return ApiError(f"{name}: no such parameter{f'; did you mean {near[0]}?' if near else ''}", name, code="unknown_argument")
     return ApiError(f"the body: {_sentence(message)}")
+
+
+def _expected(name: str) -> str:
+    """The values of a field that changes nothing, in words."""
+    known = NEUTRAL[name]
+    shown = known.__name__ if isinstance(known, type) else " or ".join(json.dumps(one) for one in known)
+    return f"{shown}, or leave it out" if shown else "null, or leave it out"
 
 
 def _sentence(message: str) -> str:

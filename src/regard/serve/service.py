@@ -7,6 +7,7 @@ import base64
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -19,38 +20,33 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 from torch import Tensor
 
+from ..data import Tokenizer
 from ..decode import Engine, EngineOptions
 from ..errors import RegardError
 from ..tasks.embedding import Embedder, EncodedText
-from . import schemas
+from . import openapi, schemas
 from .access import Access, AccessMiddleware
 from .guards import Bodies, Timeouts
 from .page import describe, page
-from .responses import MODEL_FAILED, ApiError
+from .responses import MODEL_FAILED, ApiError, token_text
 from .worker import Metrics, NoEngine, Worker
 
 
-class ModelService:
-    """One model, the thread that owns it, and the routes to it. An encoder has embeddings only; `app.Service` generates text, too."""
+class ServedModel:
+    """One model, the thread that owns it, and the routes that every model has."""
 
     def __init__(
-        self,
-        embedder: Embedder,
-        name: str,
-        engine: Engine | NoEngine | None = None,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008  frozen
+        self, name: str, engine: Engine | NoEngine, timeouts: Timeouts, tokenizer: Tokenizer, context_length: int, vocab_size: int
     ):
-        engine = engine or NoEngine(EngineOptions())
-        model, tokenizer = embedder.model, embedder.tokenizer
-        self.name, self.timeouts, self.tokenizer, self.embedder = name, timeouts, tokenizer, embedder
+        self.name, self.timeouts, self.tokenizer = name, timeouts, tokenizer
         self.metrics = Metrics()
         self.worker = Worker(engine, self.metrics)
         self.metrics.prompts_open.set_function(lambda: self.worker.open)
         self.bodies = Bodies(timeouts.body)
         self.limits = schemas.Limits(
             model=name,
-            vocab_size=min(model.config.vocab_size, len(tokenizer)),
-            context_length=min(model.max_length, engine.options.max_context_tokens),
+            vocab_size=min(vocab_size, len(tokenizer)),
+            context_length=min(context_length, engine.options.max_context_tokens),
             max_batch=engine.options.max_batch,
             max_prompts=min(schemas.MAX_PROMPTS, engine.options.max_queue),
         )
@@ -66,8 +62,15 @@ class ModelService:
             Route("/metrics", self.metrics_text),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.models),
-            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/openapi.json", self.openapi),
+            Route("/docs", self.docs),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
         ]
+
+    def requests(self) -> dict[str, type[schemas.ModelRequest]]:
+        """The type of the body of each route that takes one."""
+        return {"/tokenize": schemas.TokenizeRequest, "/detokenize": schemas.DetokenizeRequest}
 
     def app(self, key: str | None = None, *, cors: Sequence[str] = (), access_log: bool = False) -> ASGIApp:
         """The ASGI application; with a `key` it accepts only requests that carry it, and from web pages only those of the origins `cors`."""
@@ -103,6 +106,65 @@ class ModelService:
             raise ApiError(f"no such model; this server has {self.name!r}", "model", status=404, code="model_not_found")
         return JSONResponse(model)
 
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        return openapi.document(self.name, self.routes(), self.requests())
+
+    async def openapi(self, request: HttpRequest) -> Response:
+        return JSONResponse(self._description)
+
+    async def docs(self, request: HttpRequest) -> Response:
+        return openapi.page(self._description)
+
+    async def tokenize(self, request: HttpRequest) -> Response:
+        params = schemas.read_tokenize(await self.bodies.read(request), self.limits)
+        with self.worker.prepare():
+            ids = await asyncio.to_thread(self._token_ids, params.prompt, params.add_special_tokens)
+        strings = [token_text(self.tokenizer, token) for token in ids] if params.return_token_strs else None
+        return await json_response(
+            lambda: {"count": len(ids), "max_model_len": self.limits.context_length, "tokens": ids, "token_strs": strings}
+        )
+
+    async def detokenize(self, request: HttpRequest) -> Response:
+        params = schemas.read_detokenize(await self.bodies.read(request), self.limits)
+        with self.worker.prepare():
+            text = await asyncio.to_thread(self.tokenizer.decode, params.tokens)
+        return await json_response(lambda: {"prompt": text})
+
+    def framed(self, text: str) -> list[int]:
+        """Token ids as the model reads a text, special tokens included."""
+        return [*self.tokenizer.encode(text), self.tokenizer.target_end_id]
+
+    def _token_ids(self, text: str, special: bool) -> list[int]:
+        try:
+            return self.framed(text) if special else self.tokenizer.encode(text)
+        except RegardError as wrong:
+            raise ApiError(f"prompt: {wrong}", "prompt") from None
+
+
+class ModelService(ServedModel):
+    """A model with embeddings. An encoder has nothing else; `app.Service` generates text, too."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        name: str,
+        engine: Engine | NoEngine | None = None,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  frozen
+    ):
+        model, tokenizer = embedder.model, embedder.tokenizer
+        super().__init__(name, engine or NoEngine(EngineOptions()), timeouts, tokenizer, model.max_length, model.config.vocab_size)
+        self.embedder = embedder
+
+    def routes(self) -> list[Route]:
+        return [*super().routes(), Route("/v1/embeddings", self.embeddings, methods=["POST"])]
+
+    def requests(self) -> dict[str, type[schemas.ModelRequest]]:
+        return {**super().requests(), "/v1/embeddings": schemas.EmbeddingRequest}
+
+    def framed(self, text: str) -> list[int]:
+        return list(self.embedder.encode(text).ids)
+
     async def embeddings(self, request: HttpRequest) -> Response:
         params = schemas.read_embedding(await self.bodies.read(request), self.limits)
         with self.worker.prepare():
@@ -117,6 +179,9 @@ class ModelService:
             chosen = [texts[at] for at in batch]
             vectors_BD = await self.worker.call(lambda chosen=chosen: self.embedder.vectors(chosen))  # type: ignore[misc]
             found.update(zip(batch, vectors_BD, strict=True))
+        width = len(next(iter(found.values())))
+        if params.dimensions not in (None, width):
+            raise ApiError(f"dimensions: {params.dimensions}; the vectors of this model have {width}", "dimensions")
         tokens = sum(len(text.ids) for text in texts)
         self.metrics.prompt_tokens.inc(tokens)
 

@@ -40,9 +40,9 @@ def check(template: str) -> None:
     compiled(template)
 
 
-def render(template: str, messages: list[Any], tokens: dict[str, str]) -> str:
+def render(template: str, messages: list[Any], tokens: dict[str, str], tools: list[Any]) -> str:
     text, size = [], 0
-    for piece in compiled(template).generate(messages=messages, add_generation_prompt=True, tools=None, documents=None, **tokens):
+    for piece in compiled(template).generate(messages=messages, add_generation_prompt=True, tools=tools or None, documents=None, **tokens):
         text.append(piece)
         size += len(piece)
         if size > MAX_SIZE:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..attention.helpers import force_row_chunks
-from ..errors import DtypeError, PatternNotSupported, RegardError, ShapeError
+from ..errors import BadPattern, DtypeError, PatternNotSupported, RegardError, ShapeError
 from ..patterns import Pattern, causal, keep, lengths
 from ._subject import B, ContractError, H, K, M, NotApplicable, Subject, V, check, expect, expect_error, gates_as_columns, run
 
@@ -187,7 +187,7 @@ def wrong_calls_are_named(subject: Subject) -> None:
         ((q, k[:, :, :3], v[:, :, :3], widest), ShapeError, "3 key heads"),
         ((q.float(), k, v, widest), DtypeError, "float32"),
         ((q.long(), k.long(), v.long(), widest), DtypeError, "floating-point"),
-        ((q, k, v, mask), PatternNotSupported, "keep"),
+        ((q, k, v, mask), BadPattern, "keep"),
         *(((q, k, v, pattern), ShapeError, "batch rows and") for pattern in misfits),
     ]
     if subject.facts.bias:

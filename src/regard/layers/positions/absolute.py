@@ -52,7 +52,7 @@ class Sinusoidal(Position):
 
     def add(self, x_BLD: Tensor, at: Tensor) -> Tensor:
         _fits(self, x_BLD, self.width)
-        if at.is_cpu and at.numel():
+        if at.is_cpu and at.numel() and not torch.compiler.is_exporting():
             first, last = (int(end) for end in at.aminmax())
             if first >= 0 and last < max(TABLE, 4 * at.numel()):
                 return x_BLD + _table(1 << last.bit_length(), self.width, self.base, self.layout, x_BLD.dtype)[at]
@@ -134,8 +134,8 @@ def _fits(scheme: Position, x_BLD: Tensor, width: int) -> None:
 
 
 def _inside(scheme: Position, at: Tensor, size: int, what: str) -> None:
-    # reading the values would make a GPU wait, and there the lookup itself fails
-    if at.numel() and at.device.type == "cpu" and (int(at.max()) >= size or int(at.min()) < 0):
+    # reading the values would make a GPU wait, and there the lookup itself fails; in an export they are not known yet
+    if at.numel() and at.device.type == "cpu" and not torch.compiler.is_exporting() and (int(at.max()) >= size or int(at.min()) < 0):
         raise ShapeError(
             f"{type(scheme).__name__} has {size} {what}, 0 to {size - 1}, got {int(at.min())} to {int(at.max())}; "
             "build a longer table, or use Sinusoidal or Rotary, which have no last position"

@@ -32,6 +32,10 @@ from ._base import Layout, Offset, Position, angles, cells, divisible
 
 def rotate(x_BLHK: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "halves") -> Tensor:
     """Rotate the first 2·C features, pair c at position l by the angle with the given cosine and sine, (L, 1, C) or (B, L, 1, C)."""
+    if torch.compiler.is_exporting():  # the same in plain operations: PyTorch does not export those that write into `out`
+        a, b = _pairs(x_BLHK[..., : 2 * cos.shape[-1]].to(cos.dtype), layout)
+        turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1 if layout == "interleaved" else -2).flatten(-2)
+        return torch.cat([turned, x_BLHK[..., 2 * cos.shape[-1] :].to(cos.dtype)], -1).to(x_BLHK.dtype)
     return _Rotate.apply(x_BLHK, cos, sin, layout)  # type: ignore[no-untyped-call]
 
 
@@ -98,7 +102,10 @@ class Rotary(Position):
     def _at(self, x_BLHK: Tensor, start: Offset) -> Tensor:
         size = x_BLHK.shape[-1] if self.part is None else min(self.part, x_BLHK.shape[-1])
         divisible("the head size for rotary positions", size, 2)
-        rotation = _cached_cos_sin(start, x_BLHK.shape[1], size, self.base, self.stretch, x_BLHK.dtype, x_BLHK.device)
+        known = (
+            _cached_cos_sin.__wrapped__ if torch.compiler.is_exporting() else _cached_cos_sin
+        )  # an export's tensors are of no use after it
+        rotation = known(start, x_BLHK.shape[1], size, self.base, self.stretch, x_BLHK.dtype, x_BLHK.device)
         return rotate(x_BLHK, *rotation, self.layout)
 
 
