@@ -168,3 +168,13 @@ def test_options_of_a_caller_stay_unless_he_leaves_them_to_the_dial(table, tmp_p
 def test_a_table_is_read(tmp_path):
     assert dial.table("no such task") == ()
     assert build("gpt2", {"vocab_size": 7, **row().settings}).config.width == 16
+
+
+def test_a_warm_up_of_a_longer_budget_is_left_out():
+    row = Row(
+        data="a", profile={"examples": 10.0}, minutes=10, gflops=1.0, model="m", settings={}, options={}, train={"warmup_steps": 100, "lr": 0.1},
+        steps=1000, epochs=1, metric="loss", results=[1.0],
+    )  # fmt: skip
+    long, short = (dial.choose([row], {"examples": 10.0}, Budget(None, steps, None), None, ()) for steps in (800, 300))
+    assert long is not None and short is not None
+    assert long.train == {"warmup_steps": 100, "lr": 0.1} and short.train == {"lr": 0.1}

@@ -43,6 +43,7 @@ registered: dict[str, type[Task[Any]]] = {}  # classes from outside the package:
 if TYPE_CHECKING:
     from ..data.splits import Splits
     from .captions import Captioning
+    from .choosing import plan, turn_dial
     from .classify import Classify
     from .clip import Clip
     from .dalle import Dalle
@@ -99,7 +100,7 @@ if TYPE_CHECKING:
     from .task import BeamPrefix, InputField, JsonProcessor, Prediction, Report, Task
     from .text_processor import TextProcessor
     from .text_score import TextScore
-    from .trainer import TrainResult, new_config, plan, resumed_config, train, turn_dial
+    from .trainer import TrainResult, new_config, resumed_config, train
     from .translation import Translation, alignment, likelihood, translations
     from .video import Video
 

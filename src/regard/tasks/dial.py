@@ -30,6 +30,7 @@ SIZES = {"width", "heads", "depth", "hidden"}  # settings of a model: where the 
 OF_OPTIMIZER = {"lr", "weight_decay", "betas"}  # options whose best values belong to an optimizer
 ENDS = {"steps", "epochs"}  # a row may stop before its minutes are over, unless the user says when to stop
 AMOUNTS = {"examples", "characters"}  # entries of a profile that may differ by any factor
+WARMUP = 0.2  # share of the steps that a warm-up of a row may take
 ALIKE = 4.0  # factor within which other numbers must be
 ELSEWHERE = 0.25  # weight of a factor between sizes of data, where a factor between minutes weighs 1
 
@@ -186,8 +187,10 @@ def choose(rows: Sequence[Row], profile: Profile, budget: Budget, model: str | N
     def kept(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if name not in dropped}
 
-    expected = None if changed else forecast(fitting, profile, budget)
-    return Choice(row.model, kept(row.settings), kept(row.options), kept(row.train), expected)
+    expected, train = None if changed else forecast(fitting, profile, budget), kept(row.train)
+    if train.get("warmup_steps", 0) > row.steps * budget.at(row) / row.minutes * WARMUP:
+        del train["warmup_steps"]  # it was for a longer budget: the default, a share of the steps, is taken
+    return Choice(row.model, kept(row.settings), kept(row.options), train, expected)
 
 
 def forecast(rows: Sequence[Row], profile: Profile, budget: Budget) -> Forecast:

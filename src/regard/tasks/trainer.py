@@ -10,9 +10,9 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from .. import files
 from ..data.splits import Splits
 from ..errors import BadConfig, BadFile, MissingFile, count
 from ..layers.spec import split_names
-from ..machine import find_device, matmul_speed
+from ..machine import find_device
 from ..models import Model, body_of, build, config_of
 from ..processes import first_process, world_size
 from ..runs import (
@@ -48,6 +48,7 @@ from ..train.memory import memory_errors
 from ..train.options import STEPS
 from ..train.parameters import load_parameters, parameters_of
 from . import dial, start_message
+from .choosing import build_task, changed_options, choose, fill_in
 from .dial import SIZES
 from .measuring import TaskObjective
 from .options import DataOptions
@@ -203,69 +204,6 @@ def resumed_config(
     return replace(stored, train=stored.train | changes)
 
 
-def changed_options(options: Any) -> set[str]:
-    """Names of the options that differ from their defaults.
-
-    Args:
-        options: options of a task; None: there are none.
-    """
-    return set() if options is None else {one.name for one in fields(options) if getattr(options, one.name) != one.default}
-
-
-def turn_dial(config: RunConfig, given: Collection[str]) -> RunConfig:
-    """Fill in model, sizes and options that the user has not given, by the data, which are read for it.
-
-    Args:
-        config: config of a new run.
-        given: names of options and settings that stay as they are.
-    """
-    if config.init_from is not None or not (task := _task_of(config)).options.data:
-        return config
-    choice = _choose(task, task.read(), parse_options(TrainOptions, config.train, "training"), config, given)
-    return config if choice is None else _chosen(config, choice)
-
-
-def plan(config: RunConfig, given: Collection[str], minutes: Sequence[float]) -> dict[float, dial.Choice]:
-    """Choices of the dial for several budgets in minutes; empty if its table has nothing of the kind.
-
-    Args:
-        config: config of a new run.
-        given: names of options and settings that stay as they are.
-        minutes: budgets.
-    """
-    task, options = _task_of(config), parse_options(TrainOptions, config.train, "training")
-    data = task.read()
-    found = {one: _choose(task, data, options.replace(minutes=one, steps=None, epochs=None), config, given) for one in minutes}
-    return {one: choice for one, choice in found.items() if choice is not None}
-
-
-def _task_of(config: RunConfig, kind: type[Task[Any]] | None = None) -> Task[Any]:
-    kind = find_task(config.task) if kind is None else kind
-    return kind(parse_options(kind.Options, config.options, f"the task {kind.name}"))
-
-
-def _choose(task: Task[Any], data: Splits[Any], options: TrainOptions, config: RunConfig, given: Collection[str]) -> dial.Choice | None:
-    """Choose for the data of a task and a budget; None if the table has nothing of the kind."""
-    if not (rows := dial.table(task.name)):
-        return None
-    alone = world_size() == 1  # several processes must agree, and measure different speeds
-    speed = matmul_speed(find_device(options.device)) if alone and options.minutes is not None else None
-    # settings that are given are those of the model that is named, or else of the usual one
-    named = "model" in given or config.settings.keys() - {"attention", "attention_overrides"}
-    return dial.choose(rows, task.profile(data), dial.Budget.of(options, speed), config.model if named else None, given)
-
-
-def _chosen(config: RunConfig, choice: dial.Choice) -> RunConfig:
-    """A config with what the dial has chosen."""
-    return replace(
-        config,
-        model=choice.model,
-        settings={**choice.settings, **config.settings},
-        options={**config.options, **choice.options},
-        train={**config.train, **choice.train},
-    )
-
-
 def _folder(run: Run[Any] | Path | str | None) -> str | None:
     return None if run is None else str(run.folder if isinstance(run, Run) else run)
 
@@ -291,7 +229,7 @@ class _Training:
         progress: bool,
         given: Collection[str] | None,
     ):
-        self.task = _task_of(config, kind)  # the class that was given, even if another one is registered under its name
+        self.task = build_task(config, kind)  # the class that was given, even if another one is registered under its name
         self.options = parse_options(TrainOptions, config.train, "training")
         self.config, self.out, self.resume, self.progress = config, out, resume, progress
         self.base, self.given = base, given
@@ -338,11 +276,11 @@ class _Training:
 
     def _turn_dial(self, data: Splits[Any], given: Collection[str]) -> None:
         """Fill in model, sizes and options that the user has not given."""
-        choice = _choose(self.task, data, self.options, self.config, given)
+        choice = choose(self.task, data, self.options, self.config, given)
         if choice is None:
             return
-        self.config = _chosen(self.config, choice)
-        self.task = _task_of(self.config, type(self.task))
+        self.config = fill_in(self.config, choice)
+        self.task = build_task(self.config, type(self.task))
         self.options = parse_options(TrainOptions, self.config.train, "training")
         self.choice = choice
 
