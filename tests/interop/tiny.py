@@ -16,6 +16,8 @@ SEQ2SEQ = {"vocab_size": N, "d_model": D, "encoder_layers": DEPTH, "decoder_laye
 FAMILIES = {
     "bert": ("Bert", "ForPreTraining", ENCODER),
     "roberta": ("Roberta", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}),
+    "xlm-roberta": ("XLMRoberta", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}),
+    "camembert": ("Camembert", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}),
     "distilbert": ("DistilBert", "ForMaskedLM", {
         "vocab_size": N, "dim": D, "n_layers": DEPTH, "n_heads": H, "hidden_dim": F, "max_position_embeddings": 40,
     }),
@@ -58,6 +60,7 @@ FAMILIES = {
         "vocab_size": N, "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H, "ffn_dim": F, "max_position_embeddings": 40,
         "word_embed_proj_dim": D,
     }),
+    "gemma": ("Gemma", "ForCausalLM", {**LLAMA, "head_dim": 10}),
     "gemma2": ("Gemma2", "ForCausalLM", {**LLAMA, "head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20,
         "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma3_text": ("Gemma3", "ForCausalLM", {**LLAMA, "num_hidden_layers": 3, "head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20,
@@ -66,13 +69,18 @@ FAMILIES = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
     "marian": ("Marian", "MTModel", {**SEQ2SEQ, "activation_function": "silu", "scale_embedding": True}),
     "bart": ("Bart", "ForConditionalGeneration", SEQ2SEQ),
+    "mbart": ("MBart", "ForConditionalGeneration", SEQ2SEQ),
+    "mt5": ("MT5", "ForConditionalGeneration", {
+        "vocab_size": N, "d_model": D, "d_kv": 7, "d_ff": F, "num_layers": DEPTH, "num_decoder_layers": 3, "num_heads": H,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+    }),
     "t5": ("T5", "ForConditionalGeneration", {
         "vocab_size": N, "d_model": D, "d_kv": 7, "d_ff": F, "num_layers": DEPTH, "num_decoder_layers": 3, "num_heads": H,
         "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0,
     }),
 }  # fmt: skip
-DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma2", "gemma3_text"]
-TRANSLATORS = ["marian", "bart", "t5"]
+DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma", "gemma2", "gemma3_text"]
+TRANSLATORS = ["marian", "bart", "mbart", "t5", "mt5"]
 IMAGES = ["vit"]
 IMAGES_AND_TEXTS = ["clip"]
 ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS + IMAGES + IMAGES_AND_TEXTS]
@@ -86,7 +94,7 @@ def build(family, **changes):
     stem, head, settings = FAMILIES[family]
     model = getattr(transformers, stem + head)(transformers.CONFIG_MAPPING[family](**(settings | changes)))
     model = randomize(model)
-    if family in ("marian", "bart"):
+    if family in ("marian", "bart", "mbart"):
         model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(5))
     model.tie_weights()
     return model

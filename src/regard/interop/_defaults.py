@@ -223,6 +223,22 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_channels": 3, "image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0,
     },
 }
+# families whose defaults are those of another but for these
+DEFAULTS |= {
+    "xlm-roberta": DEFAULTS["roberta"] | {"vocab_size": 30522},
+    "camembert": DEFAULTS["roberta"] | {"vocab_size": 30522},
+    "mbart": DEFAULTS["bart"] | {"decoder_start_token_id": None},
+    "mt5": DEFAULTS["t5"] | {
+        "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": True,
+        "bos_token_id": None, "decoder_start_token_id": 0,
+    },
+    "gemma": {
+        "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-06, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "tie_word_embeddings": True,
+        "rope_parameters": None, "attention_bias": False, "attention_dropout": 0.0, "use_bidirectional_attention": None,
+    },
+}
 # fmt: on
 
 # another name of a setting: where a file has both, transformers takes this one
@@ -244,3 +260,4 @@ ALIASES: dict[str, dict[str, str]] = {
     "bart": {"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model", "num_hidden_layers": "encoder_layers"},
     "t5": {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv"},
 }
+ALIASES |= {"mbart": ALIASES["bart"], "mt5": ALIASES["t5"]}

@@ -26,6 +26,7 @@ class T5Config(TransformerConfig):
     furthest: Size = 128  # distances beyond it share a bias
     gated: bool = False  # a gated gelu (T5 1.1) in place of relu
     untied: bool = False  # an output projection of its own (T5 1.1), and no factor 1/√D before it
+    scaled: bool = True  # the factor 1/√D before a tied output projection; transformers' mT5 has none
     eps: Positive = 1e-6  # epsilon of the RMS norms
     position: str = "none"
     attention: str | tuple[str, str, str] = "softmax(scale=1.0)"
@@ -109,7 +110,7 @@ class T5(Transformer):
         self.encoder, self.decoder = stack(c.depth[0], of_encoder, False), stack(c.depth[1], of_decoder, True)
         self.encoder_norm = norm(c.width)
         self.decoder_norm = nn.Sequential(
-            norm(c.width), Scale(1.0 if c.untied else c.width**-0.5)
+            norm(c.width), Scale(1.0 if c.untied or not c.scaled else c.width**-0.5)
         )  # of features, so that the output projection is the embedding
         self.output, self.output_bias = nn.Linear(c.width, c.target_vocab_size, bias=False) if c.untied else None, None
         init_xavier(self)

@@ -10,6 +10,7 @@ from .clip import CLIPFamily as CLIPFamily
 from .distilbert import DistilBertFamily as DistilBertFamily
 from .electra import ElectraFamily as ElectraFamily
 from .fnet import FNetFamily as FNetFamily
+from .gemma import Gemma1Family as Gemma1Family
 from .gemma import GemmaFamily as GemmaFamily
 from .gpt import GPTFamily as GPTFamily
 from .gpt2 import GPT2Family as GPT2Family
@@ -18,7 +19,9 @@ from .llama import LlamaFamily as LlamaFamily
 from .llama import Phi3Family as Phi3Family
 from .longformer import LongformerFamily as LongformerFamily
 from .marian import MarianFamily as MarianFamily
+from .mbart import MBartFamily as MBartFamily
 from .modernbert import ModernBertFamily as ModernBertFamily
+from .mt5 import MT5Family as MT5Family
 from .nystromformer import NystromformerFamily as NystromformerFamily
 from .opt import OPTFamily as OPTFamily
 from .reformer import ReformerFamily as ReformerFamily
@@ -26,6 +29,8 @@ from .roberta import RobertaFamily as RobertaFamily
 from .t5 import T5Family as T5Family
 from .vit import ViTFamily as ViTFamily
 from .vivit import ViViTFamily as ViViTFamily
+from .xlm_roberta import CamembertFamily as CamembertFamily
+from .xlm_roberta import XLMRobertaFamily as XLMRobertaFamily
 
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
@@ -40,7 +45,6 @@ UNSUPPORTED = frozenset(
         "colmodernvbert",
         "colqwen2",
         "eurobert",
-        "gemma",
         "gemma3",
         "gemma3n",
         "gemma3n_text",
@@ -54,7 +58,6 @@ UNSUPPORTED = frozenset(
         "levit",
         "llama4",
         "llava",
-        "mbart",
         "ministral",
         "ministral3",
         "mistral3",
@@ -62,28 +65,29 @@ UNSUPPORTED = frozenset(
         "mixtral",
         "mllama",
         "modernvbert",
-        "mt5",
         "oneformer",
         "phi",
         "plbart",
         "qwen2_vl",
         "qwen3_5",
         "qwen3_vl",
+        "rembert",
         "roc_bert",
         "roformer",
         "segformer",
         "t5gemma",
         "t5gemma2",
         "t5gemma2_text",
+        "umt5",
         "vilt",
         "vits",
         "xclip",
-        "xlm-roberta",
+        "xlm-roberta-xl",
     ]
 )
 
 FAMILIES: tuple[Family, ...] = tuple(kind() for kind in (
-    BertFamily, RobertaFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, LlamaFamily, Phi3Family, GemmaFamily, MarianFamily, BartFamily, T5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
+    BertFamily, RobertaFamily, XLMRobertaFamily, CamembertFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, LlamaFamily, Phi3Family, GemmaFamily, Gemma1Family, MarianFamily, BartFamily, MBartFamily, T5Family, MT5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
 ))  # fmt: skip
 registered: dict[str, Family] = {}  # from outside the package: `regard.register`
 
