@@ -15,6 +15,7 @@ from regard.interop.hf_config import FOREIGN
 
 transformers = pytest.importorskip("transformers", reason="the oracle of these tests; pip install 'regard[interop]'")
 MISSING = object()
+REPLACED = ("max_window_layers", "no_rope_layer_interval")  # by lists with a value per layer
 LENGTHS = ("segment_means_seq_len", "num_landmarks", "hash_seed")  # of texts that transformers can read, and of random numbers
 ROPE = ["rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_emb_base", "rotary_pct", "head_dim", "num_key_value_heads"]
 
@@ -61,7 +62,16 @@ def others(value):
     if isinstance(value, list):
         return [value[::-1], value[:1], 4]
     if isinstance(value, dict):
-        return [{}, None, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 2.0}, {"rope_theta": 77.0}, "linear"]
+        return [
+            {},
+            None,
+            {"rope_type": "linear", "factor": 2.0},
+            {"rope_type": "yarn", "factor": 2.0},
+            {"rope_type": "dynamic", "factor": 3.0},
+            {"rope_type": "longrope", "short_factor": [1.5] * 3, "long_factor": [2.0] * 3},
+            {"rope_theta": 77.0},
+            "linear",
+        ]
     return [7, True]
 
 
@@ -167,7 +177,7 @@ def test_logits_and_every_tensor_back(family, tmp_path):
     first, second = (config_class(family)(**{k: v for k, v in config.items() if k != "model_type"}) for config in (first, second))
     for key in DEFAULTS[family]:
         if not key.endswith("_token_id"):
-            assert key == "max_window_layers" or getattr(first, key) == getattr(second, key), key  # which layer_types replace
+            assert key in REPLACED or getattr(first, key) == getattr(second, key), key
 
 
 @pytest.mark.parametrize("key", ["attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"])

@@ -53,6 +53,13 @@ FAMILIES = {
     "phi3": ("Phi3", "ForCausalLM", {**LLAMA, "pad_token_id": None, "eos_token_id": 6, "rope_parameters": {
         "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67,
     }}),
+    "smollm3": ("SmolLM3", "ForCausalLM", {**LLAMA, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "attention_bias": True}),
+    "stablelm": ("StableLm", "ForCausalLM", {**LLAMA, "hidden_size": 32, "use_qkv_bias": True}),
+    "starcoder2": ("Starcoder2", "ForCausalLM", {**LLAMA, "sliding_window": 5}),
+    "granite": ("Granite", "ForCausalLM", {**LLAMA, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.7,
+        "attention_multiplier": 0.3}),
+    "olmo2": ("Olmo2", "ForCausalLM", {**LLAMA, "pad_token_id": 0, "eos_token_id": 1}),
     "gpt_neox": ("GPTNeoX", "ForCausalLM", {**ENCODER, "rope_parameters": {
         "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.34,
     }}),
@@ -79,7 +86,25 @@ FAMILIES = {
         "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0,
     }),
 }  # fmt: skip
-DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma", "gemma2", "gemma3_text"]
+DECODERS = [
+    "openai-gpt",
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
+    "granite",
+    "olmo2",
+    "gpt_neox",
+    "opt",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+]
 TRANSLATORS = ["marian", "bart", "mbart", "t5", "mt5"]
 IMAGES = ["vit"]
 IMAGES_AND_TEXTS = ["clip"]

@@ -238,6 +238,32 @@ DEFAULTS |= {
         "rms_norm_eps": 1e-06, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "tie_word_embeddings": True,
         "rope_parameters": None, "attention_bias": False, "attention_dropout": 0.0, "use_bidirectional_attention": None,
     },
+    "smollm3": {
+        "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06, "pad_token_id": 128004,
+        "bos_token_id": 128000, "eos_token_id": 128001, "rope_parameters": None, "use_sliding_window": False, "sliding_window": None,
+        "no_rope_layers": None, "no_rope_layer_interval": 4, "layer_types": None, "attention_bias": False, "attention_dropout": 0.0,
+        "mlp_bias": False, "tie_word_embeddings": True,
+    },
+    "stablelm": {
+        "vocab_size": 50304, "intermediate_size": 6912, "hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 4096, "layer_norm_eps": 1e-05,
+        "tie_word_embeddings": False, "rope_parameters": None, "use_qkv_bias": False, "qk_layernorm": False,
+        "use_parallel_residual": False, "hidden_dropout": 0.0, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 0,
+        "pad_token_id": None,
+    },
+    "starcoder2": {
+        "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30, "num_attention_heads": 24,
+        "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096, "norm_epsilon": 1e-05,
+        "bos_token_id": 50256, "eos_token_id": 50256, "pad_token_id": None, "rope_parameters": None, "sliding_window": None,
+        "attention_dropout": 0.0, "residual_dropout": 0.0, "embedding_dropout": 0.0, "use_bias": True, "tie_word_embeddings": True,
+    },
+    "granite": {key: value for key, value in DEFAULTS["llama"].items() if key != "head_dim"} | {
+        "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 1.0,
+    },
+    "olmo2": {key: value for key, value in DEFAULTS["llama"].items() if key not in ("head_dim", "mlp_bias")} | {
+        "vocab_size": 50304, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": 50279, "rms_norm_eps": 1e-05,
+    },
 }
 # fmt: on
 

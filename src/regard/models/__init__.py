@@ -53,7 +53,9 @@ NAMES = {
     "opt": "opt:OPT",
     "llama": "llama:Llama",
     "gemma": "gemma:Gemma",
+    "granite": "granite:Granite",
     "modernbert": "modernbert:ModernBert",
+    "olmo2": "olmo2:Olmo2",
 }
 ENTRIES: Entries[type[Model]] = Entries(__name__, NAMES)
 registered: dict[str, type[Model]] = {}  # classes from outside the package: `regard.register`
@@ -97,6 +99,8 @@ if TYPE_CHECKING:
     from .gpt3 import GPT3Config as GPT3Config
     from .gpt_neox import GPTNeoX as GPTNeoX
     from .gpt_neox import GPTNeoXConfig as GPTNeoXConfig
+    from .granite import Granite as Granite
+    from .granite import GraniteConfig as GraniteConfig
     from .han import HAN as HAN
     from .han import HANConfig as HANConfig
     from .handwriting import Handwriting as Handwriting
@@ -140,6 +144,8 @@ if TYPE_CHECKING:
     from .modernbert import ModernBertConfig as ModernBertConfig
     from .nystromformer import Nystromformer as Nystromformer
     from .nystromformer import NystromformerConfig as NystromformerConfig
+    from .olmo2 import Olmo2 as Olmo2
+    from .olmo2 import Olmo2Config as Olmo2Config
     from .opt import OPT as OPT
     from .opt import OPTConfig as OPTConfig
     from .pointer_generator import PointerGenerator as PointerGenerator

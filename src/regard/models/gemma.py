@@ -18,7 +18,7 @@ from ..errors import BadConfig
 from ..kernels import float32_or_wider
 from ..layers import Block, Embedding, FeedForward, MultiHead, Rotary, gelu_tanh, init_gpt
 from ..layers.activations import Gated
-from ..layers.positions.rotary import check_stretch
+from ..layers.positions.scaling import Stretch, check_stretch
 from ..layers.spec import Spec
 from .language import Decoder, DecoderConfig, layer_heads
 from .model import ModelFacts, Positive, Probability, Size, Sizes
@@ -32,7 +32,7 @@ class GemmaConfig(DecoderConfig):
     hidden: Size = 688  # width inside the feed-forward layers
     base: Positive = 10_000.0  # base of the rotary angles
     local_base: Positive = 10_000.0  # base of the rotary angles in layers with a window
-    stretch: tuple[int | float, ...] = ()  # scaling of the rotary angles in layers without a window; see `Rotary`
+    stretch: Stretch = ()  # scaling of the rotary angles in layers without a window; see `positions.scaling`
     eps: Positive = 1e-6  # epsilon of the RMS norms
     placement: str = "sandwich"  # placement of the norms; the first Gemma's is "pre"
     qk_norm: bool = False  # an RMS norm of each head's queries and keys; Gemma 3 has it
@@ -42,7 +42,7 @@ class GemmaConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_stretch(self.stretch)
+        check_stretch(self.stretch, self.head_dim)
         self._one_of("placement", ("pre", "sandwich"))
         if self.heads % self.kv_heads or self.head_dim % 2:
             raise BadConfig(

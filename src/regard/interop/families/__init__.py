@@ -15,6 +15,7 @@ from .gemma import GemmaFamily as GemmaFamily
 from .gpt import GPTFamily as GPTFamily
 from .gpt2 import GPT2Family as GPT2Family
 from .gpt_neox import GPTNeoXFamily as GPTNeoXFamily
+from .granite import GraniteFamily as GraniteFamily
 from .llama import LlamaFamily as LlamaFamily
 from .llama import Phi3Family as Phi3Family
 from .longformer import LongformerFamily as LongformerFamily
@@ -23,9 +24,13 @@ from .mbart import MBartFamily as MBartFamily
 from .modernbert import ModernBertFamily as ModernBertFamily
 from .mt5 import MT5Family as MT5Family
 from .nystromformer import NystromformerFamily as NystromformerFamily
+from .olmo2 import Olmo2Family as Olmo2Family
 from .opt import OPTFamily as OPTFamily
 from .reformer import ReformerFamily as ReformerFamily
 from .roberta import RobertaFamily as RobertaFamily
+from .smollm3 import SmolLM3Family as SmolLM3Family
+from .stablelm import StableLMFamily as StableLMFamily
+from .starcoder2 import Starcoder2Family as Starcoder2Family
 from .t5 import T5Family as T5Family
 from .vit import ViTFamily as ViTFamily
 from .vivit import ViViTFamily as ViViTFamily
@@ -52,6 +57,8 @@ UNSUPPORTED = frozenset(
         "gemma4_text",
         "gpt_neo",
         "gptj",
+        "granite_swa",
+        "granitemoe",
         "hubert",
         "ibert",
         "informer",
@@ -65,6 +72,10 @@ UNSUPPORTED = frozenset(
         "mixtral",
         "mllama",
         "modernvbert",
+        "molmo2",
+        "olmo",
+        "olmo3",
+        "olmoe",
         "oneformer",
         "phi",
         "plbart",
@@ -75,6 +86,7 @@ UNSUPPORTED = frozenset(
         "roc_bert",
         "roformer",
         "segformer",
+        "smolvlm",
         "t5gemma",
         "t5gemma2",
         "t5gemma2_text",
@@ -87,7 +99,7 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = tuple(kind() for kind in (
-    BertFamily, RobertaFamily, XLMRobertaFamily, CamembertFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, LlamaFamily, Phi3Family, GemmaFamily, Gemma1Family, MarianFamily, BartFamily, MBartFamily, T5Family, MT5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
+    BertFamily, RobertaFamily, XLMRobertaFamily, CamembertFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, Starcoder2Family, LlamaFamily, Phi3Family, SmolLM3Family, StableLMFamily, GraniteFamily, Olmo2Family, GemmaFamily, Gemma1Family, MarianFamily, BartFamily, MBartFamily, T5Family, MT5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
 ))  # fmt: skip
 registered: dict[str, Family] = {}  # from outside the package: `regard.register`
 

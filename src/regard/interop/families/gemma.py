@@ -30,7 +30,7 @@ def _one_rotary(hf: HFConfig) -> dict[str, Any]:
 def _two_rotaries(hf: HFConfig) -> dict[str, Any]:
     """Layers with a window have their own base. `rope_scaling` of older files is that of the other layers."""
     rope = hf["rope_parameters"] or {"full_attention": {"rope_type": "default"}}
-    full = {**(rope.get("full_attention") or {}), **(hf.get("rope_scaling") or {})}
+    full = {**(rope.get("full_attention") or {}), **(hf.get("rope_scaling") or {}), "truncate": True}  # which is not read per kind of layer
     local = rope.get("sliding_attention") or {}
     if stretch_settings(local, 1)["stretch"] or any(each.get("partial_rotary_factor", 1) != 1 for each in (full, local)):
         raise BadConfig("config.json has rotary embeddings that are partial, or scaled in layers with a window; neither is supported")
@@ -86,14 +86,16 @@ class GemmaFamily(LlamaLayers):
             )
         windows = window_config(model, layers)
         model_type = "gemma3_text" if c.qk_norm else "gemma2"
-        rope = rotary_config(c.base, c.stretch)
+        rope = rotary_config(c.base, c.stretch, c.context_length)
         return {
             "model_type": model_type,
             "architectures": [ARCHITECTURES[model_type]],
             "num_key_value_heads": c.kv_heads,
             "head_dim": c.head_dim,
             "hidden_activation": "gelu_pytorch_tanh",
-            "rope_parameters": {"full_attention": rope, "sliding_attention": rotary_config(c.local_base, ())} if c.qk_norm else rope,
+            "rope_parameters": {"full_attention": rope, "sliding_attention": rotary_config(c.local_base, (), c.context_length)}
+            if c.qk_norm
+            else rope,
             "attention_dropout": common.dropout,
             "query_pre_attn_scalar": scalar,
             "attn_logit_softcapping": common.softcap,
@@ -136,7 +138,7 @@ class Gemma1Family(GemmaFamily):
             "num_key_value_heads": c.kv_heads,
             "head_dim": c.head_dim,
             "hidden_act": "gelu_pytorch_tanh",
-            "rope_parameters": rotary_config(c.base, c.stretch),
+            "rope_parameters": rotary_config(c.base, c.stretch, c.context_length),
             "attention_dropout": plain_attention_dropout(model),
         }
 

@@ -70,12 +70,12 @@ class MarianFamily(Family):
     constants = ((r"^model\.(encoder|decoder)\.embed_positions\.weight$", is_sinusoids),)
 
     def more_settings(self, hf: HFConfig) -> dict[str, Any]:
-        hf.require(scale_embedding=True)
         check_equal_stacks(hf)
         return {
             "target_vocab_size": hf["decoder_vocab_size"] or hf["vocab_size"],
             "depth": (hf["encoder_layers"], hf["decoder_layers"]),
             "tied": "all" if hf["share_encoder_decoder_embeddings"] else "output",
+            "scaled": hf["scale_embedding"],
             "placement": "post",
             "position": "sinusoidal_halves",
             "activation": hf.activation("activation_function"),
@@ -96,7 +96,7 @@ class MarianFamily(Family):
             **stacks_config(model),
             "attention_dropout": dropout,
             "activation_function": hf_activation(c.activation),
-            "scale_embedding": True,
+            "scale_embedding": c.scaled,
             "share_encoder_decoder_embeddings": c.tied == "all",
             "tie_word_embeddings": True,
         }

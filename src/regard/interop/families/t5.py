@@ -47,7 +47,7 @@ class T5Family(Family):
             "depth": (encoder, encoder if decoder is None else decoder),
             "gated": FEED_FORWARD[kind],
             "untied": not scaled and "lm_head.weight" in hf.tensor_names,
-            "scaled": scaled,
+            "scaled_output": scaled,
             "max_length": 512,  # no limit: positions are relative
         }
 
@@ -67,7 +67,7 @@ class T5Family(Family):
             "num_decoder_layers": c.depth[1],
             "feed_forward_proj": "gated-gelu" if c.gated else "relu",
             "is_encoder_decoder": True,
-            "tie_word_embeddings": c.scaled and not c.untied,
+            "tie_word_embeddings": c.scaled_output and not c.untied,
         }
 
     def table(self, settings: Settings) -> list[Entry]:
