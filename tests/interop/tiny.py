@@ -60,6 +60,10 @@ FAMILIES = {
     "granite": ("Granite", "ForCausalLM", {**LLAMA, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.7,
         "attention_multiplier": 0.3}),
     "olmo2": ("Olmo2", "ForCausalLM", {**LLAMA, "pad_token_id": 0, "eos_token_id": 1}),
+    "mixtral": ("Mixtral", "ForCausalLM", {**LLAMA, "num_local_experts": 5, "sliding_window": 5, "head_dim": 6}),
+    "qwen3_moe": ("Qwen3Moe", "ForCausalLM", {**LLAMA, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "intermediate_size": 12, "mlp_only_layers": []}),
+    "gpt_oss": ("GptOss", "ForCausalLM", {**LLAMA, "head_dim": 10, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5,
+        "swiglu_alpha": 1.3, "swiglu_limit": 1.5}),
     "gpt_neox": ("GPTNeoX", "ForCausalLM", {**ENCODER, "rope_parameters": {
         "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.34,
     }}),
@@ -86,25 +90,7 @@ FAMILIES = {
         "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0,
     }),
 }  # fmt: skip
-DECODERS = [
-    "openai-gpt",
-    "gpt2",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "phi3",
-    "smollm3",
-    "stablelm",
-    "starcoder2",
-    "granite",
-    "olmo2",
-    "gpt_neox",
-    "opt",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-]
+DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head in ("ForCausalLM", "LMHeadModel")]
 TRANSLATORS = ["marian", "bart", "mbart", "t5", "mt5"]
 IMAGES = ["vit"]
 IMAGES_AND_TEXTS = ["clip"]

@@ -21,6 +21,9 @@ LINES = {
     "llama, biases, positions in some layers": SMALL
     | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "out_bias": True, "rotated": (True, False), "norm": "layer", "part": 0.7},
     "granite": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_divisor": 2.0},
+    "mixtral": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "experts": 4},
+    "gpt_oss": SMALL
+    | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "experts": 5, "attention": ("local(radius=3, sinks=2)", "softmax(sinks=2)")},
     "olmo2": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10},
     "gpt2, narrow": SMALL | {"hidden": 10, "activation": "relu", "tied": False},
     "opt": SMALL | {"hidden": 10},

@@ -41,6 +41,9 @@ NO_EFFECT = frozenset(
         "tpu_short_seq_length",
         "encoder_stride",
         "logit_scale_init_value",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
     ]
 )
 
@@ -264,6 +267,22 @@ DEFAULTS |= {
     "olmo2": {key: value for key, value in DEFAULTS["llama"].items() if key not in ("head_dim", "mlp_bias")} | {
         "vocab_size": 50304, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": 50279, "rms_norm_eps": 1e-05,
     },
+    "mixtral": DEFAULTS["mistral"] | {"rms_norm_eps": 1e-05, "sliding_window": None, "num_experts_per_tok": 2, "num_local_experts": 8},
+    "qwen3_moe": {
+        "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False, "rope_parameters": None, "attention_bias": False, "use_sliding_window": False,
+        "sliding_window": 4096, "attention_dropout": 0.0, "decoder_sparse_step": 1, "moe_intermediate_size": 768,
+        "num_experts_per_tok": 8, "num_experts": 128, "norm_topk_prob": False, "mlp_only_layers": None, "pad_token_id": None,
+        "bos_token_id": None, "eos_token_id": None,
+    },
+    "gpt_oss": {
+        "num_hidden_layers": 36, "num_local_experts": 128, "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
+        "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "sliding_window": 128, "tie_word_embeddings": False,
+        "hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_parameters": None,
+        "attention_dropout": 0.0, "num_experts_per_tok": 4, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "layer_types": None,
+        "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "attention_bias": True,
+    },
 }
 # fmt: on
 
@@ -287,3 +306,4 @@ ALIASES: dict[str, dict[str, str]] = {
     "t5": {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv"},
 }
 ALIASES |= {"mbart": ALIASES["bart"], "mt5": ALIASES["t5"]}
+ALIASES |= {key: {"num_experts": "num_local_experts"} for key in ("mixtral", "qwen3_moe", "gpt_oss")}

@@ -96,8 +96,8 @@ def rotary_config(base: float, stretch: Stretch, length: int, **more: Any) -> di
         written |= {"short_factor": divisors[:half], "long_factor": divisors[half:], LENGTH: int(original), "attention_factor": float(gain)}
     elif kind == "yarn":
         factor, low, high, original, gain, whole = numbers
-        written |= {"factor": factor, "beta_slow": low, "beta_fast": high, LENGTH: int(original), "attention_factor": float(gain)}
-        written |= {"truncate": bool(whole)}
+        written |= {"factor": factor, "beta_slow": low, "beta_fast": high, LENGTH: int(original), "truncate": bool(whole)}
+        written |= {} if gain == _gain(factor, 1.0) else {"attention_factor": float(gain)}
     elif kind == "dynamic" and numbers[1] != length:
         raise NotSupported(f"stretch={stretch} in a model for {length} tokens; transformers scales dynamically from that length on")
     else:

@@ -52,10 +52,12 @@ NAMES = {
     "gpt_neox": "gpt_neox:GPTNeoX",
     "opt": "opt:OPT",
     "llama": "llama:Llama",
+    "mixtral": "mixtral:Mixtral",
     "gemma": "gemma:Gemma",
     "granite": "granite:Granite",
     "modernbert": "modernbert:ModernBert",
     "olmo2": "olmo2:Olmo2",
+    "gpt_oss": "gpt_oss:GptOss",
 }
 ENTRIES: Entries[type[Model]] = Entries(__name__, NAMES)
 registered: dict[str, type[Model]] = {}  # classes from outside the package: `regard.register`
@@ -99,6 +101,8 @@ if TYPE_CHECKING:
     from .gpt3 import GPT3Config as GPT3Config
     from .gpt_neox import GPTNeoX as GPTNeoX
     from .gpt_neox import GPTNeoXConfig as GPTNeoXConfig
+    from .gpt_oss import GptOss as GptOss
+    from .gpt_oss import GptOssConfig as GptOssConfig
     from .granite import Granite as Granite
     from .granite import GraniteConfig as GraniteConfig
     from .han import HAN as HAN
@@ -125,6 +129,8 @@ if TYPE_CHECKING:
     from .longformer import LongformerConfig as LongformerConfig
     from .luong import Luong as Luong
     from .luong import LuongConfig as LuongConfig
+    from .mixtral import Mixtral as Mixtral
+    from .mixtral import MixtralConfig as MixtralConfig
     from .mlp_mixer import MLPMixer as MLPMixer
     from .mlp_mixer import MLPMixerConfig as MLPMixerConfig
     from .model import Count as Count

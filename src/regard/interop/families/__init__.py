@@ -15,12 +15,15 @@ from .gemma import GemmaFamily as GemmaFamily
 from .gpt import GPTFamily as GPTFamily
 from .gpt2 import GPT2Family as GPT2Family
 from .gpt_neox import GPTNeoXFamily as GPTNeoXFamily
+from .gpt_oss import GptOssFamily as GptOssFamily
 from .granite import GraniteFamily as GraniteFamily
 from .llama import LlamaFamily as LlamaFamily
 from .llama import Phi3Family as Phi3Family
 from .longformer import LongformerFamily as LongformerFamily
 from .marian import MarianFamily as MarianFamily
 from .mbart import MBartFamily as MBartFamily
+from .mixtral import MixtralFamily as MixtralFamily
+from .mixtral import Qwen3MoeFamily as Qwen3MoeFamily
 from .modernbert import ModernBertFamily as ModernBertFamily
 from .mt5 import MT5Family as MT5Family
 from .nystromformer import NystromformerFamily as NystromformerFamily
@@ -69,7 +72,6 @@ UNSUPPORTED = frozenset(
         "ministral3",
         "mistral3",
         "mistral4",
-        "mixtral",
         "mllama",
         "modernvbert",
         "molmo2",
@@ -78,10 +80,15 @@ UNSUPPORTED = frozenset(
         "olmoe",
         "oneformer",
         "phi",
+        "pixtral",
         "plbart",
+        "qwen2_moe",
         "qwen2_vl",
         "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_omni_moe",
         "qwen3_vl",
+        "qwen3_vl_moe",
         "rembert",
         "roc_bert",
         "roformer",
@@ -99,7 +106,7 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = tuple(kind() for kind in (
-    BertFamily, RobertaFamily, XLMRobertaFamily, CamembertFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, Starcoder2Family, LlamaFamily, Phi3Family, SmolLM3Family, StableLMFamily, GraniteFamily, Olmo2Family, GemmaFamily, Gemma1Family, MarianFamily, BartFamily, MBartFamily, T5Family, MT5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
+    BertFamily, RobertaFamily, XLMRobertaFamily, CamembertFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, Starcoder2Family, LlamaFamily, Phi3Family, SmolLM3Family, StableLMFamily, GraniteFamily, Olmo2Family, MixtralFamily, Qwen3MoeFamily, GptOssFamily, GemmaFamily, Gemma1Family, MarianFamily, BartFamily, MBartFamily, T5Family, MT5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
 ))  # fmt: skip
 registered: dict[str, Family] = {}  # from outside the package: `regard.register`
 

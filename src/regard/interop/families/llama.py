@@ -138,9 +138,13 @@ class LlamaFamily(LlamaLayers):
     def rotary(self, hf: HFConfig) -> dict[str, Any]:
         """Settings of the rotary embeddings."""
         found = rotary_settings(hf, base=self.rope_theta)
-        if found["part"] != 1:
-            raise BadConfig(f"config.json has partial_rotary_factor={found['part']}; only 1, all features of a head, is supported")
+        self.check_part(found)
         return found
+
+    @staticmethod
+    def check_part(rotary: Settings) -> None:
+        if rotary["part"] != 1:
+            raise BadConfig(f"config.json has partial_rotary_factor={rotary['part']}; only 1, all features of a head, is supported")
 
     def more_config(self, model: Any) -> dict[str, Any]:
         c = model.config

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import BadConfig, NotSupported
 from ...models import T5 as T5Model
-from ..attention import layer_attention
+from ..attention import Softmax, layer_attention
 from ..family import Family, SettingKeys, Settings
 from ..hf_config import HFConfig
 from ..names import Entry, tensor
@@ -57,7 +57,7 @@ class T5Family(Family):
 
     def more_config(self, model: T5Model) -> dict[str, Any]:
         c = model.config
-        if any(layer != (None, 0.0, 1.0, None) for layer in layer_attention(model, "scale")):
+        if any(layer != Softmax(scale=1.0) for layer in layer_attention(model, "scale")):
             raise NotSupported(
                 "transformers' T5 has softmax attention with scale=1 and without dropout of the weights only; export one that has"
             )
