@@ -22,6 +22,8 @@ FAMILIES = {
         "vocab_size": N, "dim": D, "n_layers": DEPTH, "n_heads": H, "hidden_dim": F, "max_position_embeddings": 40,
     }),
     "electra": ("Electra", "ForMaskedLM", {**ENCODER, "embedding_size": 10}),
+    "albert": ("Albert", "ForPreTraining", {**ENCODER, "num_hidden_layers": 3, "num_hidden_groups": 2, "embedding_size": 10}),
+    "mpnet": ("MPNet", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42}),
     "modernbert": ("ModernBert", "ForMaskedLM", {**ENCODER, "num_hidden_layers": 4, "local_attention": 6, "pad_token_id": 0, "rope_parameters": {
         "full_attention": {"rope_type": "default", "rope_theta": 500.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
     "longformer": ("Longformer", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "attention_window": [4, 8], "type_vocab_size": 1}),

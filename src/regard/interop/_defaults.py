@@ -267,6 +267,14 @@ DEFAULTS |= {
     "olmo2": {key: value for key, value in DEFAULTS["llama"].items() if key not in ("head_dim", "mlp_bias")} | {
         "vocab_size": 50304, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": 50279, "rms_norm_eps": 1e-05,
     },
+    "albert": {key: value for key, value in DEFAULTS["bert"].items() if key not in ("is_decoder", "add_cross_attention")} | {
+        "vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_groups": 1, "num_attention_heads": 64,
+        "intermediate_size": 16384, "inner_group_num": 1, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.1, "bos_token_id": 2, "eos_token_id": 3,
+    },
+    "mpnet": {key: value for key, value in DEFAULTS["roberta"].items() if key not in ("type_vocab_size", "is_decoder", "add_cross_attention")} | {
+        "vocab_size": 30527, "relative_attention_num_buckets": 32,
+    },
     "mixtral": DEFAULTS["mistral"] | {"rms_norm_eps": 1e-05, "sliding_window": None, "num_experts_per_tok": 2, "num_local_experts": 8},
     "qwen3_moe": {
         "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_attention_heads": 32,

@@ -35,12 +35,14 @@ NAMES = {
     "image_transformer": "image_transformer:ImageTransformer",
     "pointer_transformer": "pointer_transformer:PointerTransformer",
     "san": "san:SAN",
+    "albert": "albert:Albert",
     "bart": "bart:Bart",
     "gpt2": "gpt2:GPT2",
     "t5": "t5:T5",
     "big_bird": "big_bird:BigBird",
     "gpt3": "gpt3:GPT3",
     "longformer_encoder": "longformer:Longformer",
+    "mpnet": "mpnet:MPNet",
     "reformer": "reformer:Reformer",
     "vit": "vit:ViT",
     "clip": "clip:CLIP",
@@ -63,6 +65,8 @@ ENTRIES: Entries[type[Model]] = Entries(__name__, NAMES)
 registered: dict[str, type[Model]] = {}  # classes from outside the package: `regard.register`
 
 if TYPE_CHECKING:
+    from .albert import Albert as Albert
+    from .albert import AlbertConfig as AlbertConfig
     from .bart import Bart as Bart
     from .bart import BartConfig as BartConfig
     from .bert import Bert as Bert
@@ -148,6 +152,8 @@ if TYPE_CHECKING:
     from .model import eval_mode as eval_mode
     from .modernbert import ModernBert as ModernBert
     from .modernbert import ModernBertConfig as ModernBertConfig
+    from .mpnet import MPNet as MPNet
+    from .mpnet import MPNetConfig as MPNetConfig
     from .nystromformer import Nystromformer as Nystromformer
     from .nystromformer import NystromformerConfig as NystromformerConfig
     from .olmo2 import Olmo2 as Olmo2

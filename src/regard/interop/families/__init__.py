@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..family import Family
+from .albert import AlbertFamily as AlbertFamily
 from .bart import BartFamily as BartFamily
 from .bert import BertFamily as BertFamily
 from .big_bird import BigBirdFamily as BigBirdFamily
@@ -25,6 +26,7 @@ from .mbart import MBartFamily as MBartFamily
 from .mixtral import MixtralFamily as MixtralFamily
 from .mixtral import Qwen3MoeFamily as Qwen3MoeFamily
 from .modernbert import ModernBertFamily as ModernBertFamily
+from .mpnet import MPNetFamily as MPNetFamily
 from .mt5 import MT5Family as MT5Family
 from .nystromformer import NystromformerFamily as NystromformerFamily
 from .olmo2 import Olmo2Family as Olmo2Family
@@ -43,7 +45,6 @@ from .xlm_roberta import XLMRobertaFamily as XLMRobertaFamily
 # families of transformers that are not here and whose names are close to one that is, so that no typing error is suspected
 UNSUPPORTED = frozenset(
     [
-        "albert",
         "aria",
         "bark",
         "beit",
@@ -75,6 +76,7 @@ UNSUPPORTED = frozenset(
         "mllama",
         "modernvbert",
         "molmo2",
+        "mpt",
         "olmo",
         "olmo3",
         "olmoe",
@@ -106,7 +108,7 @@ UNSUPPORTED = frozenset(
 )
 
 FAMILIES: tuple[Family, ...] = tuple(kind() for kind in (
-    BertFamily, RobertaFamily, XLMRobertaFamily, CamembertFamily, DistilBertFamily, ElectraFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, Starcoder2Family, LlamaFamily, Phi3Family, SmolLM3Family, StableLMFamily, GraniteFamily, Olmo2Family, MixtralFamily, Qwen3MoeFamily, GptOssFamily, GemmaFamily, Gemma1Family, MarianFamily, BartFamily, MBartFamily, T5Family, MT5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
+    BertFamily, RobertaFamily, XLMRobertaFamily, CamembertFamily, DistilBertFamily, ElectraFamily, AlbertFamily, MPNetFamily, ModernBertFamily, GPTFamily, GPT2Family, OPTFamily, GPTNeoXFamily, Starcoder2Family, LlamaFamily, Phi3Family, SmolLM3Family, StableLMFamily, GraniteFamily, Olmo2Family, MixtralFamily, Qwen3MoeFamily, GptOssFamily, GemmaFamily, Gemma1Family, MarianFamily, BartFamily, MBartFamily, T5Family, MT5Family, LongformerFamily, BigBirdFamily, FNetFamily, NystromformerFamily, ReformerFamily, ViTFamily, ViViTFamily, CLIPFamily,
 ))  # fmt: skip
 registered: dict[str, Family] = {}  # from outside the package: `regard.register`
 
