@@ -21,6 +21,7 @@ N, SIZES = 37, {"vocab_size": 37, "max_length": 40, "width": 24, "depth": 2, "hi
 BODIES = {
     "bert": {"heads": 3},
     "bert, bare": {"heads": 3, "mlm_head": False, "nsp_head": False},
+    "bert, narrow": {"heads": 3, "embedding_width": 10, "nsp_head": False, "pooler": False},  # an ELECTRA
     "albert": {"heads": 3, "embedding_width": 10},
     "mpnet": {"heads": 3, "segments": 0, "nsp_head": False},
     "fnet": {},
