@@ -25,6 +25,8 @@ RegardError
 ├── QueueFull           (RuntimeError) the engine's request queue is full
 ├── ChildFailed         (RuntimeError) a measurement in a child process failed
 └── Interrupted         training was stopped by a signal, after saving a checkpoint
+
+DiffersWarning          (UserWarning) a checkpoint whose results differ from transformers' in a documented case
 """
 
 import difflib
@@ -42,6 +44,10 @@ def count(number: int, thing: str) -> str:
         thing: singular of the noun.
     """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+class DiffersWarning(UserWarning):
+    """A checkpoint whose results differ from transformers' in a documented case."""
 
 
 class RegardError(Exception):

@@ -1,17 +1,19 @@
 """Checkpoints of transformers in our models and back: the same numbers, the same tensors; and what is refused, by name."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.interop import tiny
 from tests.interop.conftest import edit_config, randomize
 
 import regard
 from regard.cli import main
 from regard.data import HFTokenizer, Tokenizer, Tokenizers
-from regard.errors import BadConfig, BadFile, Misfit, MissingFile, NotSupported, RunExists
+from regard.errors import BadConfig, BadFile, DiffersWarning, Misfit, MissingFile, NotSupported, RunExists
 from regard.interop import export, import_checkpoint
 from regard.models import Seq2Seq, Seq2SeqConfig, config_of
 from regard.runs import save
@@ -497,3 +499,28 @@ def test_sentence_embeddings_of_a_trained_encoder(tmp_path):
     assert (found - expected).abs().max() <= 1e-5
     alike = found @ found.T
     assert alike[0, 1] > 0.5 > alike[0, 2]
+
+
+@pytest.mark.parametrize(
+    ("family", "says"),
+    [
+        ("fnet", "padding"),
+        ("longformer", "the first one has it"),
+        ("nystromformer", "exactly 32 tokens"),
+        ("bert", None),
+        ("reformer", None),
+    ],
+)
+def test_a_documented_difference_is_a_warning(family, says, tmp_path, capsys):
+    tiny.build(family).save_pretrained(tmp_path / "hf")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        regard.load(tmp_path / "hf")
+    found = [str(each.message) for each in caught if each.category is DiffersWarning]
+    assert len(found) == (says is not None) and all(says in text and family in text for text in found)
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DiffersWarning)
+        assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "run")]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "can differ" in line]
+    assert len(lines) == (says is not None) and all(line.startswith("regard: ") for line in lines)

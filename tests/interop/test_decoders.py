@@ -9,7 +9,7 @@ from tests.interop import tiny
 from tests.interop.conftest import edit_config, randomize
 
 from regard import load
-from regard.errors import BadConfig, NotSupported
+from regard.errors import BadConfig, NotSupported, ShapeError
 from regard.interop.checkpoints import export
 from regard.models import build
 
@@ -40,9 +40,29 @@ LLAMA31 = {  # of eight pairs of features, the first keeps its pace, the last fo
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 40,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 40, "beta_fast": 8.0}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 3.0, 5.0],
+            "original_max_position_embeddings": 20}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 3.0}
 FAMILIES = {
     "gpt2": gpt2,
+    "gpt2, narrow": lambda: gpt2(n_inner=17, activation_function="relu"),
+    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
     "openai-gpt": openai_gpt,
+    "llama, biases": lambda: llama_like("Llama", attention_bias=True),
+    "qwen3, biases": lambda: llama_like("Qwen3", attention_bias=True, head_dim=8),
+    "llama, yarn": lambda: llama_like("Llama", head_dim=16, rope_parameters=YARN),
+    "llama, yarn, as deepseek": lambda: llama_like(
+        "Llama", head_dim=16, rope_parameters=YARN | {"factor": None, "mscale": 2.0, "mscale_all_dim": 1.5, "truncate": False}
+    ),
+    "llama, dynamic": lambda: llama_like("Llama", rope_parameters=DYNAMIC),
+    "llama, longrope": lambda: llama_like("Llama", rope_parameters=LONGROPE),
+    "phi3, longrope": lambda: llama_like(
+        "Phi3",
+        rope_parameters={**LONGROPE, "partial_rotary_factor": 0.75, "short_factor": [1.0, 2.0], "long_factor": [2.0, 3.0]},
+        original_max_position_embeddings=20,
+        pad_token_id=None,
+    ),
     "llama": lambda: llama_like("Llama"),
     "llama, tied, wide heads": lambda: llama_like("Llama", tie_word_embeddings=True, head_dim=10, rope_theta=500.0, rms_norm_eps=1e-3),
     "llama, stretched": lambda: llama_like("Llama", rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}),
@@ -103,12 +123,13 @@ def test_gpt2_of_old(tmp_path):
 @pytest.mark.parametrize(
     ("family", "wrong", "named"),
     [
-        ("gpt2", {"activation_function": "relu"}, "gelu_new"),
-        ("gpt2", {"n_inner": 17}, "n_inner"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn"),
         ("openai-gpt", {"afn": "relu"}, "afn"),
-        ("llama", {"attention_bias": True}, "attention_bias"),
-        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0}}, "yarn"),
+        ("llama", {"mlp_bias": True}, "mlp_bias"),
+        ("llama", {"rope_parameters": {"rope_type": "ntk", "factor": 2.0, "rope_theta": 10000.0}}, "supported are .* yarn"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0}}, "lacks factor"),
+        ("llama", {"rope_parameters": {**LONGROPE, "long_factor": [2.0]}}, "expected as many of both"),
+        ("llama", {"rope_parameters": {**LONGROPE, "long_factor": [2.0], "short_factor": [1.0]}}, "3 short and long numbers"),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "rope_theta": 10000.0}}, "low_freq_factor"),
         ("llama", {"rope_parameters": {**LLAMA31, "low_freq_factor": 5.0}}, "low below high"),
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types"),
@@ -120,6 +141,25 @@ def test_what_would_differ_is_refused(family, wrong, named, tmp_path):
     edit_config(tmp_path, **wrong)
     with pytest.raises(BadConfig, match=named):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("rope", [DYNAMIC, LONGROPE | {"original_max_position_embeddings": 9}], ids=["dynamic", "longrope"])
+def test_angles_that_depend_on_the_length_of_the_text(rope, tmp_path):
+    """Beyond the length of training all angles change, those of older keys, too: such a text is read at once, or not at all."""
+    model = randomize(llama_like("Llama", rope_parameters=rope, max_position_embeddings=12))
+    model.save_pretrained(tmp_path / "hf")
+    mine = load(tmp_path / "hf")
+    export(mine, tmp_path / "mine")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "mine").eval()
+    with torch.no_grad():
+        for length in (8, L):
+            expected = model(ids()[:, :length]).logits
+            assert (mine(ids()[:, :length]) - expected).abs().max() <= 1e-5
+            assert again(ids()[:, :length]).logits.equal(expected)
+        state = mine.start(2)
+        mine(ids()[:, :8], state=state)
+        with pytest.raises(ShapeError, match="read the whole text at once"):
+            mine(ids()[:, 8:], state=state)
 
 
 def test_rope_scaling_of_older_files(tmp_path):
@@ -182,7 +222,9 @@ class TestMarian:
             return model(input_ids=source, attention_mask=real, decoder_input_ids=target).logits
 
     @pytest.mark.parametrize(
-        "changes", [{}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}], ids=["shared", "apart"]
+        "changes",
+        [{}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}, {"scale_embedding": False}],
+        ids=["shared", "apart", "not scaled"],
     )
     def test_both_ways(self, tmp_path, changes):
         model = self.saved(tmp_path, **changes)

@@ -21,6 +21,9 @@ N, SIZES = 37, {"vocab_size": 37, "max_length": 40, "width": 24, "depth": 2, "hi
 BODIES = {
     "bert": {"heads": 3},
     "bert, bare": {"heads": 3, "mlm_head": False, "nsp_head": False},
+    "bert, narrow": {"heads": 3, "embedding_width": 10, "nsp_head": False, "pooler": False},  # an ELECTRA
+    "albert": {"heads": 3, "embedding_width": 10},
+    "mpnet": {"heads": 3, "segments": 0, "nsp_head": False},
     "fnet": {},
     "longformer_encoder": {"heads": 3, "window": [4]},
     "big_bird": {"heads": 3, "block": 4},
@@ -34,7 +37,7 @@ def make_classifier(name, each, **changes):
 
 
 @pytest.mark.parametrize(
-    ("name", "each"), [(name, True) for name in BODIES] + [(name, False) for name in ("bert", "bert, bare", "fnet", "longformer_encoder")]
+    ("name", "each"), [(name, True) for name in BODIES] + [(name, False) for name in ("bert", "bert, bare", "albert", "mpnet", "fnet", "longformer_encoder")]
 )  # fmt: skip
 @torch.no_grad()
 def test_logits_match_transformers(name, each, tmp_path):
@@ -53,6 +56,20 @@ def test_logits_match_transformers(name, each, tmp_path):
     hf.save_pretrained(tmp_path / "again")  # and back, from files of its own
     back = load(tmp_path / "again")
     assert isinstance(back, Classifier) and back.each == each and torch.equal(back(ids, torch.tensor([32, 32])), mine)
+
+
+@pytest.mark.parametrize("stem", ["XLMRoberta", "Camembert"])
+@torch.no_grad()
+def test_classifiers_of_relatives_of_roberta(stem, tmp_path):
+    sizes = {"vocab_size": N, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+    config = getattr(transformers, f"{stem}Config")(**sizes, max_position_embeddings=42, num_labels=3)
+    hf = randomize(getattr(transformers, f"{stem}ForSequenceClassification")(config))
+    hf.save_pretrained(tmp_path / "hf")
+    mine, ids = load(tmp_path / "hf"), torch.randint(4, N, (2, 32), generator=torch.Generator().manual_seed(2))
+    assert (mine(ids, torch.tensor([32, 32])) - hf(ids).logits).abs().max() <= 1e-5
+    export(mine, tmp_path / "back")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    assert torch.equal(again(ids).logits, hf(ids).logits)
 
 
 @pytest.mark.parametrize("task", ["classify", "label"])
@@ -108,7 +125,7 @@ def test_what_would_differ_is_refused(name, each, changes, says, tmp_path):
 @pytest.mark.parametrize("each", [True, False])
 def test_decoders_are_refused(each, tmp_path):
     model = Classifier(build("gpt2", {"vocab_size": N, "width": 24, "heads": 3, "depth": 1}), 2, each=each)
-    with pytest.raises(NotSupported, match="supported are bert"):
+    with pytest.raises(NotSupported, match="supported are albert, bert"):
         export(model, tmp_path / "out")
 
 

@@ -20,8 +20,8 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 TEXT = TOKENS | SIZES | {"max_position_embeddings": 16}
 VISION = SIZES | {"image_size": 16, "patch_size": 4}
 MODELS = {
-    "starcoder2": lambda: transformers.Starcoder2ForCausalLM(transformers.Starcoder2Config(**TEXT, num_key_value_heads=2)),
-    "olmo2": lambda: transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**TEXT)),
+    "cohere": lambda: transformers.CohereForCausalLM(transformers.CohereConfig(**TEXT, num_key_value_heads=2)),
+    "nemotron": lambda: transformers.NemotronForCausalLM(transformers.NemotronConfig(**TEXT, num_key_value_heads=2)),
     "t5": lambda: transformers.T5ForConditionalGeneration(
         transformers.T5Config(**TOKENS, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4, decoder_start_token_id=1)
     ),
@@ -46,7 +46,7 @@ def saved(tmp_path):
     return save
 
 
-@pytest.mark.parametrize("name", ["starcoder2", "olmo2"])
+@pytest.mark.parametrize("name", ["cohere", "nemotron"])
 @torch.no_grad()
 def test_a_decoder(name, saved):
     model, folder = saved(name)
@@ -79,7 +79,7 @@ def test_the_text_tower_of_two(saved):
 
 
 def test_the_command(saved, capsys):
-    _, folder = saved("starcoder2")
+    _, folder = saved("cohere")
     main(["look", str(folder), "the cats sat", "--layer", "0", "--head", "1", "--png", str(folder / "map.png")])
     printed = capsys.readouterr().out
     assert "cats" in printed and "wrote" in printed and (folder / "map.png").read_bytes()[:4] == b"\x89PNG"
@@ -89,10 +89,10 @@ def test_the_command(saved, capsys):
     ("name", "text", "changes", "error", "says"),
     [
         ("vit", "the", {}, NotSupported, "ViTModel takes pixel_values, not text"),
-        ("starcoder2", "mat " * 16, {}, ShapeError, "17 tokens, and this model reads 1 to 16"),
-        ("starcoder2", "a", {}, UnknownName, "model.layers.0.self_attn"),
-        ("starcoder2", "the", {"num_hidden_layers": 3}, Misfit, "is not the Starcoder2ForCausalLM"),
-        ("starcoder2", "the", {"model_type": "no-such-family"}, BadFile, "cannot read config.json"),
+        ("cohere", "mat " * 16, {}, ShapeError, "17 tokens, and this model reads 1 to 16"),
+        ("cohere", "a", {}, UnknownName, "model.layers.0.self_attn"),
+        ("cohere", "the", {"num_hidden_layers": 3}, Misfit, "is not the CohereForCausalLM"),
+        ("cohere", "the", {"model_type": "no-such-family"}, BadFile, "cannot read config.json"),
     ],
 )
 def test_what_is_refused(name, text, changes, error, says, saved):
@@ -104,15 +104,15 @@ def test_what_is_refused(name, text, changes, error, says, saved):
 
 
 def test_a_class_that_is_no_model_is_not_called(saved):
-    _, folder = saved("starcoder2")
+    _, folder = saved("cohere")
     edit_config(folder, architectures=["set_seed"])
     assert interop.text_maps(folder, "the")[1].layers == ["layers.0.self_attn", "layers.1.self_attn"]
 
 
 def test_pickles_and_missing_tokenizers_are_refused(saved):
-    _, folder = saved("starcoder2")
+    _, folder = saved("cohere")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(BadFile, match="cannot load Starcoder2ForCausalLM"):
+    with pytest.raises(BadFile, match="cannot load CohereForCausalLM"):
         interop.text_maps(folder, "the")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(MissingFile, match="no tokenizer"):
@@ -120,7 +120,7 @@ def test_pickles_and_missing_tokenizers_are_refused(saved):
 
 
 def test_without_transformers_one_line_says_what_to_install(saved, monkeypatch, capsys):
-    _, folder = saved("starcoder2")
+    _, folder = saved("cohere")
     capsys.readouterr()
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert main(["look", str(folder), "the cats"]) == 2

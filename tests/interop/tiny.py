@@ -16,10 +16,14 @@ SEQ2SEQ = {"vocab_size": N, "d_model": D, "encoder_layers": DEPTH, "decoder_laye
 FAMILIES = {
     "bert": ("Bert", "ForPreTraining", ENCODER),
     "roberta": ("Roberta", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}),
+    "xlm-roberta": ("XLMRoberta", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}),
+    "camembert": ("Camembert", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}),
     "distilbert": ("DistilBert", "ForMaskedLM", {
         "vocab_size": N, "dim": D, "n_layers": DEPTH, "n_heads": H, "hidden_dim": F, "max_position_embeddings": 40,
     }),
     "electra": ("Electra", "ForMaskedLM", {**ENCODER, "embedding_size": 10}),
+    "albert": ("Albert", "ForPreTraining", {**ENCODER, "num_hidden_layers": 3, "num_hidden_groups": 2, "embedding_size": 10}),
+    "mpnet": ("MPNet", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42}),
     "modernbert": ("ModernBert", "ForMaskedLM", {**ENCODER, "num_hidden_layers": 4, "local_attention": 6, "pad_token_id": 0, "rope_parameters": {
         "full_attention": {"rope_type": "default", "rope_theta": 500.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
     "longformer": ("Longformer", "ForMaskedLM", {**ENCODER, "max_position_embeddings": 42, "attention_window": [4, 8], "type_vocab_size": 1}),
@@ -51,6 +55,17 @@ FAMILIES = {
     "phi3": ("Phi3", "ForCausalLM", {**LLAMA, "pad_token_id": None, "eos_token_id": 6, "rope_parameters": {
         "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67,
     }}),
+    "smollm3": ("SmolLM3", "ForCausalLM", {**LLAMA, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "attention_bias": True}),
+    "stablelm": ("StableLm", "ForCausalLM", {**LLAMA, "hidden_size": 32, "use_qkv_bias": True}),
+    "starcoder2": ("Starcoder2", "ForCausalLM", {**LLAMA, "sliding_window": 5}),
+    "granite": ("Granite", "ForCausalLM", {**LLAMA, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.7,
+        "attention_multiplier": 0.3}),
+    "olmo2": ("Olmo2", "ForCausalLM", {**LLAMA, "pad_token_id": 0, "eos_token_id": 1}),
+    "mixtral": ("Mixtral", "ForCausalLM", {**LLAMA, "num_local_experts": 5, "sliding_window": 5, "head_dim": 6}),
+    "qwen3_moe": ("Qwen3Moe", "ForCausalLM", {**LLAMA, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "intermediate_size": 12, "mlp_only_layers": []}),
+    "gpt_oss": ("GptOss", "ForCausalLM", {**LLAMA, "head_dim": 10, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5,
+        "swiglu_alpha": 1.3, "swiglu_limit": 1.5}),
     "gpt_neox": ("GPTNeoX", "ForCausalLM", {**ENCODER, "rope_parameters": {
         "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.34,
     }}),
@@ -58,6 +73,7 @@ FAMILIES = {
         "vocab_size": N, "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H, "ffn_dim": F, "max_position_embeddings": 40,
         "word_embed_proj_dim": D,
     }),
+    "gemma": ("Gemma", "ForCausalLM", {**LLAMA, "head_dim": 10}),
     "gemma2": ("Gemma2", "ForCausalLM", {**LLAMA, "head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20,
         "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma3_text": ("Gemma3", "ForCausalLM", {**LLAMA, "num_hidden_layers": 3, "head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20,
@@ -66,13 +82,18 @@ FAMILIES = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
     "marian": ("Marian", "MTModel", {**SEQ2SEQ, "activation_function": "silu", "scale_embedding": True}),
     "bart": ("Bart", "ForConditionalGeneration", SEQ2SEQ),
+    "mbart": ("MBart", "ForConditionalGeneration", SEQ2SEQ),
+    "mt5": ("MT5", "ForConditionalGeneration", {
+        "vocab_size": N, "d_model": D, "d_kv": 7, "d_ff": F, "num_layers": DEPTH, "num_decoder_layers": 3, "num_heads": H,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+    }),
     "t5": ("T5", "ForConditionalGeneration", {
         "vocab_size": N, "d_model": D, "d_kv": 7, "d_ff": F, "num_layers": DEPTH, "num_decoder_layers": 3, "num_heads": H,
         "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0,
     }),
 }  # fmt: skip
-DECODERS = ["openai-gpt", "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "gemma2", "gemma3_text"]
-TRANSLATORS = ["marian", "bart", "t5"]
+DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head in ("ForCausalLM", "LMHeadModel")]
+TRANSLATORS = ["marian", "bart", "mbart", "t5", "mt5"]
 IMAGES = ["vit"]
 IMAGES_AND_TEXTS = ["clip"]
 ENCODERS = [family for family in FAMILIES if family not in DECODERS + TRANSLATORS + IMAGES + IMAGES_AND_TEXTS]
@@ -86,7 +107,7 @@ def build(family, **changes):
     stem, head, settings = FAMILIES[family]
     model = getattr(transformers, stem + head)(transformers.CONFIG_MAPPING[family](**(settings | changes)))
     model = randomize(model)
-    if family in ("marian", "bart"):
+    if family in ("marian", "bart", "mbart"):
         model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(5))
     model.tie_weights()
     return model

@@ -13,6 +13,8 @@ from regard.layers.spec import Spec
 from regard.models import (
     MODELS,
     SIZES,
+    Albert,
+    AlbertConfig,
     Bert,
     BertConfig,
     BigBird,
@@ -23,6 +25,8 @@ from regard.models import (
     LongformerConfig,
     ModernBert,
     ModernBertConfig,
+    MPNet,
+    MPNetConfig,
     Nystromformer,
     NystromformerConfig,
     Reformer,
@@ -41,6 +45,8 @@ SMALL = {
     "big_bird, first block again": BigBird(BigBirdConfig(**sizes, heads=H, depth=2, block=2, random=1, drawn=False, attention_dropout=0.0)),
     "fnet": FNet(FNetConfig(**sizes, depth=2)),
     "nystromformer": Nystromformer(NystromformerConfig(**sizes, heads=H, depth=2, landmarks=3, kernel=5)),
+    "albert": Albert(AlbertConfig(**sizes, heads=H, depth=3, groups=2, embedding_width=6)),
+    "mpnet": MPNet(MPNetConfig(**sizes, heads=H, depth=2)),
     "modernbert": ModernBert(ModernBertConfig(**sizes, heads=H, depth=3, attention=("softmax", "local(radius=2)"))),
     "reformer": Reformer(ReformerConfig(**sizes, heads=H, head_dim=5, chunk=(4, 4), rounds=2, buckets=(4,), attention_dropout=0.0)),
 }

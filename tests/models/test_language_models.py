@@ -18,9 +18,17 @@ LINES = {
     "gpt3": SMALL | {"head_dim": 5, "attention": ("softmax", "local(radius=3)")},
     "llama": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "qkv_bias": True},
     "llama, tied": SMALL | {"heads": 3, "kv_heads": 3, "head_dim": 4, "hidden": 10, "tied": True},
+    "llama, biases, positions in some layers": SMALL
+    | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "out_bias": True, "rotated": (True, False), "norm": "layer", "part": 0.7},
+    "granite": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_divisor": 2.0},
+    "mixtral": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "experts": 4},
+    "gpt_oss": SMALL
+    | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "experts": 5, "attention": ("local(radius=3, sinks=2)", "softmax(sinks=2)")},
+    "olmo2": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10},
+    "gpt2, narrow": SMALL | {"hidden": 10, "activation": "relu", "tied": False},
     "opt": SMALL | {"hidden": 10},
     "gpt_neox": SMALL | {"heads": 3, "hidden": 10, "part": 0.5},
-    "gpt_neox, in sequence": SMALL | {"heads": 3, "hidden": 10, "part": 1.0, "parallel": False, "tied": True},
+    "gpt_neox, in sequence": SMALL | {"heads": 3, "hidden": 10, "part": 1.0, "parallel": False, "tied": True, "kv_heads": 1},
     "gemma": SMALL
     | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "logit_softcap": 5.0, "attention": ("softmax(softcap=3.0)", "local(radius=3)")},
     "gemma, norms of q and k": SMALL | {"kv_heads": 1, "head_dim": 6, "hidden": 10, "qk_norm": True},

@@ -13,13 +13,14 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..errors import BadFile, Interrupted, RegardError, UnknownName
+from ..errors import BadFile, DiffersWarning, Interrupted, RegardError, UnknownName
 from ..files import is_text
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if wrong := [argument for argument in arguments if not is_text(argument)]:
             raise BadFile(f"{wrong[0]!r} is not UTF-8; rename the file or folder, or correct the text")
-        _run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            _run(arguments)
         sys.stdout.flush()
         return 0
     except Interrupted as stop:
@@ -113,6 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("regard: interrupted", file=sys.stderr)
         return 130
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    """Print a warning as one line; those of regard without a place in the source, which says nothing to a user."""
+    place = "" if issubclass(category, DiffersWarning) else f"{filename}:{lineno}: {category.__name__}: "
+    print(f"regard: {place}{printable(str(message))}", file=sys.stderr)
 
 
 def _run(arguments: list[str]) -> None:

@@ -41,6 +41,9 @@ NO_EFFECT = frozenset(
         "tpu_short_seq_length",
         "encoder_stride",
         "logit_scale_init_value",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
     ]
 )
 
@@ -223,6 +226,72 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_channels": 3, "image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0,
     },
 }
+# families whose defaults are those of another but for these
+DEFAULTS |= {
+    "xlm-roberta": DEFAULTS["roberta"] | {"vocab_size": 30522},
+    "camembert": DEFAULTS["roberta"] | {"vocab_size": 30522},
+    "mbart": DEFAULTS["bart"] | {"decoder_start_token_id": None},
+    "mt5": DEFAULTS["t5"] | {
+        "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": True,
+        "bos_token_id": None, "decoder_start_token_id": 0,
+    },
+    "gemma": {
+        "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-06, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "tie_word_embeddings": True,
+        "rope_parameters": None, "attention_bias": False, "attention_dropout": 0.0, "use_bidirectional_attention": None,
+    },
+    "smollm3": {
+        "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06, "pad_token_id": 128004,
+        "bos_token_id": 128000, "eos_token_id": 128001, "rope_parameters": None, "use_sliding_window": False, "sliding_window": None,
+        "no_rope_layers": None, "no_rope_layer_interval": 4, "layer_types": None, "attention_bias": False, "attention_dropout": 0.0,
+        "mlp_bias": False, "tie_word_embeddings": True,
+    },
+    "stablelm": {
+        "vocab_size": 50304, "intermediate_size": 6912, "hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 4096, "layer_norm_eps": 1e-05,
+        "tie_word_embeddings": False, "rope_parameters": None, "use_qkv_bias": False, "qk_layernorm": False,
+        "use_parallel_residual": False, "hidden_dropout": 0.0, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 0,
+        "pad_token_id": None,
+    },
+    "starcoder2": {
+        "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30, "num_attention_heads": 24,
+        "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096, "norm_epsilon": 1e-05,
+        "bos_token_id": 50256, "eos_token_id": 50256, "pad_token_id": None, "rope_parameters": None, "sliding_window": None,
+        "attention_dropout": 0.0, "residual_dropout": 0.0, "embedding_dropout": 0.0, "use_bias": True, "tie_word_embeddings": True,
+    },
+    "granite": {key: value for key, value in DEFAULTS["llama"].items() if key != "head_dim"} | {
+        "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 1.0,
+    },
+    "olmo2": {key: value for key, value in DEFAULTS["llama"].items() if key not in ("head_dim", "mlp_bias")} | {
+        "vocab_size": 50304, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": 50279, "rms_norm_eps": 1e-05,
+    },
+    "albert": {key: value for key, value in DEFAULTS["bert"].items() if key not in ("is_decoder", "add_cross_attention")} | {
+        "vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_groups": 1, "num_attention_heads": 64,
+        "intermediate_size": 16384, "inner_group_num": 1, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.1, "bos_token_id": 2, "eos_token_id": 3,
+    },
+    "mpnet": {key: value for key, value in DEFAULTS["roberta"].items() if key not in ("type_vocab_size", "is_decoder", "add_cross_attention")} | {
+        "vocab_size": 30527, "relative_attention_num_buckets": 32,
+    },
+    "mixtral": DEFAULTS["mistral"] | {"rms_norm_eps": 1e-05, "sliding_window": None, "num_experts_per_tok": 2, "num_local_experts": 8},
+    "qwen3_moe": {
+        "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False, "rope_parameters": None, "attention_bias": False, "use_sliding_window": False,
+        "sliding_window": 4096, "attention_dropout": 0.0, "decoder_sparse_step": 1, "moe_intermediate_size": 768,
+        "num_experts_per_tok": 8, "num_experts": 128, "norm_topk_prob": False, "mlp_only_layers": None, "pad_token_id": None,
+        "bos_token_id": None, "eos_token_id": None,
+    },
+    "gpt_oss": {
+        "num_hidden_layers": 36, "num_local_experts": 128, "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
+        "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "sliding_window": 128, "tie_word_embeddings": False,
+        "hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_parameters": None,
+        "attention_dropout": 0.0, "num_experts_per_tok": 4, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "layer_types": None,
+        "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "attention_bias": True,
+    },
+}
 # fmt: on
 
 # another name of a setting: where a file has both, transformers takes this one
@@ -244,3 +313,5 @@ ALIASES: dict[str, dict[str, str]] = {
     "bart": {"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model", "num_hidden_layers": "encoder_layers"},
     "t5": {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv"},
 }
+ALIASES |= {"mbart": ALIASES["bart"], "mt5": ALIASES["t5"]}
+ALIASES |= {key: {"num_experts": "num_local_experts"} for key in ("mixtral", "qwen3_moe", "gpt_oss")}

@@ -18,6 +18,7 @@ class Softmax(NamedTuple):
     dropout: float = 0.0
     scale: float | None = None
     softcap: float | None = None
+    sinks: int = 0  # heads with a sink
 
     def __str__(self) -> str:
         """Write it as our configs do; options that change nothing are left out."""
@@ -45,13 +46,13 @@ def layer_attention(model: Model, *may_have: str) -> list[Softmax]:
         window = attention.radius + 1 if type(attention) is LocalAttention else None
         softmax = attention.softmax if type(attention) is LocalAttention else attention
         within = "" if isinstance(part.within, Full) else f" within {part.within}"
-        if type(softmax) is not SoftmaxAttention or softmax.sinks or within:
+        if type(softmax) is not SoftmaxAttention or (softmax.sinks and "sinks" not in may_have) or within:
             raise NotSupported(
                 f"{name} uses {attention.facts.name} attention{within}; transformers' {model.facts.name} supports plain softmax only: "
                 'export model.with_attention("softmax"), fine-tuned if need be'
             )
-        layer = Softmax(window, softmax.dropout, softmax.scale, softmax.softcap)
-        odd = [key for key, value in layer._asdict().items() if value is not None and key not in ("dropout", *may_have)]
+        layer = Softmax(window, softmax.dropout, softmax.scale, softmax.softcap, softmax.sinks)
+        odd = [key for key, value in layer._asdict().items() if value != Softmax._field_defaults[key] and key not in ("dropout", *may_have)]
         if odd:
             raise NotSupported(f"{name} uses {layer}; transformers' {model.facts.name} has no {' and '.join(odd)} of attention")
         found.append(layer)

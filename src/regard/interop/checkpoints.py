@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data import BOS
-from ..errors import BadFile, Misfit, MissingFile, NotSupported, RunExists
+from ..errors import BadFile, DiffersWarning, Misfit, MissingFile, NotSupported, RunExists
 from ..files import cannot, check_name, check_regular, make_readable, new_folder, write_json
 from ..layers.spec import Spec
 from ..machine import find_device
@@ -60,6 +61,8 @@ def load_run(folder: Path | str, described: Mapping[str, Any] | None = None, dev
     described = _described(folder) if described is None else described
     family = _family(folder, described)
     model = _checkpoint(folder, described, family)
+    if difference := family.difference(vars(body_of(model).config)):
+        warnings.warn(f"{folder} ({family.model_types[0]}) can differ from transformers: {difference}", DiffersWarning, stacklevel=3)
     processor = family.files.read(folder, described, model)
     return make_run(task_for(type(model), isinstance(model, Classifier) and model.each), model.to(place), processor, folder=folder)
 

@@ -78,9 +78,10 @@ class EncoderFamily(Family):
     architecture: str  # stem of its class names: "Bert" of BertModel and BertForMaskedLM
     pretraining: bool = False  # there is a class with a next-sentence head, too
     mlm_head: MLMHead = BERT_HEAD
+    nsp_head: str = "cls.seq_relationship"
     first_position: int = 0  # in the list of positions that older files hold
     extra_table: tuple[Entry, ...] = ()  # further tensors
-    heads = ("cls.", "lm_head.", "generator_")
+    heads: tuple[str, ...] = ("cls.", "lm_head.", "generator_")
 
     def __init_subclass__(cls) -> None:
         output, first = cls.mlm_head.output, cls.first_position
@@ -96,13 +97,17 @@ class EncoderFamily(Family):
         """Names of layer i's mixer, attention by default, and of the norm after it."""
         return attention_table(i)
 
+    def block_table(self, i: int, settings: Settings) -> list[Entry]:
+        """Names of layer i."""
+        return self.mixer_table(i) + feed_forward_table(i)
+
     def more_settings(self, hf: HFConfig) -> dict[str, Any]:
         head = self.mlm_head
         return {
             "activation": hf.activation("hidden_act"),
             "pooler": any(name.endswith(("pooler.dense.weight", "pooler.weight")) for name in hf.tensor_names),
             "mlm_head": any(name.startswith((f"{head.output}.", head.dense)) for name in hf.tensor_names),
-            "nsp_head": "cls.seq_relationship.weight" in hf.tensor_names,
+            "nsp_head": f"{self.nsp_head}.weight" in hf.tensor_names,
         }
 
     def more_config(self, model: Any) -> dict[str, Any]:
@@ -117,8 +122,8 @@ class EncoderFamily(Family):
             *([tensor("embedding.segment.weight", "embeddings.token_type_embeddings.weight")] if settings["segments"] else []),
             *layer("embedding.norm", "embeddings.LayerNorm"),
             *self.extra_table,
-            *(entry for i in range(settings["depth"]) for entry in self.mixer_table(i) + feed_forward_table(i)),
+            *(entry for i in range(settings["depth"]) for entry in self.block_table(i, settings)),
             *(layer("pooler", self.pooler) if settings["pooler"] else ()),
             *(mlm_table(self.mlm_head) if settings["mlm_head"] else ()),
-            *(layer("nsp_head", "cls.seq_relationship") if settings["nsp_head"] else ()),
+            *(layer("nsp_head", self.nsp_head) if settings["nsp_head"] else ()),
         ]

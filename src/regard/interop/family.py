@@ -84,6 +84,10 @@ class Family:
         """True if it can hold the model; the first family that fits is written."""
         return True
 
+    def difference(self, settings: Settings) -> str:
+        """Where results differ from transformers', as a sentence for users who load a checkpoint; "" if nowhere."""
+        return ""
+
     def to_settings(self, hf: HFConfig) -> dict[str, Any]:
         """The settings of our model, from config.json."""
         try:

@@ -20,11 +20,11 @@ class Entry:
 
     name: str
     hf_names: tuple[str, ...]
-    transposed: bool = False  # stored as (in, out) by transformers
+    transposed: bool = False  # stored as (in, out) by transformers, in the last two dimensions
     singletons: tuple[int, ...] = ()  # dimensions of size 1 that only transformers' tensor has
     sizes: tuple[int, ...] = ()  # rows of each part, where they differ
     heads: int = 0  # transformers' rows are q, k, v of the first head, of the second …; ours are q of all heads, k, v
-
+    stacked: int = 0  # size of a first dimension that only ours has: transformers' tensors in equal runs
     kernel: tuple[int, ...] = ()  # the last dimensions of a convolution, which our linear layer has flattened
 
     def from_hf(self, hf: Mapping[str, Tensor]) -> Tensor:
@@ -34,11 +34,13 @@ class Entry:
         if len({part.shape[1:] for part in parts}) > 1 or rows != expected or (self.heads and rows[0] % (3 * self.heads)):
             raise Misfit("the checkpoint", sizes=[f"{name} is {tuple(hf[name].shape)}" for name in self.hf_names])
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
+        x = x.unflatten(0, (self.stacked, -1)) if self.stacked else x
         return x.unflatten(0, (self.heads, 3, -1)).transpose(0, 1).flatten(0, 2) if self.heads else x
 
     def to_hf(self, x: Tensor) -> dict[str, Tensor]:
         if self.heads:
             x = x.unflatten(0, (3, self.heads, -1)).transpose(0, 1).flatten(0, 2)
+        x = x.flatten(0, 1) if self.stacked else x
         parts = x.split(self.sizes) if self.sizes else x.chunk(len(self.hf_names)) if x.dim() else [x]
         return {name: self._unsqueeze(part).contiguous() for name, part in zip(self.hf_names, parts, strict=True)}
 
@@ -46,13 +48,13 @@ class Entry:
         x = x.squeeze([dim for dim in self.singletons if dim < x.dim()])
         if self.kernel and x.shape[1:] == self.kernel:
             return x.flatten(1)
-        return x.transpose(0, -1) if self.transposed else x
+        return x.mT if self.transposed and x.dim() > 1 else x
 
     def _unsqueeze(self, x: Tensor) -> Tensor:
         x = x.unflatten(1, self.kernel) if self.kernel else x
         for dim in self.singletons:
             x = x.unsqueeze(dim)
-        return x.t() if self.transposed else x
+        return x.mT if self.transposed and x.dim() > 1 else x
 
 
 def tensor(name: str, *hf_names: str, singletons: tuple[int, ...] = ()) -> Entry:

@@ -97,6 +97,26 @@ class NoNorm(nn.Identity):
         super().__init__()
 
 
+class Scale(nn.Module):
+    """Multiplies by a number.
+
+    Args:
+        factor: the number.
+
+    Shape: x → out, elementwise.
+    """
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+    def extra_repr(self) -> str:
+        return f"{self.factor}"
+
+
 class Embedding(nn.Module):
     """One vector per token, plus its position. The row of `padding`, if given, is zero and gets no gradient.
 

@@ -35,12 +35,14 @@ NAMES = {
     "image_transformer": "image_transformer:ImageTransformer",
     "pointer_transformer": "pointer_transformer:PointerTransformer",
     "san": "san:SAN",
+    "albert": "albert:Albert",
     "bart": "bart:Bart",
     "gpt2": "gpt2:GPT2",
     "t5": "t5:T5",
     "big_bird": "big_bird:BigBird",
     "gpt3": "gpt3:GPT3",
     "longformer_encoder": "longformer:Longformer",
+    "mpnet": "mpnet:MPNet",
     "reformer": "reformer:Reformer",
     "vit": "vit:ViT",
     "clip": "clip:CLIP",
@@ -52,13 +54,19 @@ NAMES = {
     "gpt_neox": "gpt_neox:GPTNeoX",
     "opt": "opt:OPT",
     "llama": "llama:Llama",
+    "mixtral": "mixtral:Mixtral",
     "gemma": "gemma:Gemma",
+    "granite": "granite:Granite",
     "modernbert": "modernbert:ModernBert",
+    "olmo2": "olmo2:Olmo2",
+    "gpt_oss": "gpt_oss:GptOss",
 }
 ENTRIES: Entries[type[Model]] = Entries(__name__, NAMES)
 registered: dict[str, type[Model]] = {}  # classes from outside the package: `regard.register`
 
 if TYPE_CHECKING:
+    from .albert import Albert as Albert
+    from .albert import AlbertConfig as AlbertConfig
     from .bart import Bart as Bart
     from .bart import BartConfig as BartConfig
     from .bert import Bert as Bert
@@ -97,6 +105,10 @@ if TYPE_CHECKING:
     from .gpt3 import GPT3Config as GPT3Config
     from .gpt_neox import GPTNeoX as GPTNeoX
     from .gpt_neox import GPTNeoXConfig as GPTNeoXConfig
+    from .gpt_oss import GptOss as GptOss
+    from .gpt_oss import GptOssConfig as GptOssConfig
+    from .granite import Granite as Granite
+    from .granite import GraniteConfig as GraniteConfig
     from .han import HAN as HAN
     from .han import HANConfig as HANConfig
     from .handwriting import Handwriting as Handwriting
@@ -121,6 +133,8 @@ if TYPE_CHECKING:
     from .longformer import LongformerConfig as LongformerConfig
     from .luong import Luong as Luong
     from .luong import LuongConfig as LuongConfig
+    from .mixtral import Mixtral as Mixtral
+    from .mixtral import MixtralConfig as MixtralConfig
     from .mlp_mixer import MLPMixer as MLPMixer
     from .mlp_mixer import MLPMixerConfig as MLPMixerConfig
     from .model import Count as Count
@@ -138,8 +152,12 @@ if TYPE_CHECKING:
     from .model import eval_mode as eval_mode
     from .modernbert import ModernBert as ModernBert
     from .modernbert import ModernBertConfig as ModernBertConfig
+    from .mpnet import MPNet as MPNet
+    from .mpnet import MPNetConfig as MPNetConfig
     from .nystromformer import Nystromformer as Nystromformer
     from .nystromformer import NystromformerConfig as NystromformerConfig
+    from .olmo2 import Olmo2 as Olmo2
+    from .olmo2 import Olmo2Config as Olmo2Config
     from .opt import OPT as OPT
     from .opt import OPTConfig as OPTConfig
     from .pointer_generator import PointerGenerator as PointerGenerator

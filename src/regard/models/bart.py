@@ -17,7 +17,7 @@ from .transformer import Transformer, TransformerConfig
 @dataclass(frozen=True, kw_only=True)
 class BartConfig(TransformerConfig):
     max_length: Size = 1024
-    placement: str = "post"
+    placement: str = "post"  # placement of the norms; mBART's is "pre"
     position: str = "learned"
     activation: str = "gelu"
     output_bias: bool = True
@@ -25,10 +25,10 @@ class BartConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.placement, self.position, self.tied) != ("post", "learned", "all"):
+        if self.placement == "sandwich" or (self.position, self.tied) != ("learned", "all"):
             raise BadConfig(
-                f"BartConfig: placement={self.placement!r}, position={self.position!r}, tied={self.tied!r}; expected 'post', 'learned', 'all': "
-                "choose model=transformer for others"
+                f"BartConfig: placement={self.placement!r}, position={self.position!r}, tied={self.tied!r}; expected 'post' or 'pre', 'learned', "
+                "'all': choose model=transformer for others"
             )
 
 
@@ -47,13 +47,14 @@ class BartEmbedding(Embedding):
 
 
 class Bart(Transformer):
-    """A post-norm transformer with learned positions and normed embeddings; encoder and decoder share the token embedding.
+    """A post-norm transformer (mBART: pre-norm) with learned positions and normed embeddings; encoder and decoder share the token embedding.
 
     Cost:    as `Transformer`.
     Use it:  to load the published checkpoints: summaries, paraphrases, restored text.
     Avoid it: for new models; `Transformer` trains with less care.
     Limits:  at most `max_length` positions.
-    Paper:   Lewis et al. 2020, "BART: denoising sequence-to-sequence pre-training", arXiv:1910.13461.
+    Paper:   Lewis et al. 2020, "BART: denoising sequence-to-sequence pre-training", arXiv:1910.13461. mBART:
+             Liu et al. 2020, "Multilingual denoising pre-training for neural machine translation", arXiv:2001.08210.
     """
 
     facts = ModelFacts(name="bart", year=2019, title="BART: denoising sequence-to-sequence pre-training", paper="arXiv:1910.13461")

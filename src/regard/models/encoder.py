@@ -215,6 +215,10 @@ class Encoder(TextEncoder):
     def head(self) -> tuple[Tensor, Tensor | None]:
         return self.embedding.token.weight, self.mlm_bias
 
+    @property
+    def pooled_width(self) -> int:
+        return self.config.width  # embeddings may be narrower
+
     def pooled(self, x_BLD: Tensor) -> Tensor:
         """y_BD: the pooler's output for the first token; without a pooler, the features of that token."""
         return x_BLD[:, 0] if self.pooler is None else torch.tanh(self.pooler(x_BLD[:, 0]))

@@ -18,7 +18,7 @@ from ..errors import BadConfig
 from ..kernels import float32_or_wider
 from ..layers import Block, Embedding, FeedForward, MultiHead, Rotary, gelu_tanh, init_gpt
 from ..layers.activations import Gated
-from ..layers.positions.rotary import check_stretch
+from ..layers.positions.scaling import Stretch, check_stretch
 from ..layers.spec import Spec
 from .language import Decoder, DecoderConfig, layer_heads
 from .model import ModelFacts, Positive, Probability, Size, Sizes
@@ -32,8 +32,9 @@ class GemmaConfig(DecoderConfig):
     hidden: Size = 688  # width inside the feed-forward layers
     base: Positive = 10_000.0  # base of the rotary angles
     local_base: Positive = 10_000.0  # base of the rotary angles in layers with a window
-    stretch: tuple[int | float, ...] = ()  # scaling of the rotary angles in layers without a window; see `Rotary`
+    stretch: Stretch = ()  # scaling of the rotary angles in layers without a window; see `positions.scaling`
     eps: Positive = 1e-6  # epsilon of the RMS norms
+    placement: str = "sandwich"  # placement of the norms; the first Gemma's is "pre"
     qk_norm: bool = False  # an RMS norm of each head's queries and keys; Gemma 3 has it
     logit_softcap: Positive | None = None  # logits are bounded to ± this number; Gemma 2 has 30
     tied: bool = True  # tied input and output embeddings
@@ -41,7 +42,8 @@ class GemmaConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_stretch(self.stretch)
+        check_stretch(self.stretch, self.head_dim)
+        self._one_of("placement", ("pre", "sandwich"))
         if self.heads % self.kv_heads or self.head_dim % 2:
             raise BadConfig(
                 f"GemmaConfig: heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}; expected kv_heads to divide heads, "
@@ -77,11 +79,12 @@ class Gemma(Decoder):
     """Causal blocks with rotary positions, norms around each part, gated gelu, and windows in most layers; any mechanism.
 
     Cost:    as `Llama`; layers with a window of w tokens take O(L·w·D) and keep w keys.
-    Use it:  to load Gemma 2 and the text part of Gemma 3.
+    Use it:  to load Gemma, Gemma 2 and the text part of Gemma 3.
     Avoid it: with mechanisms that need one key head per query head, unless kv_heads = heads.
     Limits:  mechanisms must be causal, and must decode step by step for `start`.
     Paper:   Gemma Team 2024, "Gemma 2: improving open language models at a practical size", arXiv:2408.00118; 2025, "Gemma 3
-             technical report", arXiv:2503.19786.
+             technical report", arXiv:2503.19786. The first: 2024, "Gemma: open models based on Gemini research and technology",
+             arXiv:2403.08295.
     """
 
     facts = ModelFacts(
@@ -106,7 +109,7 @@ class Gemma(Decoder):
 
         def block(layer: int) -> Block:
             feedforward = FeedForward(c.width, c.hidden, Gated(gelu_tanh), bias=False)
-            return Block(c.width, heads(layer), feedforward, placement="sandwich", norm=norm, dropout=c.dropout)
+            return Block(c.width, heads(layer), feedforward, placement=c.placement, norm=norm, dropout=c.dropout)  # type: ignore[arg-type]
 
         self.embedding = Embedding(c.vocab_size, c.width, scaled=True, dropout=c.dropout)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))

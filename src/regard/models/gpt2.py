@@ -10,18 +10,22 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..layers import Block, Embedding, FeedForward, LayerNorm, Learned, gelu_tanh, init_gpt
+from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, Learned, init_gpt
 from .language import Decoder, DecoderConfig, layer_heads
-from .model import ModelFacts, Probability, Sizes
+from .model import ModelFacts, Probability, Size, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config(DecoderConfig):
+    hidden: Size | None = None  # width inside the feed-forward layers; None: four times the width
+    activation: str = "gelu_tanh"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
+    tied: bool = True  # tied input and output embeddings
     dropout: Probability = 0.1  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_heads()
+        self._one_of("activation", ACTIVATIONS)
 
 
 def _published(width: int, heads: int, depth: int) -> GPT2Config:
@@ -53,9 +57,10 @@ class GPT2(Decoder):
         c = self.config
 
         def block(layer: int) -> Block:
-            return Block(c.width, layer_heads(c, layer), FeedForward(c.width, 4 * c.width, gelu_tanh), dropout=c.dropout)
+            feedforward = FeedForward(c.width, c.hidden or 4 * c.width, ACTIVATIONS[c.activation])
+            return Block(c.width, layer_heads(c, layer), feedforward, dropout=c.dropout)
 
         self.embedding = Embedding(c.vocab_size, c.width, Learned(c.context_length, c.width), dropout=c.dropout)
         self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))
-        self.norm, self.output = LayerNorm(c.width), None
+        self.norm, self.output = LayerNorm(c.width), None if c.tied else nn.Linear(c.width, c.vocab_size, bias=False)
         init_gpt(self, c.depth)

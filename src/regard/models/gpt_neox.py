@@ -13,7 +13,7 @@ from torch import nn
 
 from ..errors import BadConfig
 from ..layers import ACTIVATIONS, Block, Embedding, FeedForward, LayerNorm, ParallelBlock, Rotary, init_gpt
-from ..layers.positions.rotary import check_stretch
+from ..layers.positions.scaling import Stretch, check_stretch
 from .language import Decoder, DecoderConfig, layer_heads
 from .model import ModelFacts, Positive, Probability, Size, Sizes
 
@@ -21,12 +21,13 @@ from .model import ModelFacts, Positive, Probability, Size, Sizes
 @dataclass(frozen=True, kw_only=True)
 class GPTNeoXConfig(DecoderConfig):
     context_length: Size = 2048  # not a limit: for mechanisms that need a length
+    kv_heads: Size | None = None  # heads of keys and values, a divisor of `heads`; None: as many. StarCoder 2 has fewer
     hidden: Size = 1024  # width inside the feed-forward layers
     activation: str = "gelu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
     parallel: bool = True  # attention and feed-forward layer in parallel; False: one after the other
     part: Positive = 0.25  # share of each head's features that rotary embeddings rotate
     base: Positive = 10_000.0  # base of the rotary angles
-    stretch: tuple[int | float, ...] = ()  # scaling of the rotary angles, for texts longer than in training; see `Rotary`
+    stretch: Stretch = ()  # scaling of the rotary angles, for texts longer than in training; see `positions.scaling`
     eps: Positive = 1e-5  # epsilon of the layer norms
     qkv_bias: bool = True  # biases of the projections to q, k and v
     tied: bool = False  # tied input and output embeddings
@@ -36,7 +37,9 @@ class GPTNeoXConfig(DecoderConfig):
         super().__post_init__()
         self._check_heads()
         self._one_of("activation", ACTIVATIONS)
-        check_stretch(self.stretch)
+        check_stretch(self.stretch, self.rotated)
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise BadConfig(f"GPTNeoXConfig: heads={self.heads}, kv_heads={self.kv_heads}; expected kv_heads to divide heads")
         if self.part > 1 or self.rotated % 2 or not self.rotated:
             raise BadConfig(
                 f"GPTNeoXConfig: part={self.part} of {self.width // self.heads} features per head; expected a share that is an even number of them"
@@ -56,10 +59,11 @@ class GPTNeoX(Decoder):
     """Causal pre-norm blocks whose two parts run in parallel, with rotary embeddings; any mechanism.
 
     Cost:    time O(L²·D + L·D²) per layer; the KV cache holds 2·D numbers per token and layer.
-    Use it:  to load GPT-NeoX and Pythia, which come with checkpoints from all of training.
+    Use it:  to load GPT-NeoX and Pythia, which come with checkpoints from all of training, and StarCoder 2 (not parallel).
     Avoid it: for new models; `Llama` has a smaller KV cache.
     Limits:  mechanisms must be causal, and must decode step by step for `start`.
-    Paper:   Black et al. 2022, "GPT-NeoX-20B: an open-source autoregressive language model", arXiv:2204.06745.
+    Paper:   Black et al. 2022, "GPT-NeoX-20B: an open-source autoregressive language model", arXiv:2204.06745. StarCoder 2:
+             Lozhkov et al. 2024, arXiv:2402.19173.
     """
 
     facts = ModelFacts(
@@ -79,7 +83,7 @@ class GPTNeoX(Decoder):
 
         def block(layer: int) -> Block:
             rotary = Rotary(base=c.base, part=c.rotated, stretch=c.stretch)
-            heads = layer_heads(c, layer, qkv_bias=c.qkv_bias, bias=c.qkv_bias, position=rotary)
+            heads = layer_heads(c, layer, kv_heads=c.kv_heads, qkv_bias=c.qkv_bias, bias=c.qkv_bias, position=rotary)
             return kind(c.width, heads, FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]), norm=norm, dropout=c.dropout)
 
         self.embedding = Embedding(c.vocab_size, c.width, dropout=c.dropout)

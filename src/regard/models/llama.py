@@ -7,14 +7,13 @@ $$x \leftarrow x + \mathrm{MHA}(R(x)),\; x \leftarrow x + W_2\big(\mathrm{silu}(
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 from torch import nn
 
 from ..errors import BadConfig
-from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, Rotary, init_gpt, swiglu
-from ..layers.positions.rotary import check_stretch
+from ..layers import Block, Embedding, FeedForward, LayerNorm, MultiHead, RMSNorm, Rotary, init_gpt, swiglu
+from ..layers.positions.scaling import Stretch, check_stretch
 from .language import Decoder, DecoderConfig, layer_heads
 from .model import ModelFacts, Positive, Probability, Size, Sizes
 
@@ -26,17 +25,23 @@ class LlamaConfig(DecoderConfig):
     head_dim: Size = 64  # size of each head
     hidden: Size = 688  # width inside the feed-forward layers: 8/3 of the width keeps the parameter count of an ungated one
     base: Positive = 10_000.0  # base of the rotary angles
-    stretch: tuple[int | float, ...] = ()  # scaling of the rotary angles, for texts longer than in training; see `Rotary`
+    stretch: Stretch = ()  # scaling of the rotary angles, for texts longer than in training; see `positions.scaling`
     eps: Positive = 1e-6  # epsilon of the RMS norms
     qkv_bias: bool = False  # Qwen 2 has it
+    out_bias: bool = False  # a bias of the projection after attention
     qk_norm: bool = False  # an RMS norm of each head's queries and keys; Qwen 3 has it
+    rotated: tuple[bool, ...] = (True,)  # layers, in turn, that have rotary embeddings; SmolLM 3 leaves out every fourth
+    norm: str = "rms"  # norms: "rms", or "layer" (StableLM)
     part: Positive = 1.0  # share of each head's features that rotary embeddings rotate; Phi 3 and 4 have some with less
     tied: bool = False  # tied input and output embeddings
     dropout: Probability = 0.0  # dropout rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_stretch(self.stretch)
+        check_stretch(self.stretch, int(self.head_dim * self.part))
+        self._one_of("norm", ("rms", "layer"))
+        if not self.rotated:
+            raise BadConfig("LlamaConfig: rotated=(); expected true or false for the layers in turn")
         if self.part > 1 or int(self.head_dim * self.part) % 2:
             raise BadConfig(
                 f"LlamaConfig: part={self.part} of head_dim={self.head_dim}; expected a share that is an even number of features"
@@ -66,7 +71,7 @@ class Llama(Decoder):
     """Causal blocks with rotary positions, RMS norms, SwiGLU and grouped-query attention; any mechanism.
 
     Cost:    time O(L²·D + L·D²) per layer; the KV cache holds 2 · kv_heads · head_dim numbers per token and layer.
-    Use it:  for new models, for long texts, and to load most of today's checkpoints (Llama, Mistral, Qwen 2 and 3, Phi 3).
+    Use it:  for new models, for long texts, and to load most of today's checkpoints (Llama, Mistral, Qwen 2 and 3, Phi 3, SmolLM 3, StableLM).
     Avoid it: with mechanisms that need one key head per query head, unless kv_heads = heads.
     Limits:  mechanisms must be causal, and must decode step by step for `start`.
     Paper:   Touvron et al. 2023, "LLaMA: open and efficient foundation language models", arXiv:2302.13971. Grouped queries: Ainslie et
@@ -90,18 +95,25 @@ class Llama(Decoder):
 
     def _build(self) -> None:
         c = self.config
-        norm = partial(RMSNorm, eps=c.eps)
-
-        def heads(layer: int) -> MultiHead:
-            rotary, qk_norm = Rotary(base=c.base, part=int(c.head_dim * c.part), stretch=c.stretch), norm if c.qk_norm else None
-            sizes = {"head_dim": c.head_dim, "kv_heads": c.kv_heads}
-            return layer_heads(c, layer, **sizes, bias=False, qkv_bias=c.qkv_bias, qk_norm=qk_norm, position=rotary)
-
-        def block(layer: int) -> Block:
-            return Block(c.width, heads(layer), FeedForward(c.width, c.hidden, swiglu, bias=False), norm=norm, dropout=c.dropout)
-
         self.embedding = Embedding(c.vocab_size, c.width, dropout=c.dropout)
-        self.blocks = nn.ModuleList(block(layer) for layer in range(c.depth))
-        self.norm = norm(c.width)
+        self.blocks = nn.ModuleList(self._block(layer) for layer in range(c.depth))
+        self.norm = self._norm(c.width)
         self.output = None if c.tied else nn.Linear(c.width, c.vocab_size, bias=False)
         init_gpt(self, c.depth)
+
+    def _block(self, layer: int) -> Block:
+        c = self.config
+        return Block(c.width, self._heads(layer), self._feedforward(layer), norm=self._norm, dropout=c.dropout)
+
+    def _heads(self, layer: int) -> MultiHead:
+        c = self.config
+        rotary = Rotary(base=c.base, part=int(c.head_dim * c.part), stretch=c.stretch) if c.rotated[layer % len(c.rotated)] else None
+        options = {"head_dim": c.head_dim, "kv_heads": c.kv_heads, "bias": c.out_bias, "qkv_bias": c.qkv_bias}
+        return layer_heads(c, layer, **options, qk_norm=self._norm if c.qk_norm else None, position=rotary)
+
+    def _feedforward(self, layer: int) -> nn.Module:
+        """The feed-forward layer of block `layer`."""
+        return FeedForward(self.config.width, self.config.hidden, swiglu, bias=False)
+
+    def _norm(self, width: int) -> nn.Module:
+        return (LayerNorm if self.config.norm == "layer" else RMSNorm)(width, eps=self.config.eps)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import BadConfig
 from ..layers import Block, Embedding, FeedForward, MultiHead, RMSNorm, gelu_tanh, init_xavier, relu
 from ..layers.activations import Gated
 from ..layers.positions import Buckets
+from ..layers.positionwise import Scale
 from .model import ModelFacts, Positive, Size, Sizes, build_heads
 from .transformer import Transformer, TransformerConfig
 
@@ -26,16 +27,18 @@ class T5Config(TransformerConfig):
     furthest: Size = 128  # distances beyond it share a bias
     gated: bool = False  # a gated gelu (T5 1.1) in place of relu
     untied: bool = False  # an output projection of its own (T5 1.1), and no factor 1/√D before it
+    scaled_output: bool = True  # the factor 1/√D before a tied output projection; transformers' mT5 has none
     eps: Positive = 1e-6  # epsilon of the RMS norms
     position: str = "none"
+    scaled: bool = False
     attention: str | tuple[str, str, str] = "softmax(scale=1.0)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.placement, self.position, self.tied, self.output_bias) != ("pre", "none", "all", False):
+        if (self.placement, self.position, self.tied, self.output_bias, self.scaled) != ("pre", "none", "all", False, False):
             raise BadConfig(
-                f"T5Config: placement={self.placement!r}, position={self.position!r}, tied={self.tied!r}, output_bias={self.output_bias}; "
-                "expected 'pre', 'none', 'all', False: choose model=transformer for others"
+                f"T5Config: placement={self.placement!r}, position={self.position!r}, tied={self.tied!r}, output_bias={self.output_bias}, "
+                f"scaled={self.scaled}; expected 'pre', 'none', 'all', False, False: choose model=transformer for others"
             )
         if self.furthest > 2**20:
             raise BadConfig(f"T5Config: furthest={self.furthest}; expected at most {2**20}")
@@ -47,17 +50,6 @@ class T5Config(TransformerConfig):
 SMALL = T5Config(
     source_vocab_size=32_128, target_vocab_size=32_128, width=512, heads=8, head_dim=64, depth=(6, 6), hidden=2048, max_length=512
 )
-
-
-class Scale(nn.Module):
-    """Multiplies by a number."""
-
-    def __init__(self, factor: float):
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.factor
 
 
 class T5(Transformer):
@@ -109,7 +101,7 @@ class T5(Transformer):
         self.encoder, self.decoder = stack(c.depth[0], of_encoder, False), stack(c.depth[1], of_decoder, True)
         self.encoder_norm = norm(c.width)
         self.decoder_norm = nn.Sequential(
-            norm(c.width), Scale(1.0 if c.untied else c.width**-0.5)
+            norm(c.width), Scale(1.0 if c.untied or not c.scaled_output else c.width**-0.5)
         )  # of features, so that the output projection is the embedding
         self.output, self.output_bias = nn.Linear(c.width, c.target_vocab_size, bias=False) if c.untied else None, None
         init_xavier(self)

@@ -34,6 +34,7 @@ class TransformerConfig(TranslatorConfig):
     position: str = "sinusoidal"  # or "sinusoidal_halves" (all sines, then all cosines, as Marian has them), "learned", "rotary", "none"
     attention: str | tuple[str, str, str] = "softmax"  # mechanism of encoder, decoder and cross-attention, or one of each
     activation: str = "relu"  # activation of the feed-forward layers: relu, gelu, gelu_tanh, silu, …
+    scaled: bool = True  # token embeddings multiplied by the square root of the width
     output_bias: bool = False  # a bias per token of the vocabulary
 
     def __post_init__(self) -> None:
@@ -120,7 +121,7 @@ class Transformer(Translator):
             positions[c.position] = Sinusoidal(c.width, layout="halves" if c.position.endswith("halves") else "interleaved")
         elif c.position == "learned":
             positions[c.position] = Learned(c.max_length, c.width)
-        return Embedding(vocab_size, c.width, positions[c.position], scaled=True, dropout=c.dropout)
+        return Embedding(vocab_size, c.width, positions[c.position], scaled=c.scaled, dropout=c.dropout)
 
     def encode(self, source_BM: Tensor, source_n_B: Tensor, packing: Packing | None = None) -> Tensor:
         """The memory that the decoder attends to, memory_BMD; with `packing`, without padding.

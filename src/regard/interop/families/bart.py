@@ -15,6 +15,8 @@ from .marian import SETTINGS, check_equal_stacks, stacks_config, stacks_table
 class BartFamily(Family):
     model = "bart"
     model_types = ("bart",)
+    architecture = "Bart"
+    placement = "post"
     settings = SETTINGS
     prefix = "model"
     heads = ("final_logits_bias", "lm_head.")
@@ -25,6 +27,7 @@ class BartFamily(Family):
         return {
             "target_vocab_size": hf["vocab_size"],
             "depth": (hf["encoder_layers"], hf["decoder_layers"]),
+            "placement": self.placement,
             "activation": hf.activation("activation_function"),
             "scaled": hf["scale_embedding"],
             "output_bias": "final_logits_bias" in hf.tensor_names,
@@ -33,12 +36,15 @@ class BartFamily(Family):
 
     def more_config(self, model: Bart) -> dict[str, Any]:
         return {
-            "architectures": ["BartForConditionalGeneration"],
+            "architectures": [f"{self.architecture}ForConditionalGeneration"],
             **stacks_config(model),
             "attention_dropout": plain_attention_dropout(model),
             "activation_function": hf_activation(model.config.activation),
             "scale_embedding": model.config.scaled,
         }
+
+    def fits(self, model: Bart) -> bool:
+        return model.config.placement == self.placement
 
     def table(self, settings: Settings) -> list[Entry]:
         entries = [tensor("embedding.token.weight", "shared.weight")]

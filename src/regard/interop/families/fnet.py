@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..encoders import SETTINGS, EncoderFamily
-from ..family import SPANS, ClassifierHead, Classifiers
+from ..family import SPANS, ClassifierHead, Classifiers, Settings
 from ..names import Entry, layer
 
 
@@ -21,6 +21,9 @@ class FNetFamily(EncoderFamily):
         "token": ClassifierHead("FNetForTokenClassification", pooler="fnet.pooler.dense"),
         "span": ClassifierHead("FNetForQuestionAnswering", SPANS, "fnet.pooler.dense"),
     }
+
+    def difference(self, settings: Settings) -> str:
+        return "transformers mixes padding into all tokens of a row; here it does so only if n_B is left out"
 
     def mixer_table(self, i: int) -> list[Entry]:
         """The Fourier transform has no parameters, the norm after it has."""

@@ -1,11 +1,12 @@
-"""Gemma 2 and the text part of Gemma 3 in transformers' files."""
+"""Gemma, Gemma 2 and the text part of Gemma 3 in transformers' files."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from ...errors import BadConfig, NotSupported
-from ..attention import Softmax, layer_attention, specs, window_config
+from ..attention import Softmax, layer_attention, plain_attention_dropout, specs, window_config
 from ..hf_config import HFConfig
 from ..rotary import rotary_config, rotary_settings, stretch_settings
 from .llama import LlamaLayers, layer_windows
@@ -29,7 +30,7 @@ def _one_rotary(hf: HFConfig) -> dict[str, Any]:
 def _two_rotaries(hf: HFConfig) -> dict[str, Any]:
     """Layers with a window have their own base. `rope_scaling` of older files is that of the other layers."""
     rope = hf["rope_parameters"] or {"full_attention": {"rope_type": "default"}}
-    full = {**(rope.get("full_attention") or {}), **(hf.get("rope_scaling") or {})}
+    full = {**(rope.get("full_attention") or {}), **(hf.get("rope_scaling") or {}), "truncate": True}  # which is not read per kind of layer
     local = rope.get("sliding_attention") or {}
     if stretch_settings(local, 1)["stretch"] or any(each.get("partial_rotary_factor", 1) != 1 for each in (full, local)):
         raise BadConfig("config.json has rotary embeddings that are partial, or scaled in layers with a window; neither is supported")
@@ -42,8 +43,8 @@ def _two_rotaries(hf: HFConfig) -> dict[str, Any]:
 
 class GemmaFamily(LlamaLayers):
     model = "gemma"
-    model_types = ("gemma2", "gemma3_text")
-    norms = NORMS
+    model_types: tuple[str, ...] = ("gemma2", "gemma3_text")
+    norms: ClassVar[Mapping[str, str]] = NORMS
 
     def more_settings(self, hf: HFConfig) -> dict[str, Any]:
         if hf.activation("hidden_activation") != "gelu_tanh":
@@ -85,17 +86,61 @@ class GemmaFamily(LlamaLayers):
             )
         windows = window_config(model, layers)
         model_type = "gemma3_text" if c.qk_norm else "gemma2"
-        rope = rotary_config(c.base, c.stretch)
+        rope = rotary_config(c.base, c.stretch, c.context_length)
         return {
             "model_type": model_type,
             "architectures": [ARCHITECTURES[model_type]],
             "num_key_value_heads": c.kv_heads,
             "head_dim": c.head_dim,
             "hidden_activation": "gelu_pytorch_tanh",
-            "rope_parameters": {"full_attention": rope, "sliding_attention": rotary_config(c.local_base, ())} if c.qk_norm else rope,
+            "rope_parameters": {"full_attention": rope, "sliding_attention": rotary_config(c.local_base, (), c.context_length)}
+            if c.qk_norm
+            else rope,
             "attention_dropout": common.dropout,
             "query_pre_attn_scalar": scalar,
             "attn_logit_softcapping": common.softcap,
             "final_logit_softcapping": c.logit_softcap,
             **windows,
         }
+
+    def fits(self, model: Any) -> bool:
+        return model.config.placement == "sandwich"
+
+
+class Gemma1Family(GemmaFamily):
+    """The first Gemma: norms before each part only, full attention, one rotary embedding."""
+
+    model_types = ("gemma",)
+    norms = LlamaLayers.norms
+
+    def more_settings(self, hf: HFConfig) -> dict[str, Any]:
+        if hf["hidden_act"] != "gelu" and hf.activation("hidden_act") != "gelu_tanh":  # "gelu" stands for the other in its first files
+            raise BadConfig(f"config.json has hidden_act={hf['hidden_act']!r}; only 'gelu_pytorch_tanh' is supported")
+        rotary = rotary_settings(hf)
+        if rotary.pop("part") != 1:
+            raise BadConfig("config.json has partial rotary embeddings, which are not supported for a gemma")
+        return {
+            "kv_heads": hf["num_key_value_heads"],
+            "head_dim": hf["head_dim"],
+            "placement": "pre",
+            "attention": specs([Softmax(None, hf["attention_dropout"] or 0.0)]),
+            **rotary,
+        }
+
+    def more_config(self, model: Any) -> dict[str, Any]:
+        c = model.config
+        if c.qk_norm or c.logit_softcap:
+            raise NotSupported(
+                f"a Gemma with placement='pre', qk_norm={c.qk_norm}, logit_softcap={c.logit_softcap}; transformers' has neither"
+            )
+        return {
+            "architectures": ["GemmaForCausalLM"],
+            "num_key_value_heads": c.kv_heads,
+            "head_dim": c.head_dim,
+            "hidden_act": "gelu_pytorch_tanh",
+            "rope_parameters": rotary_config(c.base, c.stretch, c.context_length),
+            "attention_dropout": plain_attention_dropout(model),
+        }
+
+    def fits(self, model: Any) -> bool:
+        return model.config.placement == "pre"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import BadConfig
 from ...models import GPT as GPTModel
 from ...models import GPT2 as GPT2Model
 from ..attention import Softmax, plain_attention_dropout
 from ..constants import is_causal_mask, is_mask_value
 from ..family import Family, SettingKeys, Settings
-from ..hf_config import HFConfig
+from ..hf_config import HFConfig, hf_activation
 from ..names import Entry, layer, tensor
 
 SETTINGS: SettingKeys = {
@@ -21,7 +20,6 @@ SETTINGS: SettingKeys = {
     "depth": "n_layer",
     "dropout": "resid_pdrop",
 }
-FIXED = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
 
 
 def gpt_settings(hf: HFConfig) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def gpt_settings(hf: HFConfig) -> dict[str, Any]:
 
 
 def gpt_config(model: GPTModel | GPT2Model) -> dict[str, Any]:
-    return {"embd_pdrop": model.config.dropout, "attn_pdrop": plain_attention_dropout(model), **FIXED}
+    return {"embd_pdrop": model.config.dropout, "attn_pdrop": plain_attention_dropout(model), "layer_norm_epsilon": 1e-5}
 
 
 def blocks_table(depth: int, norm: str) -> list[Entry]:
@@ -50,25 +48,23 @@ def blocks_table(depth: int, norm: str) -> list[Entry]:
 class GPT2Family(Family):
     model = "gpt2"
     model_types = ("gpt2",)
-    settings = SETTINGS
+    settings = SETTINGS | {"hidden": "n_inner", "tied": "tie_word_embeddings"}
     prefix = "transformer"
     tied = (("lm_head.weight", "wte.weight"),)
     constants = ((r"\.attn\.bias$", is_causal_mask), (r"\.attn\.masked_bias$", is_mask_value))  # in older files
 
     def more_settings(self, hf: HFConfig) -> dict[str, Any]:
-        if hf["n_inner"] not in (None, 4 * hf["n_embd"]):
-            raise BadConfig(f"config.json has n_inner={hf['n_inner']!r}; only 4 · n_embd = {4 * hf['n_embd']} is supported")
-        if hf.activation("activation_function") != "gelu_tanh":
-            raise BadConfig(f"config.json has activation_function={hf['activation_function']!r}; only 'gelu_new' is supported")
-        return gpt_settings(hf)
+        return {"activation": hf.activation("activation_function"), **gpt_settings(hf)}
 
     def more_config(self, model: GPT2Model) -> dict[str, Any]:
-        return gpt_config(model) | {"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}
+        return gpt_config(model) | {"architectures": ["GPT2LMHeadModel"], "activation_function": hf_activation(model.config.activation)}
 
     def table(self, settings: Settings) -> list[Entry]:
+        output = [] if settings["tied"] else [tensor("output.weight", "lm_head.weight")]
         return [
             tensor("embedding.token.weight", "wte.weight"),
             tensor("embedding.position.table.weight", "wpe.weight"),
             *blocks_table(settings["depth"], "before"),
             *layer("norm", "ln_f"),
+            *output,
         ]

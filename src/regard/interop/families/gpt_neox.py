@@ -9,7 +9,7 @@ from ...errors import BadConfig
 from ...models import GPTNeoX
 from ..attention import Softmax, plain_attention_dropout
 from ..constants import is_causal_mask, is_mask_value, is_rotary_frequency
-from ..family import DECODER, Family, SettingKeys, Settings
+from ..family import DECODER, Constants, Family, SettingKeys, Settings
 from ..hf_config import HFConfig, hf_activation
 from ..names import Entry, LayerNames, block_layers, layer, tensor
 from ..rotary import rotary_config, rotary_settings
@@ -31,12 +31,12 @@ BLOCK: LayerNames = {
 
 class GPTNeoXFamily(Family):
     model = "gpt_neox"
-    model_types = ("gpt_neox",)
+    model_types: tuple[str, ...] = ("gpt_neox",)
     settings = SETTINGS
     prefix = "gpt_neox"
     heads = ("embed_out.",)
     tied = (("embed_out.weight", "embed_in.weight"),)
-    constants = (  # in older files
+    constants: Constants = (  # in older files
         (r"\.attention\.bias$", is_causal_mask),
         (r"\.attention\.masked_bias$", is_mask_value),
         (r"rotary_emb\.inv_freq$", is_rotary_frequency),
@@ -55,8 +55,11 @@ class GPTNeoXFamily(Family):
             "architectures": ["GPTNeoXForCausalLM"],
             "hidden_act": hf_activation(c.activation),
             "attention_dropout": plain_attention_dropout(model),
-            "rope_parameters": rotary_config(c.base, c.stretch, partial_rotary_factor=c.part),
+            "rope_parameters": rotary_config(c.base, c.stretch, c.context_length, partial_rotary_factor=c.part),
         }
+
+    def fits(self, model: Any) -> bool:
+        return model.config.kv_heads is None
 
     def table(self, settings: Settings) -> list[Entry]:
         depth, bias = settings["depth"], settings["qkv_bias"]

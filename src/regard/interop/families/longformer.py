@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from ...models import Longformer
 from ..encoders import HEADS_AND_DROPOUT, ROBERTA_HEAD, EncoderFamily, padded_positions, padded_positions_config
-from ..family import ClassifierHead, Classifiers
+from ..family import ClassifierHead, Classifiers, Settings
 from ..hf_config import HFConfig
 from ..names import Entry, layer
 
@@ -33,6 +33,9 @@ class LongformerFamily(EncoderFamily):
         c = model.config
         window = list(c.window) if len(c.window) > 1 else c.window[0]
         return super().more_config(model) | padded_positions_config(model) | {"attention_window": window}
+
+    def difference(self, settings: Settings) -> str:
+        return "in transformers the caller chooses which tokens have global attention; here the first one has it"
 
     def mixer_table(self, i: int) -> list[Entry]:
         hf = f"encoder.layer.{i}.attention.self"

@@ -36,23 +36,24 @@ def stacks_config(model: Transformer) -> dict[str, Any]:
 
 
 def stacks_table(settings: Settings, prefix: str) -> list[Entry]:
-    """The layers of encoder and decoder."""
-    entries = []
+    """The layers of encoder and decoder, and the norms after them if theirs are before each part."""
+    norm, entries = "over" if settings["placement"] == "post" else "before", []
     for stack, depth in zip(("encoder", "decoder"), settings["depth"], strict=True):
         for i in range(depth):
             block, hf = f"{stack}.{i}", f"{prefix}{stack}.layers.{i}"
-            entries += _attention(block, "mixer", f"{hf}.self_attn")
-            entries += _attention(block, "cross", f"{hf}.encoder_attn") if stack == "decoder" else []
+            entries += _attention(block, "mixer", f"{hf}.self_attn", norm)
+            entries += _attention(block, "cross", f"{hf}.encoder_attn", norm) if stack == "decoder" else []
             entries += layer(f"{block}.feedforward.up", f"{hf}.fc1") + layer(f"{block}.feedforward.down", f"{hf}.fc2")
-            entries += layer(f"{block}.around_feedforward.over", f"{hf}.final_layer_norm")
+            entries += layer(f"{block}.around_feedforward.{norm}", f"{hf}.final_layer_norm")
+        entries += layer(f"{stack}_norm", f"{prefix}{stack}.layer_norm") if norm == "before" else []
     return entries
 
 
-def _attention(block: str, part: str, hf: str) -> list[Entry]:
+def _attention(block: str, part: str, hf: str, norm: str) -> list[Entry]:
     return [
         *layer(f"{block}.{part}.qkv", *(f"{hf}.{x}_proj" for x in "qkv")),
         *layer(f"{block}.{part}.out", f"{hf}.out_proj"),
-        *layer(f"{block}.around_{part}.over", f"{hf}_layer_norm"),
+        *layer(f"{block}.around_{part}.{norm}", f"{hf}_layer_norm"),
     ]
 
 
@@ -69,12 +70,12 @@ class MarianFamily(Family):
     constants = ((r"^model\.(encoder|decoder)\.embed_positions\.weight$", is_sinusoids),)
 
     def more_settings(self, hf: HFConfig) -> dict[str, Any]:
-        hf.require(scale_embedding=True)
         check_equal_stacks(hf)
         return {
             "target_vocab_size": hf["decoder_vocab_size"] or hf["vocab_size"],
             "depth": (hf["encoder_layers"], hf["decoder_layers"]),
             "tied": "all" if hf["share_encoder_decoder_embeddings"] else "output",
+            "scaled": hf["scale_embedding"],
             "placement": "post",
             "position": "sinusoidal_halves",
             "activation": hf.activation("activation_function"),
@@ -95,7 +96,7 @@ class MarianFamily(Family):
             **stacks_config(model),
             "attention_dropout": dropout,
             "activation_function": hf_activation(c.activation),
-            "scale_embedding": True,
+            "scale_embedding": c.scaled,
             "share_encoder_decoder_embeddings": c.tied == "all",
             "tie_word_embeddings": True,
         }

@@ -75,7 +75,10 @@ class ModernBertFamily(Family):
             "hidden_activation": hf_activation(c.activation),
             "layer_types": windows["layer_types"],
             "local_attention": 2 * ((windows["sliding_window"] or 65) - 1),
-            "rope_parameters": {"full_attention": rotary_config(c.base, ()), "sliding_attention": rotary_config(c.local_base, ())},
+            "rope_parameters": {
+                "full_attention": rotary_config(c.base, (), c.max_length),
+                "sliding_attention": rotary_config(c.local_base, (), c.max_length),
+            },
             "attention_dropout": same_in_all(model, [layer._replace(window=None) for layer in layers]).dropout,
             "embedding_dropout": c.dropout,
         }

@@ -8,7 +8,7 @@ from ...errors import BadConfig
 from ...models import Nystromformer
 from ..attention import refuse_overrides
 from ..encoders import HEADS, EncoderFamily
-from ..family import SPANS, ClassifierHead, Classifiers
+from ..family import SPANS, ClassifierHead, Classifiers, Settings
 from ..hf_config import HFConfig
 from ..names import Entry, tensor
 
@@ -40,6 +40,11 @@ class NystromformerFamily(EncoderFamily):
         if c.segmented % landmarks:
             raise BadConfig(f"segmented={c.segmented} and landmarks={landmarks}; transformers needs equal segments: choose a multiple")
         return super().more_config(model) | {"num_landmarks": landmarks, "pad_token_id": 1}
+
+    def difference(self, settings: Settings) -> str:
+        if settings["landmarks"] >= settings["max_length"]:
+            return ""  # exact attention
+        return f"transformers accepts texts of exactly {settings['segmented']} tokens and no padding; texts of other lengths have no counterpart there"
 
     def mixer_table(self, i: int) -> list[Entry]:
         convolution = tensor(f"blocks.{i}.mixer.attention.c_HT", f"encoder.layer.{i}.attention.self.conv.weight", singletons=(1, 3))

@@ -76,6 +76,9 @@ class ReformerFamily(Family):
             "tie_word_embeddings": False,
         }
 
+    def difference(self, settings: Settings) -> str:
+        return "" if settings["seed"] else "it has no hash_seed, so its hashes differ between calls, here as in transformers"
+
     def table(self, settings: Settings) -> list[Entry]:
         entries = [tensor("token.weight", "embeddings.word_embeddings.weight"), *layer("norm", "encoder.layer_norm")]
         positions = "embeddings.position_embeddings"

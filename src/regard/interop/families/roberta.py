@@ -11,16 +11,21 @@ from ..hf_config import HFConfig
 from .bert import BertFamily
 
 
+def roberta_heads(stem: str) -> Classifiers:
+    """The heads of RoBERTa's classes, whose names begin with `stem`."""
+    return {
+        "text": ClassifierHead(f"{stem}ForSequenceClassification", "classifier.out_proj", "classifier.dense"),
+        "token": ClassifierHead(f"{stem}ForTokenClassification"),
+        "span": ClassifierHead(f"{stem}ForQuestionAnswering", SPANS),
+    }
+
+
 class RobertaFamily(BertFamily):
     model_types = ("roberta",)
     architecture = "Roberta"
     pretraining = False
     mlm_head = ROBERTA_HEAD
-    classifiers: ClassVar[Classifiers] = {
-        "text": ClassifierHead("RobertaForSequenceClassification", "classifier.out_proj", "classifier.dense"),
-        "token": ClassifierHead("RobertaForTokenClassification"),
-        "span": ClassifierHead("RobertaForQuestionAnswering", SPANS),
-    }
+    classifiers: ClassVar[Classifiers] = roberta_heads("Roberta")
 
     def more_settings(self, hf: HFConfig) -> dict[str, Any]:
         hf.require(hidden_act="gelu")  # the MLM head has gelu, whatever the layers have

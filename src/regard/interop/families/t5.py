@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import BadConfig, NotSupported
 from ...models import T5 as T5Model
-from ..attention import layer_attention
+from ..attention import Softmax, layer_attention
 from ..family import Family, SettingKeys, Settings
 from ..hf_config import HFConfig
 from ..names import Entry, tensor
@@ -41,21 +41,23 @@ class T5Family(Family):
         for key, value in fixed.items():  # which newer files hold beside feed_forward_proj
             if hf.get(key, value) != value:
                 raise BadConfig(f"config.json has {key}={hf.get(key)!r} with feed_forward_proj={kind!r}; only {key}={value!r} is supported")
-        # T5 1.1 says that it does not tie its embeddings; newer files say what follows from it: features are not scaled before the output
-        scaled = hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings") is not False)
-        if not scaled and "lm_head.weight" not in hf.tensor_names:
-            raise BadConfig("config.json does not scale decoder outputs, as T5 1.1, and the file has no lm_head.weight, which T5 1.1 has")
+        scaled = self.scaled(hf)
         return {
             "target_vocab_size": hf["vocab_size"],
             "depth": (encoder, encoder if decoder is None else decoder),
             "gated": FEED_FORWARD[kind],
-            "untied": not scaled,
+            "untied": not scaled and "lm_head.weight" in hf.tensor_names,
+            "scaled_output": scaled,
             "max_length": 512,  # no limit: positions are relative
         }
 
+    def scaled(self, hf: HFConfig) -> bool:
+        """T5 1.1 says that it does not tie its embeddings; newer files say what follows from it: features are not scaled before the output."""
+        return hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings") is not False)
+
     def more_config(self, model: T5Model) -> dict[str, Any]:
         c = model.config
-        if any(layer != (None, 0.0, 1.0, None) for layer in layer_attention(model, "scale")):
+        if any(layer != Softmax(scale=1.0) for layer in layer_attention(model, "scale")):
             raise NotSupported(
                 "transformers' T5 has softmax attention with scale=1 and without dropout of the weights only; export one that has"
             )
@@ -65,7 +67,7 @@ class T5Family(Family):
             "num_decoder_layers": c.depth[1],
             "feed_forward_proj": "gated-gelu" if c.gated else "relu",
             "is_encoder_decoder": True,
-            "tie_word_embeddings": not c.untied,
+            "tie_word_embeddings": c.scaled_output and not c.untied,
         }
 
     def table(self, settings: Settings) -> list[Entry]:

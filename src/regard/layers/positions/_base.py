@@ -38,18 +38,9 @@ class Position(nn.Module):
         return q_BLHK, k_BMHK, None
 
 
-def angles(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tuple[float, ...] = ()) -> Tensor:
-    """at · base^(−2c/size) for c = 0 … size/2 − 1, on a new last axis; smaller if stretched (see `Rotary`).
-
-    In float32 at least: bfloat16 cannot even represent the position 257.
-    """
+def angles(at: Tensor, frequency: Tensor, dtype: torch.dtype) -> Tensor:
+    """The products of positions and frequencies, on a new last axis. In float32 at least: bfloat16 cannot even represent the position 257."""
     precise = accumulation_dtype(dtype)
-    # frequencies are computed in float64 on the CPU, so that every device rotates by the same angles
-    frequency = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-    if stretch:
-        factor, *slow = stretch
-        kept: float | Tensor = 0.0 if not slow else (frequency * slow[2] / (2 * torch.pi) - slow[0]).div(slow[1] - slow[0]).clamp(0, 1)
-        frequency = frequency * (kept + (1 - kept) / factor)
     return at.to(precise)[..., None] * frequency.to(at.device, precise)
 
 

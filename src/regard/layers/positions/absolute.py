@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from ...errors import ShapeError
 from ._base import Layout, Position, angles, cells, divisible
+from .scaling import frequencies
 
 
 def sinusoids(at: Tensor, width: int, base: float = 10_000.0, layout: Layout = "interleaved", dtype: torch.dtype = torch.float32) -> Tensor:
     """Sines and cosines of the positions, on a new last axis: in pairs (sin, cos, sin …), or all sines and then all cosines."""
-    turn = angles(at, width, base, dtype)
+    turn = angles(at, frequencies(width, base), dtype)
     pair = (turn.sin(), turn.cos())
     return (torch.stack(pair, -1).flatten(-2) if layout == "interleaved" else torch.cat(pair, -1)).to(dtype)
 

@@ -8,9 +8,7 @@ functions, but parameters trained with one do not fit the other. Keys are rotate
 
 With a mechanism that hashes or maps features, the rotation comes first and changes what is hashed or mapped.
 
-A model trained on short texts can read longer ones if its angles are made smaller (`stretch`): all of them by one factor
-(Chen et al. 2023, "Extending context window", arXiv:2306.15595), or only slow ones, so that neighbours are distinguished as before
-(Llama 3.1, Grattafiori et al. 2024, arXiv:2407.21783).
+A model trained on short texts can read longer ones if its angles are made smaller (`stretch`): see `positions.scaling`.
 
 Paper: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 12–16 and 34. On grids Heo et al. 2024, arXiv:2403.13298.
 """
@@ -25,9 +23,9 @@ import torch
 from torch import Tensor
 
 from ...attention import positions
-from ...errors import BadConfig
 from ...kernels import Bias
 from ._base import Layout, Offset, Position, angles, cells, divisible
+from .scaling import Stretch, check_reach, frequencies, gain
 
 
 def rotate(x_BLHK: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "halves") -> Tensor:
@@ -63,19 +61,20 @@ def _pairs(x: Tensor, layout: Layout) -> Sequence[Tensor]:
     return x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, -1)
 
 
-def cos_sin(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: tuple[float, ...] = ()) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angles at positions (…, L), as `rotate` takes them."""
-    angle = angles(at, size, base, dtype, stretch).unsqueeze(-2)
-    return angle.cos(), angle.sin()
+def cos_sin(at: Tensor, size: int, base: float, dtype: torch.dtype, stretch: Stretch = (), end: int = 0) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angles at positions (…, L) of a text with `end` tokens, as `rotate` takes them."""
+    angle = angles(at, frequencies(size, base, stretch, end), dtype).unsqueeze(-2)
+    return angle.cos() * gain(stretch), angle.sin() * gain(stretch)
 
 
 @lru_cache(maxsize=8)
 def _cached_cos_sin(
-    start: Offset, count: int, size: int, base: float, stretch: tuple[float, ...], dtype: torch.dtype, device: torch.device
+    start: Offset, count: int, size: int, base: float, stretch: Stretch, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Computed once for q and k of all layers of a step."""
+    end = (start if isinstance(start, int) else max(start, default=0)) + count
     with torch.inference_mode(False):  # cached, and may be used in training later
-        return cos_sin(positions(start, count, device), size, base, dtype, stretch)
+        return cos_sin(positions(start, count, device), size, base, dtype, stretch, end)
 
 
 class Rotary(Position):
@@ -85,15 +84,13 @@ class Rotary(Position):
         base: base of the wavelengths.
         part: number of features that are rotated, the first ones; None: all.
         layout: pairs of features: "halves" (i, i + n/2) or "interleaved" (2i, 2i + 1).
-        stretch: (factor,): all angles divided by it. (factor, low, high, length): those of pairs with fewer than `low` rotations in
-            `length` tokens; none of those with more than `high`; in between, interpolated. (): none.
+        stretch: how angles are scaled, as `positions.scaling` says; (): not at all.
     """
 
-    def __init__(self, *, base: float = 10_000.0, part: int | None = None, layout: Layout = "halves", stretch: tuple[float, ...] = ()):
+    def __init__(self, *, base: float = 10_000.0, part: int | None = None, layout: Layout = "halves", stretch: Stretch = ()):
         super().__init__()
         if part is not None:
             divisible("the part that rotary positions rotate", part, 2)
-        check_stretch(stretch)
         self.base, self.part, self.layout, self.stretch = base, part, layout, tuple(stretch)
 
     def encode(self, q_BLHK: Tensor, k_BMHK: Tensor, q_from: Offset, k_from: Offset) -> tuple[Tensor, Tensor, Bias | None]:
@@ -102,17 +99,11 @@ class Rotary(Position):
     def _at(self, x_BLHK: Tensor, start: Offset) -> Tensor:
         size = x_BLHK.shape[-1] if self.part is None else min(self.part, x_BLHK.shape[-1])
         divisible("the head size for rotary positions", size, 2)
-        known = (
-            _cached_cos_sin.__wrapped__ if torch.compiler.is_exporting() else _cached_cos_sin
-        )  # an export's tensors are of no use after it
+        check_reach(self.stretch, start, x_BLHK.shape[1])
+        # an export's tensors are of no use after it
+        known = _cached_cos_sin.__wrapped__ if torch.compiler.is_exporting() else _cached_cos_sin
         rotation = known(start, x_BLHK.shape[1], size, self.base, self.stretch, x_BLHK.dtype, x_BLHK.device)
         return rotate(x_BLHK, *rotation, self.layout)
-
-
-def check_stretch(stretch: tuple[float, ...]) -> None:
-    fits = len(stretch) in (0, 1, 4) and all(isinstance(value, int | float) and value > 0 for value in stretch)
-    if not fits or (len(stretch) == 4 and stretch[1] >= stretch[2]):
-        raise BadConfig(f"stretch={stretch}; expected (), (factor,) or (factor, low, high, length), all above 0, with low below high")
 
 
 class GridRotary(Position):
