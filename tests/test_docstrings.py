@@ -65,7 +65,7 @@ def parameters(entry: Any) -> list[str]:
     """The parameters of a function or a constructor of ours."""
     if inspect.isclass(entry) and hasattr(entry, "_fields"):
         return list(entry._fields)
-    if inspect.isclass(entry) and inspect.isfunction(vars(entry).get("__new__")) and "__init__" not in vars(entry):
+    if inspect.isclass(entry) and isinstance(vars(entry).get("__new__"), staticmethod) and "__init__" not in vars(entry):
         return list(inspect.signature(entry.__new__).parameters)[1:]
     ours = getattr(entry.__init__, "__module__", "").startswith("regard") or dataclasses.is_dataclass(entry)
     if inspect.isclass(entry) and (getattr(entry, "_is_protocol", False) or not ours):
