@@ -136,14 +136,14 @@ def write_section() -> None:
     """A line per row and number of minutes, with the spread over seeds."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in read():
-        groups.setdefault((one["row"], one["minutes"], one["busy"], one["commit"], one["machine"]), []).append(one)
+        groups.setdefault(tuple(one[key] for key in ("row", "minutes", "busy", "threads", "commit", "machine")), []).append(one)
     lines = []
-    for (name, minutes, busy, made, where), found in sorted(groups.items()):
+    for (name, minutes, busy, threads, made, where), found in sorted(groups.items()):
         values, seconds = ([one[key] for one in found] for key in ("value", "seconds"))
         spread = f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else ", once"
         last = f"{max(seconds):.0f} of {60 * minutes:.0f}{', one core busy' if busy else ''}"
         lines.append(
-            f"| {name} | {minutes:g} | {found[0]['metric']} {statistics.mean(values):.4g}{spread} | {len(values)} | {last} | {made} | {where} |"
+            f"| {name} | {minutes:g} | {threads} | {found[0]['metric']} {statistics.mean(values):.4g}{spread} | {len(values)} | {last} | {made} | {where} |"
         )
     head = [
         "## Defaults",
@@ -151,7 +151,7 @@ def write_section() -> None:
         "`regard train TASK --data FILES --minutes N`, nothing else; test data, seeds from 100 on, which chose nothing.",
         "",
     ]
-    columns = ["| data | minutes | on test | seeds | seconds at most | commit | machine |", "|---|---|---|---|---|---|---|"]
+    columns = ["| data | minutes | threads | on test | seeds | seconds at most | commit | machine |", "|---|---|---|---|---|---|---|---|"]
     write("defaults", [*head, *columns, *lines])
 
 
