@@ -298,7 +298,15 @@ def between(text: str, low: float, high: float, key: Key, kind: Kind = "level", 
     return Claim(text, measured(*_full(key)) >= low, measured(*_full(key)) <= high, kind=kind, source=source)
 
 
-def above(text: str, key: Key, other: Key, by: float = 0.0, kind: Kind = "claim", source: str = "") -> Claim:
+def above(
+    text: str,
+    key: Key,
+    other: Key,
+    by: float = 0.0,
+    kind: Kind = "claim",
+    source: str = "",
+    learned: tuple[Comparison, ...] = (),
+) -> Claim:
     """Claim that `key` exceeds `other` by more than `by`.
 
     Args:
@@ -308,11 +316,20 @@ def above(text: str, key: Key, other: Key, by: float = 0.0, kind: Kind = "claim"
         by: least difference.
         kind: kind of the claim.
         source: table or figure of the paper.
+        learned: levels that a reference must reach for the comparison to say anything.
     """
-    return Claim(text, measured(*_full(key)) - measured(*_full(other)) >= by, kind=kind, source=source)
+    return Claim(text, measured(*_full(key)) - measured(*_full(other)) >= by, kind=kind, source=source, learned=learned)
 
 
-def below(text: str, key: Key, other: Key, by: float = 0.0, kind: Kind = "claim", source: str = "") -> Claim:
+def below(
+    text: str,
+    key: Key,
+    other: Key,
+    by: float = 0.0,
+    kind: Kind = "claim",
+    source: str = "",
+    learned: tuple[Comparison, ...] = (),
+) -> Claim:
     """Claim that `key` is lower than `other` by more than `by`.
 
     Args:
@@ -322,5 +339,6 @@ def below(text: str, key: Key, other: Key, by: float = 0.0, kind: Kind = "claim"
         by: least difference.
         kind: kind of the claim.
         source: table or figure of the paper.
+        learned: levels that a reference must reach for the comparison to say anything.
     """
-    return Claim(text, measured(*_full(key)) - measured(*_full(other)) <= -by, kind=kind, source=source)
+    return Claim(text, measured(*_full(key)) - measured(*_full(other)) <= -by, kind=kind, source=source, learned=learned)
