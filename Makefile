@@ -50,9 +50,10 @@ check: $(STAMP)  ## what to run before every commit: format, lint, types, fast t
 torture: $(STAMP)  ## kill training runs 200 times, mostly with SIGKILL, resume them, compare the hashes; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/train/torture.py --kills $(KILLS)
 
-fuzz: $(STAMP)  ## damage run directories 100,000 times and give 20,000 impossible options: typed errors only, at most 1 GiB; over an hour
+fuzz: $(STAMP)  ## damage run directories 100,000 times, give 20,000 impossible options, change all pairs of keys of checkpoints' configs; over an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz_runs.py --cases $(CASES)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz_options.py --cases $(OPTIONS)
+	ALL_PAIRS=1 $(PYTEST) tests/interop/test_config_keys.py -k test_every_key
 
 abuse: $(STAMP)  ## batter a server with 10,000 wrong requests and 1,000 slow clients: no 500, no leak, good clients all answered; some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/abuse.py --requests $(REQUESTS)

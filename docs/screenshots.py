@@ -26,7 +26,8 @@ from regard.look.explorer import record
 from regard.look.html import save_html
 from regard.runs import Run, checkpoints, load_checkpoint
 from regard.tasks import attention_maps, find_task, load_run, train
-from regard.tasks.translation import TranslationOptions, forced_maps, translations
+from regard.tasks.translation import TranslationOptions, translations
+from regard.tasks.translation_maps import forced_maps
 
 TITLE = "RNNsearch, number words"
 SENTENCE = "four thousand, three hundred and twenty-one"

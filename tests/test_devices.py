@@ -26,9 +26,7 @@ if not hasattr(sys.modules["torch.utils.backend_registration"], "_setup_privateu
 OTHER_TASK = {  # of models that can be trained for several: the one they are tried with
     name: next(task.name for task in TASKS if issubclass(kind, task.body_kinds or (task.model_kind,))) for name, kind in models().items()
 }
-SETTINGS = {
-    "llama": {"kv_heads": 2, "head_dim": 8},
-    "gemma": {"kv_heads": 2, "head_dim": 8},
+SETTINGS = {name: {"kv_heads": 2, "head_dim": 8} for name in ("llama", "gemma", "mixtral", "granite", "olmo2", "gpt_oss")} | {
     "seq2seq": {"depth": 1},
     "luong": {"depth": 1},
 }

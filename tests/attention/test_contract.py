@@ -6,6 +6,7 @@ import torch
 from regard.attention import MECHANISMS, Cache, SoftmaxAttention
 from regard.errors import StateNotSupported
 from regard.kernels.exact import tiled_softmax
+from regard.kernels.exact.contents import Kept
 from regard.patterns import causal, from_row_start
 from regard.testing import CHECKS, NotApplicable
 
@@ -50,13 +51,13 @@ class TestJoined:
         assert state.reorder(torch.tensor([1, 2])).over(causal, 1) is causal
         assert state.keys_and_values()[0].shape == (2, 4, H, K) and state.length == 4
 
-    def test_one_mask_serves_all_layers_of_a_step(self):
-        tiled_softmax._cached_mask.cache_clear()
+    def test_one_mask_serves_all_layers_of_a_step(self, monkeypatch):
+        monkeypatch.setattr(tiled_softmax, "_MASKS", kept := Kept(8))
         attention, states = SoftmaxAttention(), [self.joined(9, 4) for _ in range(5)]
         for _ in range(2):
             for state in states:
                 attention(*(torch.randn(2, 1, H, K) for _ in "qkv"), causal, state=state)
-        assert tiled_softmax._cached_mask.cache_info().misses == 2  # of 10 and of 11 keys
+        assert len(kept._found) == 2  # of 10 and of 11 keys
 
     def test_grouped_heads_under_a_mask(self):
         """A step of rows that began at different places, with fewer key heads: the cache is not copied a head."""

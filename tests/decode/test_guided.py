@@ -10,7 +10,7 @@ import torch
 import regard
 from regard.cli import main
 from regard.data import Tokenizer
-from regard.decode import EngineOptions, GenerationOptions, Grammar, PromptEncoder, build_engine, generate, generate_ids
+from regard.decode import EngineOptions, GenerationOptions, Grammar, GuidedOptions, PromptEncoder, build_engine, generate, generate_ids
 from regard.decode.guided import LONGEST
 from regard.errors import NotSupported
 from regard.models import build
@@ -50,7 +50,7 @@ def language(request):
 
 
 def complete(language, grammar, prompts="x", engine_options=None, **options):
-    return generate(*language, prompts, GenerationOptions(**{**WILD, "grammar": grammar, **options}), engine_options)
+    return generate(*language, prompts, GuidedOptions(grammar=grammar, **{**WILD, **options}), engine_options)
 
 
 def test_json_schema(language):
@@ -94,7 +94,7 @@ def test_others_in_the_batch_are_free(language):
     encoder = PromptEncoder(tokenizer, model.config.vocab_size)
     engine = build_engine(model, encoder)
     options = (
-        GenerationOptions(**WILD, seed=5, grammar=Grammar.regex(r"\d{20}")),
+        GuidedOptions(**WILD, seed=5, grammar=Grammar.regex(r"\d{20}")),
         GenerationOptions(temperature=2.0, max_tokens=30, seed=5),
     )
     completions = [engine.submit(request)[0] for one in options for request in encoder.requests("x", one)]
@@ -164,9 +164,9 @@ def test_refused():
     with pytest.raises(NotSupported, match="kind word"):
         complete((model, words), Grammar.choice(["a"]))
     with pytest.raises(NotSupported, match="needs the model's tokenizer"):
-        generate_ids(model, [[5]], GenerationOptions(grammar=Grammar.json_object()))
+        generate_ids(model, [[5]], GuidedOptions(grammar=Grammar.json_object()))
     with pytest.raises(NotSupported, match="stop"):
-        GenerationOptions(grammar=Grammar.json_object(), stop=("}",))
+        GuidedOptions(grammar=Grammar.json_object(), stop=("}",))
     with pytest.raises(NotSupported, match=f"at most {LONGEST:,}"):
         Grammar.json_schema({"description": "x" * LONGEST})
     for wrong in ("{", "[1]", "3"):

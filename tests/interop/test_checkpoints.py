@@ -377,8 +377,8 @@ def test_config_files_that_are_none(content, tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(MissingFile, match="not a run, nor"):
+    for folder, reason in ((tmp_path, "not a run, nor"), (tmp_path / "nowhere", "no such run")):
+        with pytest.raises(MissingFile, match=reason):
             regard.load(folder)
 
 

@@ -33,7 +33,7 @@ def test_a_translator(regard):
     assert "Finished (all steps done) at step 3; best: step " in done.stderr and "Next:  regard evaluate runs/pairs" in done.stdout
     assert "90 pairs to train on" in done.stderr
     config = json.loads((regard.folder / "runs/pairs/config.json").read_text())
-    assert config["model"]["config"]["depth"] == [1, 1] and config["train"]["warmup_steps"] == 1  # at most a tenth of the budget
+    assert config["model"]["config"]["depth"] == [1, 1] and config["train"]["warmup_steps"] == 0  # at most a tenth of the budget
     assert len({path.stat().st_mode for path in (regard.folder / "runs/pairs").rglob("*.*") if path.is_file()}) == 1
     assert len(regard("predict", "runs/pairs", "one two", "three four", process=True).stdout.splitlines()) == 2
     assert regard("predict", "runs/pairs", given="one two\n").stdout == regard("predict", "runs/pairs", "one two").stdout

@@ -9,8 +9,9 @@ from tests.tasks.examples import write_example
 
 from regard.cli import main
 from regard.models import build, find_model
-from regard.run_config import parse_options
-from regard.tasks import TASKS, LanguageOptions, dial, find_task, load_run, train
+from regard.run_config import RunConfig, parse_options, to_plain
+from regard.tasks import TASKS, Classify, LanguageOptions, dial, find_task, load_run, train
+from regard.tasks.choosing import fill_in
 from regard.tasks.dial import Budget, Row
 from regard.train import TrainOptions
 
@@ -163,6 +164,17 @@ def test_options_of_a_caller_stay_unless_he_leaves_them_to_the_dial(table, tmp_p
     train("language", options, TrainOptions(steps=2), tmp_path / "its", progress=False, given=("steps", "batch_size"))
     run = load_run(tmp_path / "its").config
     assert run.train["optimizer"] == "muon" and run.options["batch_size"] == 4 and run.settings["width"] == 16
+
+
+def test_defaults_of_a_task_that_no_tuning_run_had_are_undone():
+    """A classifier of the table was tuned without early stopping; the task's own default has it. What the user gives stays."""
+    usual = to_plain(Classify.train_defaults("self_attentive"))
+    config = RunConfig(task="classify", model="self_attentive", train=usual)
+    choice = dial.Choice("self_attentive", {}, {}, {"lr": 2e-3}, None)
+    assert usual["patience"] > 0 and fill_in(config, choice, ()).train["patience"] == TrainOptions().patience == 0
+    assert fill_in(config, choice, ("patience",)).train["patience"] == usual["patience"]
+    assert fill_in(config, choice, ()).train["epochs"] == usual["epochs"]  # a budget
+    assert fill_in(config, dial.Choice("self_attentive", {}, {}, {}, None), ("optimizer",)).train["lr"] == usual["lr"]
 
 
 def test_a_table_is_read(tmp_path):

@@ -196,6 +196,7 @@ def root(tmp_path_factory):
     return root
 
 
+HAPPY, SAD = "nice plot fine nice the nice nice great nice", "bad a bad poor cast bad the music dull"
 TUNE = ["--quiet", "--freeze", "0.5", "--epochs", "4", "--lr", "5e-3", "--max-length", "32", "--batch-size", "16"]
 
 
@@ -230,14 +231,14 @@ def test_classify(root, tmp_path, capsys, base):
     run = load_run(out, Classifier)
     assert run.processor.labels == ("no", "yes") and run.task == "classify"
     assert isinstance(load_run(out, TextEncoder if base == "encoder" else LanguageModel).model, TextEncoder | LanguageModel)
-    found = [one.values["labels"] for one in predict(run, ["great film", "dull plot"], ClassesOptions(nbest=2))]
+    found = [one.values["labels"] for one in predict(run, [HAPPY, SAD], ClassesOptions(nbest=2))]
     assert [sum(each["probability"] for each in one) for one in found] == pytest.approx([1.0, 1.0])
     assert [one[0]["label"] for one in found] == ["yes", "no"]
     before, after = dict(load_run(root / base).model.named_parameters()), dict(run.model.body.named_parameters())
     same = {name for name in before if before[name].equal(after[name])}
     assert {name for name in before if "embedding" in name or name.startswith("blocks.0.")} <= same  # frozen
     assert not any(name.startswith("blocks.1.") for name in same)
-    assert main(["predict", str(out), "great film", "dull plot"]) == 0
+    assert main(["predict", str(out), HAPPY, SAD]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines] == ["yes", "no"] and all(0.5 <= float(line[1]) <= 1 for line in lines)
     assert main(["predict", str(out), "great film", "--nbest", "2"]) == 0

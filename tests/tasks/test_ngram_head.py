@@ -1,5 +1,6 @@
 """The linear classifier beside a model: its formula, its fit, and its share, which validation data decide."""
 
+import pytest
 import torch
 from tests.tasks.examples import write_example
 
@@ -67,12 +68,13 @@ def test_the_share_is_that_of_the_better_one():
     assert head.share >= 1
 
 
-def test_a_classifier_with_ngrams_is_never_much_worse_than_they_are(tmp_path):
-    """The word that decides comes late in a text of noise; one step is too few for the model, not for counts."""
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_classifier_with_ngrams_is_never_much_worse_than_they_are(tmp_path, ema):
+    """The word that decides comes late in a text of noise; one step is too few for the model, not for counts. The share is tuned for what is kept."""
     lines = [f"{'noise ' * (n % 7)}{'good' if n % 2 else 'bad'} day {n % 13}\t{'yes' if n % 2 else 'no'}\n" for n in range(240)]
     (tmp_path / "data.tsv").write_text("".join(lines))
     options = ClassifyOptions(data=str(tmp_path / "data.tsv"), tokenizer="word", ngram_buckets=4096, shares=(0.2, 0.2))
-    found = train("classify", options, TrainOptions(steps=1, average=0), tmp_path / "run", settings=SMALL, progress=False)
+    found = train("classify", options, TrainOptions(steps=1, average=0, ema=ema), tmp_path / "run", settings=SMALL, progress=False)
     run = load_run(tmp_path / "run")
     assert found.metrics["accuracy"] == 1 and float(run.model.ngrams.share) > 0
     assert evaluate(run).metrics["accuracy"] == 1 and predict(run, ["noise noise bad day 99"])[0].values["labels"][0]["label"] == "no"

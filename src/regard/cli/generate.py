@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional, UseAppendAction
 
-from ..decode.options import EngineOptions, GenerationOptions, ParameterDtype
+from ..decode.options import EngineOptions, GenerationOptions, GuidedOptions, ParameterDtype
 from ..errors import NotSupported
 from ..files import check_name
 from ._command import Command, print_note
@@ -61,7 +61,7 @@ class Complete(Command):
         from ..decode import quantize
 
         if self.json_schema is not None or self.regex is not None:
-            guided = replace(self.generation, grammar=self._grammar())
+            guided = GuidedOptions(**vars(self.generation), grammar=self._grammar())
             return replace(self, generation=guided, json_schema=None, regex=None).run()
         run = load_language_model(self.folder, device_for(self.device, self.dtype))
         model, tokenizer = quantize(run.model, self.dtype), run.processor.tokenizer

@@ -8,7 +8,7 @@
 | `generate`, `stream`, `GenerationOptions`, `few_shot` | prompts to completions, whole or in chunks |
 | `generate_ids` | the same on token ids, without a tokenizer: `model.generate` |
 | `Engine`, `EngineOptions`, `Request` | continuous batching of many requests |
-| `Grammar` | the grammar that completions follow: a JSON schema, a regular expression, one of several texts |
+| `Grammar`, `GuidedOptions` | the grammar that completions follow: a JSON schema, a regular expression, one of several texts |
 | `Completion`, `Chunk`, `TokenLogprob` | a completion, what it has grown by, a token's log-probability |
 | `PromptEncoder`, `IdEncoder`, `build_engine` | prompts for an engine: texts, or token ids only |
 | `quantize` | a model with int8, float16 or bfloat16 parameters, for decoding |
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .guided import Grammar as Grammar
     from .options import EngineOptions as EngineOptions
     from .options import GenerationOptions as GenerationOptions
+    from .options import GuidedOptions as GuidedOptions
     from .options import RelativeLength as RelativeLength
     from .options import Sampling as Sampling
     from .pen import Written as Written

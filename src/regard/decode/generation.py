@@ -24,7 +24,7 @@ from ..errors import NotSupported
 from ..models import LanguageModel, eval_mode
 from .engine import Engine
 from .guided import Grammar, GrammarCompiler, Guide
-from .options import EngineOptions, GenerationOptions
+from .options import EngineOptions, GenerationOptions, GuidedOptions
 from .requests import Chunk, Completion, Request
 
 Prompt = str | Sequence[int]
@@ -59,7 +59,7 @@ class IdEncoder:
         single = isinstance(prompts, str) or (prompts and all(isinstance(one, int) for one in prompts))
         encoded = [self.encode(prompt) for prompt in ([prompts] if single else prompts)]  # type: ignore[arg-type]
         options = options or GenerationOptions()
-        guide = None if options.grammar is None else self.compile(options.grammar)
+        guide = self.compile(options.grammar) if isinstance(options, GuidedOptions) else None
         return [Request(prompt=ids, options=options, hidden=hidden, index=n, guide=guide) for n, (ids, hidden) in enumerate(encoded)]
 
     def compile(self, grammar: Grammar) -> Guide | None:

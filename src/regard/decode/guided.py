@@ -1,7 +1,7 @@
 """Guided decoding: completions that match a JSON schema, a regular expression or one of several texts, whatever the model.
 
     grammar = Grammar.json_schema({"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]})
-    generate(model, tokenizer, "He is", GenerationOptions(grammar=grammar))[0][0].text       {"age":31}
+    generate(model, tokenizer, "He is", GuidedOptions(grammar=grammar))[0][0].text       {"age":31}
 
 At each step the tokens that the grammar does not allow get no probability; the model chooses among the others, and the end token is among
 them only where the text is complete. The grammar is followed by `llguidance` (the extra `guided`), byte by byte, so tokens may span its parts.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
-
-from tyro.conf import Suppress
+from typing import ClassVar, Literal
 
 from ..errors import NotSupported
 from .guided import Grammar
@@ -94,8 +92,6 @@ class GenerationOptions(Sampling):
     """Return log-probabilities, and those of this many most likely alternatives per token; by default none."""
     echo: bool = False
     """Return the prompt as part of the completion."""
-    grammar: Annotated[Grammar | None, Suppress] = None
-    """Grammar that a completion follows: a JSON schema, a regular expression, one of several texts; by default anything."""
     least_tokens: ClassVar[int] = 0  # only the prompt is read, for its log-probabilities
 
     def __post_init__(self) -> None:
@@ -108,8 +104,6 @@ class GenerationOptions(Sampling):
             raise self._bad("stop", "no empty stop string, which would end every completion at once")
         if not 0.01 <= self.repetition_penalty <= 100:  # beyond, logits could overflow
             raise self._bad("repetition_penalty", "0.01 to 100; 1 turns it off")
-        if self.grammar is not None and self.stop:
-            raise self._bad("stop", "no stop strings together with a grammar, which says where a completion ends")
         if self.logprobs is not None and self.logprobs < 0:
             raise self._bad("logprobs", "at least 0, or None for no log-probabilities")
 
@@ -117,6 +111,19 @@ class GenerationOptions(Sampling):
     def num_completions(self) -> int:
         """Completions generated per prompt."""
         return self.best_of or self.n
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidedOptions(GenerationOptions):
+    """Generation options of completions that follow a grammar."""
+
+    grammar: Grammar
+    """Grammar that each completion follows: a JSON schema, a regular expression, one of several texts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stop:
+            raise self._bad("stop", "no stop strings together with a grammar, which says where a completion ends")
 
 
 @dataclass(frozen=True, kw_only=True)

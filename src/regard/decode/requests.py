@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from ..errors import NotSupported
 from .guided import Guide
-from .options import GenerationOptions
+from .options import GenerationOptions, GuidedOptions
 from .sampling import DEFAULT_MAX_TOKENS, Uniforms, new_seed, row_number
 
 Decode = Callable[[list[int]], str]
@@ -39,7 +39,7 @@ class Request:
     prompt_scores: list[Scores] = field(default_factory=list, init=False)  # scores of an echoed prompt's tokens from the second on
 
     def __post_init__(self) -> None:
-        if self.options.grammar is not None and self.guide is None:
+        if isinstance(self.options, GuidedOptions) and self.guide is None:
             raise NotSupported("a grammar needs the model's tokenizer, and there is none; pass it, or leave the grammar out")
         if not len(self.prompt):
             raise NotSupported("the prompt is empty; a model needs at least one token to continue, such as the one that begins a text")

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ..decode import Chunk, Completion, Engine, GenerationOptions, PromptEncoder, Request
+from ..decode import Chunk, Completion, Engine, GenerationOptions, GuidedOptions, PromptEncoder, Request
 from ..decode.generation import best_completions
 from ..errors import RegardError
 from ..look import capture
@@ -121,7 +121,7 @@ class Service(ModelService):
     def _requests(self, prompts: Sequence[str | list[int]], options: GenerationOptions, name: str = "prompt") -> list[Request]:
         """Requests for the engine; called in a thread, because tokenizing a long text takes a while."""
         try:
-            if options.grammar is not None:
+            if isinstance(options, GuidedOptions):
                 self.grammars.check(options.grammar)
             requests = self.encoder.requests(prompts, options)
         except RegardError as wrong:
@@ -151,7 +151,7 @@ class Service(ModelService):
         logprobs = (params.top_logprobs or 0) if params.logprobs else None
         available = min(self.limits.context_length, self.engine.options.max_context_tokens // (params.n or 1))
         options = params.options(max_tokens=max(1, available - len(ids)) if max_tokens is None else max_tokens, logprobs=logprobs)
-        stop = () if options.grammar else (*options.stop, *self.template.stop)  # a grammar says where the answer ends
+        stop = () if isinstance(options, GuidedOptions) else (*options.stop, *self.template.stop)  # a grammar says where the answer ends
         return self._requests([ids], replace(options, stop=stop), "messages")
 
     def _prompt_characters(self, params: CompletionRequest) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ..decode import GenerationOptions, Grammar
+from ..decode import GenerationOptions, Grammar, GuidedOptions
 from ..errors import NotSupported
 from .responses import ApiError
 
@@ -161,8 +161,9 @@ class SamplingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fi
 
     def options(self, **more: Any) -> GenerationOptions:
         """The options of generation; `more` replaces what the request has."""
-        given: dict[str, Any] = {"grammar": self.grammar()}
-        given |= {name: value for name, value in msgspec.structs.asdict(self).items() if name in OPTIONS and value is not None}
+        given: dict[str, Any] = {
+            name: value for name, value in msgspec.structs.asdict(self).items() if name in OPTIONS and value is not None
+        }
         if "top_p" in given:
             given["top_p"] = max(given["top_p"], 1e-9)  # 0 keeps the most likely token
         if "top_k" in given:
@@ -170,7 +171,8 @@ class SamplingRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fi
         if "stop" in given:
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(given["stop"])
         try:
-            return GenerationOptions(**{**given, **more})
+            grammar = self.grammar()
+            return GenerationOptions(**given | more) if grammar is None else GuidedOptions(**given | more, grammar=grammar)
         except NotSupported as wrong:
             raise ApiError(str(wrong)) from None
 

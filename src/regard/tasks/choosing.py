@@ -9,7 +9,7 @@ from typing import Any
 from ..data.splits import Splits
 from ..machine import find_device, matmul_speed
 from ..processes import world_size
-from ..runs import RunConfig, parse_options
+from ..runs import RunConfig, parse_options, to_plain
 from ..train import TrainOptions
 from . import dial
 from .runs import find_task
@@ -35,7 +35,7 @@ def turn_dial(config: RunConfig, given: Collection[str]) -> RunConfig:
     if config.init_from is not None or not (task := build_task(config)).options.data:
         return config
     choice = choose(task, task.read(), parse_options(TrainOptions, config.train, "training"), config, given)
-    return config if choice is None else fill_in(config, choice)
+    return config if choice is None else fill_in(config, choice, given)
 
 
 def plan(config: RunConfig, given: Collection[str], minutes: Sequence[float]) -> dict[float, dial.Choice]:
@@ -68,12 +68,15 @@ def choose(task: Task[Any], data: Splits[Any], options: TrainOptions, config: Ru
     return dial.choose(rows, task.profile(data), dial.Budget.of(options, speed), config.model if named else None, given)
 
 
-def fill_in(config: RunConfig, choice: dial.Choice) -> RunConfig:
-    """A config with what the dial has chosen."""
+def fill_in(config: RunConfig, choice: dial.Choice, given: Collection[str]) -> RunConfig:
+    """A config with what the dial has chosen. What tuning runs left at the defaults of training stays there: a task's own defaults suit other settings."""
+    usual, plain = (to_plain(one) for one in (find_task(config.task).train_defaults(config.model), TrainOptions()))
+    kept = {*given, *TrainOptions.BUDGETS, *(dial.OF_OPTIMIZER if "optimizer" in given else ())}
+    undone = {name: plain[name] for name, value in usual.items() if value != plain[name] and name not in kept}
     return replace(
         config,
         model=choice.model,
         settings={**choice.settings, **config.settings},
         options={**config.options, **choice.options},
-        train={**config.train, **choice.train},
+        train={**config.train, **undone, **choice.train},
     )

@@ -279,7 +279,7 @@ class _Training:
         choice = choose(self.task, data, self.options, self.config, given)
         if choice is None:
             return
-        self.config = fill_in(self.config, choice)
+        self.config = fill_in(self.config, choice, given)
         self.task = build_task(self.config, type(self.task))
         self.options = parse_options(TrainOptions, self.config.train, "training")
         self.choice = choice

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ..data import Corpus, PairBatch, Splits
 from ..decode import GREEDY, Beam, DecoderTokens, Hypothesis, Sampling, align, translate, watch
-from ..look import Indices, Layers, Map, Maps, capture
-from ..look.gradients import InputGradients
+from ..look import Indices, Layers, Map, Maps
 from ..metrics.bleu import score_translations
 from ..models import Translator, device_of
 from ..runs import Run
@@ -24,9 +23,10 @@ from ..train import Loss, Metric
 from .measuring import measure_loss
 from .options import BeamOptions, GreedyOptions, Pairs
 from .options.translation import TranslateOptions, TranslationDeclaration, TranslationOptions
-from .seq2seq import PairRows, Seq2SeqTask, beam_of, label_layer, ranked, real_tokens
+from .seq2seq import PairRows, Seq2SeqTask, beam_of, ranked, real_tokens
 from .task import BeamPrefix, Plan, Prediction, Report
 from .text_processor import TextProcessor
+from .translation_maps import forced_maps
 from .vocabulary import tokenizers_of_pairs
 
 
@@ -212,31 +212,3 @@ def alignment(run: Run[Translator], sentence: str, options: Beam = GREEDY) -> tu
     queries, keys = target.strings([*best.ids, end])[:L], source.strings([*source.encode(sentence), end])[:M]
     normalised = torch.allclose(weights_LM.sum(-1), torch.ones(L), atol=1e-3)
     return text, Map.of_matrix(weights_LM, "target → source", run.model.facts.name, queries, keys, normalised=normalised)
-
-
-@torch.no_grad()
-def forced_maps(run: Run[Translator], sentence: str, answer: Hypothesis, layers: Layers = "*", heads: Indices = None) -> Maps:
-    """Maps of all layers while this translation is read as the target. A row is named after the token it predicts."""
-    tokenizers, model, device = run.processor.tokenizers, run.model, device_of(run.model)
-    special, ids = DecoderTokens.of(tokenizers.target), answer.ids
-    source = [*tokenizers.source.encode(sentence), special.end]
-    source_BM, target_BL = (torch.tensor([one], device=device) for one in (source, [special.first, *ids]))
-    source_n_B = torch.tensor([len(source)], device=device)
-
-    def features(model: Translator) -> Tensor:
-        return model.features(source_BM, source_n_B, target_BL)[0]
-
-    with capture(model, layers, heads) as maps:
-        features(model)
-    read_labels = tokenizers.source.strings(source)
-    target_labels = tokenizers.target.strings([special.first, *ids])
-    written_labels = tokenizers.target.strings([*ids, special.end])
-    own, paths = model.attentions(), {layer: layer.rpartition(".")[0] for layer in maps.layers}
-    # of the layers whose queries write the target: their keys are the source, 0, or the target so far, 1
-    inputs = {layer: int(path in own) for layer, path in paths.items() if path not in own or path.startswith(model.causal_parts)}
-    # a view per layer: a recurrent decoder attends once per step
-    labelled = [label_layer(model, maps.view(layer), read_labels, target_labels, written_labels) for layer in maps.layers]
-    gradients = InputGradients(
-        model, (source_BM, target_BL), features, torch.tensor([*ids, special.end], device=device), written_labels, inputs
-    )
-    return Maps(labelled, maps.idle, answer=tokenizers.target.decode(ids), score=answer.score, gradients=gradients)

@@ -235,9 +235,12 @@ def empty(model: nn.Module) -> None:
 
 @contextmanager
 def filled(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside, the model has these parameters, whole, in all processes."""
+    """Inside, the model has these parameters, whole, in all processes. What is tuned inside, which is never sharded, is written to them."""
     fill(model, gathered(tensors))
     try:
         yield
+        for name, buffer in model.named_buffers():  # parameters that are not sharded are the same tensors
+            if name in tensors:
+                tensors[name].copy_(buffer)
     finally:
         empty(model)

@@ -51,7 +51,10 @@ def compare_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> tu
 
 @contextmanager
 def temporary_parameters(model: nn.Module, parameters: Mapping[str, Tensor] | None) -> Iterator[None]:
-    """Inside, the model has these parameters; afterwards its own again. None changes nothing."""
+    """Inside, the model has these parameters; afterwards its own again. None changes nothing.
+
+    What is tuned inside, such as a threshold on validation data, belongs to these parameters, and is written to them.
+    """
     if parameters is None:
         yield
         return
@@ -59,6 +62,8 @@ def temporary_parameters(model: nn.Module, parameters: Mapping[str, Tensor] | No
     load_parameters(model, parameters)
     try:
         yield
+        for name, tensor in parameters_of(model).items():
+            parameters[name].copy_(tensor)
     finally:
         load_parameters(model, own)
 

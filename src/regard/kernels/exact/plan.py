@@ -29,7 +29,7 @@ WIDEST = 2048  # keys per tile: more are split, so that the scores of one tile s
 FINE = 8  # rows per tile where a block holds a few rows that attend to far more than their neighbours (global queries)
 KEPT_MASKS = 64 << 20  # bytes of masks that a cached plan may hold; beyond that, masks are computed at each call
 BATCH_MASKS = 16 << 20  # the same for a plan that belongs to a batch
-WASTE = 1.25  # batch rows share tiles if these are at most so many times the pairs that each needs by itself
+WASTE = 1.25  # batch rows share tiles if these are at most this many times the pairs that each needs by itself
 DENSE_PAIRS = 256 * 256  # up to this many (query, key) pairs a whole mask is cheaper than a plan
 
 
@@ -242,7 +242,7 @@ def _cheapest(plan: Plan, group: Group, summary: Tensor, queries: int, keys: int
 
 
 def _merged(summary: Tensor, rows: int) -> Tensor:
-    """A summary with so many neighbouring runs of rows as one: full if all are, empty if all are."""
+    """A summary with neighbouring runs of rows as one: full if all are, empty if all are."""
     left = -summary.shape[-2] % rows
     last = summary[..., -1:, :].expand(*summary.shape[:-2], left, summary.shape[-1])
     parts = torch.cat([summary, last], -2).unflatten(-2, (-1, rows))
