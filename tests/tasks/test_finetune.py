@@ -197,7 +197,7 @@ def root(tmp_path_factory):
 
 
 HAPPY, SAD = "nice plot fine nice the nice nice great nice", "bad a bad poor cast bad the music dull"
-TUNE = ["--quiet", "--freeze", "0.5", "--epochs", "4", "--lr", "5e-3", "--max-length", "32", "--batch-size", "16"]
+TUNE = ["--quiet", "--freeze", "0.5", "--epochs", "8", "--lr", "5e-3", "--max-length", "32", "--batch-size", "16"]
 
 
 @pytest.mark.parametrize("base", ["encoder", "decoder"])
