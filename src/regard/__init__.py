@@ -45,7 +45,7 @@ if _TYPE_CHECKING:
     from .models import Model as _Model
     from .runs import Run as _Run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _Thing = _TypeVar("_Thing")
 
 
