@@ -38,6 +38,7 @@ NAMES = {
     "albert": "albert:Albert",
     "bart": "bart:Bart",
     "gpt2": "gpt2:GPT2",
+    "set_transformer": "set_transformer:SetTransformer",
     "t5": "t5:T5",
     "big_bird": "big_bird:BigBird",
     "gpt3": "gpt3:GPT3",
@@ -185,6 +186,8 @@ if TYPE_CHECKING:
     from .sentence import SentenceEncoder as SentenceEncoder
     from .seq2seq import Seq2Seq as Seq2Seq
     from .seq2seq import Seq2SeqConfig as Seq2SeqConfig
+    from .set_transformer import SetTransformer as SetTransformer
+    from .set_transformer import SetTransformerConfig as SetTransformerConfig
     from .show_attend_tell import ShowAttendTell as ShowAttendTell
     from .show_attend_tell import ShowAttendTellConfig as ShowAttendTellConfig
     from .span_reader import SpanReader as SpanReader
