@@ -227,6 +227,18 @@ def to_iam(writing: Writing) -> str:
     return f"<WhiteboardCaptureSession>{text}<StrokeSet>{body}</StrokeSet></WhiteboardCaptureSession>\n"
 
 
+# -- sets and functions ------------------------------------------------------------------------------------------------
+
+
+def sets(folder: Path) -> dict[str, Any]:
+    path, generator = folder / "sets.jsonl", np.random.default_rng(0)
+    rows = [generator.integers(0, 90, (generator.integers(1, 6), 2)).tolist() for _ in range(60)]
+    path.write_text("".join(json.dumps({"set": row, "y": max(row)[0]}) + "\n" for row in rows), encoding="utf-8")
+    settings = {"width": 8, "heads": 2, "depth": 1, "encoder": "isab", "points": 3, "seeds": 2}
+    options = {"data": str(path), "batch_size": 8, "shares": (0.1, 0.1)}
+    return {"options": options, "settings": settings, "input": "[[3, 1], [70, 2], [5, 5]]", "broken": '{"set": [[1, NaN]], "y": 1}\n'}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "language": language,
     "masked": masked,
@@ -243,4 +255,5 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "clip": clip,
     "dalle": dalle,
     "handwriting": handwriting,
+    "sets": sets,
 }

@@ -25,7 +25,7 @@ from .model import Count, Model, ModelConfig, ModelFacts, Probability, Size, att
 class SetTransformerConfig(ModelConfig):
     inputs: Size  # numbers per item
     outputs: Size = 1  # numbers that the head computes: per set, item or seed
-    head: Literal["set", "item", "seed"] = "set"  # what the outputs are of: the set, each item, each seed
+    head: Literal["set", "item", "seed"] = "set"  # owner of the outputs: the set, each item, each seed
     width: Size = 64  # model width
     heads: Size = 4  # attention heads
     encoder: Literal["sab", "isab", "rff"] = "sab"  # blocks over the items: self-attention, through inducing points; rff: without attention

@@ -30,6 +30,7 @@ NAMES = {
     "masked": "masked:Masked",
     "pixels": "pixels:PixelsTask",
     "question-answering": "question_answering:QuestionAnswering",
+    "sets": "sets:SetsTask",
     "summarization": "summarization:Summarization",
     "translation": "translation:Translation",
     "video": "video:Video",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         NoOptions,
         PixelsOptions,
         QuestionAnsweringOptions,
+        SetsOptions,
         SummarizationOptions,
         TokenizerOptions,
         TranslationOptions,
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
         tasks,
         watch,
     )
+    from .sets import SetsTask
     from .summarization import Summarization
     from .task import BeamPrefix, InputField, JsonProcessor, Prediction, Report, Task
     from .text_processor import TextProcessor

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .pixels import CompletionOptions, PixelLookOptions, PixelsOptions, PixelsTaskDeclaration
     from .question_answering import AnswersOptions, PassageOptions, QuestionAnsweringDeclaration, QuestionAnsweringOptions, ThresholdOptions
     from .seq2seq import Seq2SeqOptions
+    from .sets import SetsOptions, SetsTaskDeclaration
     from .shared import (
         BeamOptions,
         ClassesOptions,
