@@ -239,6 +239,17 @@ def sets(folder: Path) -> dict[str, Any]:
     return {"options": options, "settings": settings, "input": "[[3, 1], [70, 2], [5, 5]]", "broken": '{"set": [[1, NaN]], "y": 1}\n'}
 
 
+def functions(folder: Path) -> dict[str, Any]:
+    path, generator = folder / "functions.csv", np.random.default_rng(0)
+    rows = ["task,x,y\n"]
+    for n in range(60):
+        rows += [f"{n},{x:.3f},{np.sin(3 * x + n / 9):.3f}\n" for x in generator.uniform(-1, 1, 8)]
+    path.write_text("".join(rows))
+    settings = {"width": 8, "heads": 2, "latent": 4}
+    options = {"data": str(path), "batch_size": 8, "shares": (0.1, 0.1), "context": (2, 5)}
+    return {"options": options, "settings": settings, "input": "-0.5 0.2; 0.1 0.7; 0.9", "broken": "3,nan,1\n"}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "language": language,
     "masked": masked,
@@ -256,4 +267,5 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "dalle": dalle,
     "handwriting": handwriting,
     "sets": sets,
+    "functions": functions,
 }

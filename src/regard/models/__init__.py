@@ -35,7 +35,9 @@ NAMES = {
     "image_transformer": "image_transformer:ImageTransformer",
     "pointer_transformer": "pointer_transformer:PointerTransformer",
     "san": "san:SAN",
+    "neural_process": "neural_process:NeuralProcess",
     "albert": "albert:Albert",
+    "attentive_neural_process": "attentive_neural_process:AttentiveNeuralProcess",
     "bart": "bart:Bart",
     "gpt2": "gpt2:GPT2",
     "set_transformer": "set_transformer:SetTransformer",
@@ -68,6 +70,8 @@ registered: dict[str, type[Model]] = {}  # classes from outside the package: `re
 if TYPE_CHECKING:
     from .albert import Albert as Albert
     from .albert import AlbertConfig as AlbertConfig
+    from .attentive_neural_process import AttentiveNeuralProcess as AttentiveNeuralProcess
+    from .attentive_neural_process import AttentiveNeuralProcessConfig as AttentiveNeuralProcessConfig
     from .bart import Bart as Bart
     from .bart import BartConfig as BartConfig
     from .bert import Bert as Bert
@@ -96,6 +100,7 @@ if TYPE_CHECKING:
     from .esim import ESIMConfig as ESIMConfig
     from .fnet import FNet as FNet
     from .fnet import FNetConfig as FNetConfig
+    from .gaussian import Gaussian as Gaussian
     from .gemma import Gemma as Gemma
     from .gemma import GemmaConfig as GemmaConfig
     from .gpt import GPT as GPT
@@ -155,6 +160,7 @@ if TYPE_CHECKING:
     from .modernbert import ModernBertConfig as ModernBertConfig
     from .mpnet import MPNet as MPNet
     from .mpnet import MPNetConfig as MPNetConfig
+    from .neural_process import NeuralProcess as NeuralProcess
     from .nystromformer import Nystromformer as Nystromformer
     from .nystromformer import NystromformerConfig as NystromformerConfig
     from .olmo2 import Olmo2 as Olmo2
@@ -165,6 +171,8 @@ if TYPE_CHECKING:
     from .pointer_generator import PointerGeneratorConfig as PointerGeneratorConfig
     from .pointer_transformer import PointerTransformer as PointerTransformer
     from .pointer_transformer import PointerTransformerConfig as PointerTransformerConfig
+    from .process import ProcessConfig as ProcessConfig
+    from .process import ProcessModel as ProcessModel
     from .reader import Reader as Reader
     from .reader import Reading as Reading
     from .reader import answer_positions as answer_positions

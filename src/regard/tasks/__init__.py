@@ -24,6 +24,7 @@ NAMES = {
     "clip": "clip:Clip",
     "dalle": "dalle:Dalle",
     "draw": "draw:DrawTask",
+    "functions": "functions:FunctionsTask",
     "handwriting": "handwriting:HandwritingTask",
     "images": "images:Images",
     "language": "language:Language",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .dalle import Dalle
     from .draw import DrawTask
     from .embedding import Embedder, embed, nearest
+    from .functions import FunctionsTask
     from .handwriting import HandwritingTask
     from .image_processor import ImageProcessor
     from .images import Images
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
         DataOptions,
         Declaration,
         DrawOptions,
+        FunctionsOptions,
         HandwritingOptions,
         ImagesOptions,
         LabelOptions,

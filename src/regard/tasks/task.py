@@ -700,6 +700,7 @@ KINDS = {
     "ImageEncoder": "image classifier",
     "ViViT": "video classifier",
     "SetTransformer": "model of sets",
+    "ProcessModel": "neural process",
 }
 
 
