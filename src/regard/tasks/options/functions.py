@@ -19,7 +19,7 @@ class FunctionsOptions(DataOptions):
     """Least and most points of a function that are known; the others are predicted."""
     max_points: Size = 200
     """Points of a function per step; of longer ones others are drawn each time."""
-    batch_size: Size = 32
+    batch_size: Size = 16
     """Functions per batch."""
 
 
@@ -44,5 +44,5 @@ class FunctionsTaskDeclaration(Declaration):
     Options = FunctionsOptions
     PredictOptions = BandOptions
     default_model = "attentive_neural_process"
-    default_train = TrainOptions(steps=5000, lr=1e-3, schedule="cosine", average=0, weight_decay=0.0)
+    default_train = TrainOptions(steps=4000, lr=1e-3, schedule="cosine", average=0, weight_decay=0.0)
     main_options = ("context",)
