@@ -10,7 +10,7 @@ from regard.recipes.set2019 import ATTENTION, COST_ISAB, COST_SAB, LENGTHS, MEAN
 
 def tiny(variant, data, **settings):
     options = replace(variant.options, data=data, batch_size=8)
-    return replace(variant, options=options, train=short_training(2, 1e-3, evaluations=1), settings={**variant.settings, **settings})
+    return replace(variant, options=options, train=short_training(2, 1e-3, evaluations=2), settings={**variant.settings, **settings})
 
 
 def claims_about(recipe, names):
@@ -24,7 +24,9 @@ def test_sets(tmp_path, monkeypatch):
     small = {name: tiny(whole[name], "max:5,count=120", width=8, heads=2, depth=1) for name in (ATTENTION, MEAN)}
     small[MEDIAN] = replace(whole[MEDIAN], options=replace(whole[MEDIAN].options, data="max:5,count=120"))
     small[SAB] = tiny(whole[SAB], "unique:5,count=120", width=8, heads=2, depth=1)
-    recipe = replace(set2019.recipe, variants=small, claims=claims_about(set2019.recipe, small), rates=())
+    recipe = replace(
+        set2019.recipe, variants=small, claims=claims_about(set2019.recipe, small), rates=(), pictures=set2019.recipe.pictures[:2]
+    )
     outcome = run(recipe, tmp_path, (0,), log=lambda line: None)
     assert len(outcome.verdicts) == 4 and outcome.results[MEDIAN, "mae"].mean > 0
     assert "accuracy" in outcome.results.metrics[SAB][0]

@@ -85,6 +85,15 @@ class Kernel:
         far = math.sqrt(5) * squared.sqrt() / self.length
         return (1 + far + far.square() / 3) * torch.exp(-far)
 
+    def of_values(self, x_NX: Tensor) -> Tensor:
+        """Covariances of noisy values at some places, (…, N, N), in double precision.
+
+        Args:
+            x_NX: places, with any axes before.
+        """
+        x_NX = x_NX.double()
+        return self(x_NX, x_NX) + (JITTER + self.noise**2) * torch.eye(x_NX.shape[-2], dtype=torch.float64)
+
     def draw(self, x_NX: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Noisy values of functions at some places, (…, N), by Cholesky factors.
 
@@ -92,12 +101,11 @@ class Kernel:
             x_NX: places, with any axes before: a function for each.
             generator: random numbers.
         """
-        x_NX = x_NX.double()
-        factor = torch.linalg.cholesky(self(x_NX, x_NX) + (JITTER + self.noise**2) * torch.eye(x_NX.shape[-2], dtype=torch.float64))
-        return (factor @ torch.randn(*x_NX.shape[:-1], 1, generator=generator, dtype=torch.float64)).squeeze(-1)
+        noise_N1 = torch.randn(*x_NX.shape[:-1], 1, generator=generator, dtype=torch.float64)
+        return (torch.linalg.cholesky(self.of_values(x_NX)) @ noise_N1).squeeze(-1)
 
     def posterior(self, x_CX: Tensor, y_C: Tensor, at_TX: Tensor) -> Prediction:
-        """What is known of noisy values at targets, given values at some places; without any, the prior.
+        """Posterior of noisy values at targets, given values at some places; without any, the prior.
 
         Args:
             x_CX: places of known values.
@@ -105,7 +113,7 @@ class Kernel:
             at_TX: places of the targets.
         """
         x_CX, y_C, at_TX = x_CX.double(), y_C.double(), at_TX.double()
-        factor = torch.linalg.cholesky(self(x_CX, x_CX) + (JITTER + self.noise**2) * torch.eye(len(x_CX), dtype=torch.float64))
+        factor = torch.linalg.cholesky(self.of_values(x_CX))
         across_CT = self(x_CX, at_TX)
         mean_T = across_CT.mT @ torch.cholesky_solve(y_C.unsqueeze(-1), factor).squeeze(-1)
         explained_T = torch.linalg.solve_triangular(factor, across_CT, upper=False).square().sum(0)

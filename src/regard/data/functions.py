@@ -1,7 +1,7 @@
 """Functions: values at places, many functions of one kind.
 
     gp:                             functions of one variable from Gaussian processes: rbf, matern and periodic kernels, of any length
-    gp:matern,length=0.4            one kernel; length=0 draws a length per function, from 0.2 to 0.8
+    gp:matern,length=0.4            one kernel; length=0 draws a length per function, from 0.3 to 1
     digits:                         8 × 8 pixels: grey levels from 0 to 1 at rows and columns
     series.csv                      a row per value: task, x, y; or by a header: task, x…, y… (x1, x2, y, …)
 
@@ -27,7 +27,8 @@ from .sources import between_option, source_options
 
 Values = npt.NDArray[np.float32]
 LONGEST = 1 << 16  # bytes of a line
-LENGTHS = (0.2, 0.8)  # of kernels, where none is given
+LENGTHS = (0.3, 1.0)  # of kernels, where none is given
+TOGETHER = 500  # functions that are drawn at a time
 SPAN = 2.0  # gp: places are from −SPAN to SPAN
 
 
@@ -59,20 +60,24 @@ def read_function_source(source: str) -> Iterator[Function | Fault]:
 
 
 def _processes(text: str) -> Iterator[Function]:
-    head, chosen = source_options(text, {"count": 4000, "points": 64, "length": 0.0, "noise": 0.1, "seed": 0})
+    head, chosen = source_options(text, {"count": 16_000, "points": 64, "length": 0.0, "noise": 0.1, "seed": 0})
     if head and head not in KERNELS:
         raise UnknownName("kernel", head, KERNELS)
     count, points = between_option("count", chosen["count"], 1, 1_000_000), between_option("points", chosen["points"], 2, 2000)
     if chosen["length"] and not 0.01 <= chosen["length"] <= 100:
         raise NotSupported(f"length={chosen['length']}: expected 0.01 to 100, or 0")
     numbers, generator = np.random.default_rng(chosen["seed"]), torch.Generator().manual_seed(chosen["seed"])
-    for n in range(count):
-        kind = next(one for one in KERNELS if one == head) if head else KERNELS[int(numbers.integers(len(KERNELS)))]
-        length = round(chosen["length"] or float(numbers.uniform(*LENGTHS)), 4)
-        kernel = Kernel(kind=kind, length=length, noise=chosen["noise"])
-        x = numbers.uniform(-SPAN, SPAN, (points, 1)).astype(np.float32)
-        y = kernel.draw(torch.from_numpy(x), generator).numpy().astype(np.float32)
-        yield Function(x, y[:, None], f"{n}", kernel)
+    for first in range(0, count, TOGETHER):
+        some = list[tuple[Kernel, Values]]()
+        for _ in range(min(TOGETHER, count - first)):
+            kind = next(one for one in KERNELS if one == head) if head else KERNELS[int(numbers.integers(len(KERNELS)))]
+            length = round(chosen["length"] or float(numbers.uniform(*LENGTHS)), 4)
+            x = numbers.uniform(-SPAN, SPAN, (points, 1)).astype(np.float32)
+            some.append((Kernel(kind=kind, length=length, noise=chosen["noise"]), x))
+        covariance_BNN = torch.stack([kernel.of_values(torch.from_numpy(x)) for kernel, x in some])
+        noise_BN1 = torch.randn(len(some), points, 1, generator=generator, dtype=torch.float64)
+        y_BN1 = (torch.linalg.cholesky(covariance_BNN) @ noise_BN1).float().numpy()
+        yield from (Function(x, y, f"{first + n}", kernel) for n, ((kernel, x), y) in enumerate(zip(some, y_BN1, strict=True)))
 
 
 def _digits(text: str) -> Iterator[Function]:

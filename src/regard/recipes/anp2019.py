@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from ..models import ProcessModel
-from ..tasks import FunctionsOptions, FunctionsTask, load_run
+from ..tasks import FunctionsOptions, FunctionsTask, load_run, task_of
 from ..tasks.function_pictures import Band, draw_bands
 from ..tasks.function_processor import arranged
 from ..tasks.measuring import answer
 from ..train import TrainOptions
-from ._engine import Recipe, RecipeFacts, Results, above, at_least, at_most, below, validation_curves, variant_folder
+from ._engine import Curves, Recipe, RecipeFacts, Results, above, at_least, at_most, below, variant_folder
 from ._engine.variants import BaselineVariant, TaskVariant
 
-CURVES = FunctionsOptions(data="gp:rbf,length=0.4,points=40", context=(5, 25), shares=(0.05, 0.1))
+CURVES = FunctionsOptions(data="gp:rbf,length=0.4,points=40,count=8000", context=(5, 25), shares=(0.05, 0.1))
 PIXELS = FunctionsOptions(data="digits:", context=(5, 40), shares=(0.05, 0.1))
 TRAIN = TrainOptions(
     steps=4000, lr=1e-3, schedule="cosine", average=0, weight_decay=0.0, log_every=100, evaluate_every=500, save_every=4000
@@ -48,7 +48,7 @@ class Bands:
         panels = []
         for name in self.variants:
             run = load_run(variant_folder(out, name, results.seeds[0]), ProcessModel)
-            task = FunctionsTask(CURVES, run.processor)
+            task = task_of(run)
             one = task.test_data(run, None)[0]
             for known in SHOWN:
                 given = arranged(one, 0, (known, known))
@@ -95,5 +95,8 @@ recipe = Recipe(
         ),
         below("pixels: and at the others", (ANP_PIXELS, "mse"), (NP_PIXELS, "mse"), source="figure 4"),
     ),
-    pictures=(Bands(variants=(ANP, NP)), validation_curves("loss")),
+    pictures=(
+        Bands(variants=(ANP, NP)),
+        Curves(metric="validation loss", file="validation_loss", x="step", y="loss per point (nats)", title="Validation"),
+    ),
 )

@@ -22,7 +22,7 @@ import torch
 from ..models import build
 from ..tasks import SetsOptions, SetsTask
 from ..train import TrainOptions
-from ._engine import Claim, Curves, Recipe, RecipeFacts, above, at_least, at_most, below, between, measured, validation_curves
+from ._engine import Claim, Curves, Recipe, RecipeFacts, above, at_least, at_most, below, between, measured
 from ._engine.variants import BaselineVariant, TaskVariant, milliseconds
 
 SHARES = (0.05, 0.1)
@@ -92,7 +92,17 @@ recipe = Recipe(
         ),
     ),
     pictures=(
-        validation_curves("loss"),
+        *(
+            Curves(
+                metric="validation loss",
+                file=f"validation_loss_{data}",
+                x="step",
+                y="absolute error, in standard deviations",
+                title=f"Validation, {data}",
+                among=data,
+            )
+            for data in ("largest", "different")
+        ),
         Curves(metric="ms", file="cost", x="length", y="milliseconds", title="One block of width 64, forward pass", log="xy"),
     ),
 )

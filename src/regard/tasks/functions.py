@@ -16,7 +16,7 @@ from ..data import Splits
 from ..data.functions import Function, as_text, function_of, read_function_source, with_places
 from ..data.splits import read_splits
 from ..errors import BadConfig, NotSupported
-from ..look import Indices, Layers, Maps
+from ..look import Indices, Layers, Maps, capture
 from ..look.pictures import png
 from ..models import Gaussian, ProcessModel
 from ..runs import Run
@@ -24,6 +24,7 @@ from ..train import Loss
 from .function_baselines import exact, function_baselines
 from .function_pictures import Band, draw_bands, draw_pixels
 from .function_processor import FunctionBatch, FunctionProcessor, arranged, collate, drawn
+from .measuring import answer
 from .options import NoOptions
 from .options.functions import BandOptions, FunctionsOptions, FunctionsTaskDeclaration
 from .task import Prediction, Report, Task
@@ -156,7 +157,7 @@ class FunctionsTask(FunctionsTaskDeclaration, Task[FunctionsOptions]):
     def prediction(self, example: Function, answer: Fitted, options: BandOptions) -> Prediction:
         """Means and deviations at the places, some of them as text, and a picture of functions of one variable or of a grid."""
         at, mean, std = example.x[answer.known :], answer.mean_TY[answer.known :], answer.std_TY[answer.known :]
-        shown = np.unique(np.linspace(0, len(at) - 1, min(SHOWN, len(at))).round().astype(int)) if len(at) else []
+        shown: list[int] = np.unique(np.linspace(0, len(at) - 1, min(SHOWN, len(at))).round().astype(int)).tolist() if len(at) else []
         show = ", ".join
         lines = [
             f"{show(f'{x:.4g}' for x in at[n])}: {show(f'{m:.4g} ± {s:.2g}' for m, s in zip(mean[n], std[n], strict=True))}" for n in shown
@@ -176,30 +177,18 @@ class FunctionsTask(FunctionsTaskDeclaration, Task[FunctionsOptions]):
     def attention_maps(self, run: Run[ProcessModel], text: str, layers: Layers, heads: Indices, options: NoOptions) -> tuple[str, Maps]:
         """Maps from the places (the known ones first) to the known points."""
         example = self.parse(text)
-        if len(example.x) > 64 and not self.processor.grid:  # a line of places: fewer of them can be told apart
-            known = example.context or 0
-            example = with_places(replace_points(example, known), self.processor.places(25))
-        found, maps = super().attention_maps(run, as_text_of(example), layers, heads, options)
-        if not maps.all:
-            raise NotSupported(f"{run.folder}: {run.model.facts.name} has no attention to show; train an attentive_neural_process")
         known = example.context or 0
+        if len(example.x) - known > 64 and not self.processor.grid:  # a line of places: fewer of them can be told apart
+            some = example._replace(x=example.x[:known], y=example.y[:known])
+            example = with_places(some, self.processor.places(25))
+        with capture(run.model, layers, heads) as maps:
+            (found,) = answer(self, run.model, [example], options)
         names = [", ".join(f"{x:.4g}" for x in row) for row in example.x.tolist()]
         points = [f"{name}: {', '.join(f'{y:.3g}' for y in row)}" for name, row in zip(names, example.y[:known].tolist(), strict=False)]
         where = example.x if example.x.shape[1] == 2 else np.concatenate([example.x, example.y], 1)
-        drawn_maps = [m.label(names if m.queries == len(names) else points, points) for m in maps.all]
-        return found, Maps(drawn_maps, maps.idle, points=where[:known] if where.shape[1] == 2 else None)
-
-
-def replace_points(one: Function, known: int) -> Function:
-    """Only the known points of an input."""
-    return one._replace(x=one.x[:known], y=one.y[:known])
-
-
-def as_text_of(one: Function) -> str:
-    """An input as it is typed: known points, then places."""
-    known = one.context or 0
-    places = "; ".join(" ".join(f"{x:.6g}" for x in row) for row in one.x[known:].tolist())
-    return f"{as_text(one, known)}; {places}"
+        labelled = [m.label(names if m.queries == len(names) else points, points) for m in maps.all]
+        shown = self.prediction(example, found, BandOptions()).text
+        return shown, Maps(labelled, maps.idle, points=where[:known] if where.shape[1] == 2 else None)
 
 
 def moments(found: Gaussian) -> Gaussian:

@@ -57,7 +57,7 @@ class SetProcessor(JsonProcessor):
         return ((torch.from_numpy(example.items).double() - torch.tensor(self.mean)) / torch.tensor(self.std)).float()
 
     def decode(self, mixture: Mixture) -> Mixture:
-        """The same mixture in the units of the items."""
+        """Mixture in the units of the items."""
         mean_I, std_I = (torch.tensor(x, dtype=torch.float64) for x in (self.mean, self.std))
         return Mixture(mixture.log_share_BC.double(), mixture.mean_BCI.double() * std_I + mean_I, mixture.std_BCI.double() * std_I)
 

@@ -44,5 +44,5 @@ class FunctionsTaskDeclaration(Declaration):
     Options = FunctionsOptions
     PredictOptions = BandOptions
     default_model = "attentive_neural_process"
-    default_train = TrainOptions(steps=4000, lr=1e-3, schedule="cosine", average=0, weight_decay=0.0)
+    default_train = TrainOptions(steps=3000, lr=1e-3, schedule="cosine", average=0, weight_decay=0.0)
     main_options = ("context",)
