@@ -45,7 +45,10 @@ class ProcessConfig(ModelConfig):
 
 
 class ProcessModel(Model):
-    """Encoders of points, a latent variable and a decoder. A model writes `_build_path` and `at_targets`."""
+    """Encoders of points, a latent variable and a decoder. A model writes `_build_path` and `at_targets`.
+
+    Shape: x_BCX, y_BCY, at_BTX → mean and deviation (B, S, T, Y) for S samples of z.
+    """
 
     config: ProcessConfig
 

@@ -1,4 +1,4 @@
-"""What a model of functions should beat: no function at all, the nearest known point; and the exact Gaussian process, which nothing beats on average."""
+"""Baselines of functions: no function at all, the nearest known point; and the exact Gaussian process, which nothing beats on average."""
 
 from __future__ import annotations
 
