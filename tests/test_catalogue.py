@@ -5,6 +5,7 @@ import json
 import pytest
 
 from regard import MECHANISMS, catalogue
+from regard.cli import main
 from regard.errors import UnknownName
 
 
@@ -55,3 +56,17 @@ def test_notes_join_lines_that_go_on():
         """
 
     assert catalogue.notes(Said) == {"Cost": "little, in two lines.", "Use it": "often: there is a colon here."}
+
+
+def test_a_well_known_system_that_is_not_here_is_called_so(capsys):
+    """Not by a name that is spelled alike; the names that are suggested exist."""
+    known = {row["name"] for kind in catalogue.KINDS for row in catalogue.rows(kind)}
+    assert {name for _, nearest in catalogue.ABSENT.values() for name in nearest} <= known
+    missing = next(name for name in catalogue.ABSENT if name not in known)
+    with pytest.raises(UnknownName, match="regard does not have"):
+        catalogue.find(missing)
+    assert catalogue.absent("Slot-Attention") == catalogue.absent("slot attention") != ""
+    assert "set_transformer" in catalogue.absent("DeepSets") and catalogue.absent("sofmax") == ""
+    assert main(["show", "slot-attention"]) == 2
+    error = capsys.readouterr().err
+    assert "regard does not have slot attention; the nearest that it has: regard show set_transformer" in error and error.count("\n") == 1

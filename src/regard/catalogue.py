@@ -14,6 +14,53 @@ from .registry import load_plugins
 
 Kind = Literal["mechanisms", "models", "tasks", "recipes", "patterns"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# Well-known systems that are not here: what they are, and the nearest that is. Others are called unknown, with names that are spelled alike.
+ABSENT: dict[str, tuple[str, tuple[str, ...]]] = {
+    "capsnet": ("capsule networks", ("routing",)),
+    "cnp": ("conditional neural processes", ("neural_process", "attentive_neural_process")),
+    "deepsets": ("Deep Sets", ("set_transformer",)),
+    "deit": ("DeiT", ("vit",)),
+    "detr": ("DETR", ("vit", "set_transformer")),
+    "diffusion": ("diffusion models", ("dalle", "image_transformer")),
+    "elmo": ("ELMo", ("rnn_lm", "bert")),
+    "flamingo": ("Flamingo", ("clip", "show_attend_tell")),
+    "flash_attention": ("FlashAttention, a kernel; softmax attention is computed by PyTorch's where it fits", ("softmax",)),
+    "gat": ("graph attention networks", ("edges",)),
+    "gatv2": ("graph attention networks", ("edges",)),
+    "gaussian_process": ("Gaussian processes as a model", ("attentive_neural_process", "functions")),
+    "gcn": ("graph convolutional networks", ("edges",)),
+    "gqa": ("a name for grouped queries; they are kv_heads of any model that has heads", ("llama", "softmax")),
+    "graph_transformer": ("graph transformers", ("edges",)),
+    "hyena": ("Hyena", ("state_space_duality",)),
+    "informer": ("Informer", ("attentive_neural_process", "functions")),
+    "lstm": ("a plain LSTM", ("rnn_lm", "seq2seq")),
+    "mamba": ("Mamba; its second version is a mechanism", ("state_space_duality",)),
+    "mamba2": ("Mamba-2 under this name", ("state_space_duality",)),
+    "memory_networks": ("memory networks", ("softmax", "draw")),
+    "ntm": ("neural Turing machines", ("draw", "location")),
+    "pct": ("the Point Cloud Transformer", ("set_transformer",)),
+    "perceiver": ("the Perceiver", ("set_transformer",)),
+    "perceiver_io": ("Perceiver IO", ("set_transformer",)),
+    "pixelcnn": ("PixelCNN", ("image_transformer",)),
+    "point_transformer": ("the Point Transformer", ("set_transformer",)),
+    "pointer_network": ("pointer networks", ("pointer_generator", "set_transformer")),
+    "pointnet": ("PointNet", ("set_transformer",)),
+    "resnet": ("residual convolutional networks", ("vit", "mlp_mixer")),
+    "retnet": ("RetNet as a model; its mechanism is here", ("retention",)),
+    "rwkv": ("RWKV", ("gated_linear", "gated_delta_net")),
+    "slot_attention": ("slot attention", ("set_transformer",)),
+    "stable_diffusion": ("Stable Diffusion", ("dalle",)),
+    "swin": ("Swin", ("vit", "axial")),
+    "switch_transformer": ("the Switch Transformer", ("mixtral",)),
+    "transformer_xl": ("Transformer-XL as a model; its recurrence is a layer", ("xl2019",)),
+    "unet": ("U-Net", ("image_transformer",)),
+    "universal_transformer": ("the Universal Transformer", ("albert",)),
+    "vae": ("variational autoencoders as a model", ("draw", "dalle")),
+    "wav2vec": ("wav2vec", ("transformer",)),
+    "whisper": ("Whisper", ("transformer",)),
+    "word2vec": ("word2vec; its vectors can be read with --vectors", ("classify",)),
+    "xlnet": ("XLNet", ("bert", "xl2019")),
+}
 
 
 def mechanisms() -> dict[str, Any]:
@@ -72,7 +119,7 @@ def find(name: str) -> Any:
     classes = {entry.__name__: entry for entry in known.values() if isinstance(entry, type)}
     folded = {fold(key): entry for key, entry in (classes | known).items()}
     if fold(name) not in folded:
-        raise UnknownName("mechanism, model, task or recipe", name, known)
+        raise UnknownName("mechanism, model, task or recipe", name, known, absent(name))
     return folded[fold(name)]
 
 
@@ -153,6 +200,19 @@ def settings(config: type[Any]) -> list[dict[str, str]]:
         for field in fields(config)
         if field.name != "attention_overrides"  # internal: what `with_attention` records
     ]
+
+
+def absent(name: str) -> str:
+    """Say that a well-known system is not here, and what is nearest to it; empty if the name is not in the table.
+
+    Args:
+        name: name as it was typed; upper case, hyphens and spaces do not matter.
+    """
+    alike = {key.replace("_", ""): found for key, found in ABSENT.items()}
+    found = alike.get(fold(name).replace("_", "").replace(" ", "").removesuffix("s")) or alike.get(
+        fold(name).replace("_", "").replace(" ", "")
+    )
+    return "" if found is None else f"regard does not have {found[0]}; the nearest that it has: regard show {' or '.join(found[1])}"
 
 
 def fold(name: str) -> str:

@@ -133,13 +133,14 @@ class UnknownName(RegardError, LookupError):
         kind: kind of thing, for the message.
         name: name that was given.
         known: names that exist, the nearest of which is suggested.
+        hint: what to say instead of the nearest name.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]):
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = ""):
         self.kind, self.given, self.known = kind, name, list(known)
         known, name = self.known, name if len(name) <= 80 else f"{name[:79]}…"
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(known)}"
+        hint = hint or (f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(known)}")
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 
 

@@ -227,6 +227,29 @@ def to_iam(writing: Writing) -> str:
     return f"<WhiteboardCaptureSession>{text}<StrokeSet>{body}</StrokeSet></WhiteboardCaptureSession>\n"
 
 
+# -- sets and functions ------------------------------------------------------------------------------------------------
+
+
+def sets(folder: Path) -> dict[str, Any]:
+    path, generator = folder / "sets.jsonl", np.random.default_rng(0)
+    rows = [generator.integers(0, 90, (generator.integers(1, 6), 2)).tolist() for _ in range(60)]
+    path.write_text("".join(json.dumps({"set": row, "y": max(row)[0]}) + "\n" for row in rows), encoding="utf-8")
+    settings = {"width": 8, "heads": 2, "depth": 1, "encoder": "isab", "points": 3, "seeds": 2}
+    options = {"data": str(path), "batch_size": 8, "shares": (0.1, 0.1)}
+    return {"options": options, "settings": settings, "input": "[[3, 1], [70, 2], [5, 5]]", "broken": '{"set": [[1, NaN]], "y": 1}\n'}
+
+
+def functions(folder: Path) -> dict[str, Any]:
+    path, generator = folder / "functions.csv", np.random.default_rng(0)
+    rows = ["task,x,y\n"]
+    for n in range(60):
+        rows += [f"{n},{x:.3f},{np.sin(3 * x + n / 9):.3f}\n" for x in generator.uniform(-1, 1, 8)]
+    path.write_text("".join(rows))
+    settings = {"width": 8, "heads": 2, "latent": 4}
+    options = {"data": str(path), "batch_size": 8, "shares": (0.1, 0.1), "context": (2, 5)}
+    return {"options": options, "settings": settings, "input": "-0.5 0.2; 0.1 0.7; 0.9", "broken": "3,nan,1\n"}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "language": language,
     "masked": masked,
@@ -243,4 +266,6 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "clip": clip,
     "dalle": dalle,
     "handwriting": handwriting,
+    "sets": sets,
+    "functions": functions,
 }

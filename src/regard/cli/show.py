@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import Positional
 
 from .. import __version__
-from ..catalogue import fold
+from ..catalogue import absent, fold
 from ..errors import NotSupported, ShapeError, UnknownName
 from ..files import read_json
 from . import _facts
@@ -183,7 +183,7 @@ def _pattern(text: str) -> Pattern:
     rules = [row["name"] for row in _facts.entries("patterns")]
     if text.replace("-", "_").isidentifier() and text not in rules:  # one word, so perhaps a mistyped name
         names = [row["name"] for kind in ("mechanisms", "models", "tasks", "recipes") for row in _facts.entries(kind)]
-        raise UnknownName("mechanism, model, task, recipe or pattern", text, [*names, *rules])
+        raise UnknownName("mechanism, model, task, recipe or pattern", text, [*names, *rules], absent(text))
     from ..patterns import parse
 
     return parse(text)

@@ -35,9 +35,12 @@ NAMES = {
     "image_transformer": "image_transformer:ImageTransformer",
     "pointer_transformer": "pointer_transformer:PointerTransformer",
     "san": "san:SAN",
+    "neural_process": "neural_process:NeuralProcess",
     "albert": "albert:Albert",
+    "attentive_neural_process": "attentive_neural_process:AttentiveNeuralProcess",
     "bart": "bart:Bart",
     "gpt2": "gpt2:GPT2",
+    "set_transformer": "set_transformer:SetTransformer",
     "t5": "t5:T5",
     "big_bird": "big_bird:BigBird",
     "gpt3": "gpt3:GPT3",
@@ -67,6 +70,8 @@ registered: dict[str, type[Model]] = {}  # classes from outside the package: `re
 if TYPE_CHECKING:
     from .albert import Albert as Albert
     from .albert import AlbertConfig as AlbertConfig
+    from .attentive_neural_process import AttentiveNeuralProcess as AttentiveNeuralProcess
+    from .attentive_neural_process import AttentiveNeuralProcessConfig as AttentiveNeuralProcessConfig
     from .bart import Bart as Bart
     from .bart import BartConfig as BartConfig
     from .bert import Bert as Bert
@@ -95,6 +100,7 @@ if TYPE_CHECKING:
     from .esim import ESIMConfig as ESIMConfig
     from .fnet import FNet as FNet
     from .fnet import FNetConfig as FNetConfig
+    from .gaussian import Gaussian as Gaussian
     from .gemma import Gemma as Gemma
     from .gemma import GemmaConfig as GemmaConfig
     from .gpt import GPT as GPT
@@ -154,6 +160,7 @@ if TYPE_CHECKING:
     from .modernbert import ModernBertConfig as ModernBertConfig
     from .mpnet import MPNet as MPNet
     from .mpnet import MPNetConfig as MPNetConfig
+    from .neural_process import NeuralProcess as NeuralProcess
     from .nystromformer import Nystromformer as Nystromformer
     from .nystromformer import NystromformerConfig as NystromformerConfig
     from .olmo2 import Olmo2 as Olmo2
@@ -164,6 +171,8 @@ if TYPE_CHECKING:
     from .pointer_generator import PointerGeneratorConfig as PointerGeneratorConfig
     from .pointer_transformer import PointerTransformer as PointerTransformer
     from .pointer_transformer import PointerTransformerConfig as PointerTransformerConfig
+    from .process import ProcessConfig as ProcessConfig
+    from .process import ProcessModel as ProcessModel
     from .reader import Reader as Reader
     from .reader import Reading as Reading
     from .reader import answer_positions as answer_positions
@@ -185,6 +194,8 @@ if TYPE_CHECKING:
     from .sentence import SentenceEncoder as SentenceEncoder
     from .seq2seq import Seq2Seq as Seq2Seq
     from .seq2seq import Seq2SeqConfig as Seq2SeqConfig
+    from .set_transformer import SetTransformer as SetTransformer
+    from .set_transformer import SetTransformerConfig as SetTransformerConfig
     from .show_attend_tell import ShowAttendTell as ShowAttendTell
     from .show_attend_tell import ShowAttendTellConfig as ShowAttendTellConfig
     from .span_reader import SpanReader as SpanReader

@@ -19,7 +19,7 @@ from ..attention import Attention, mechanisms
 from ..bounds import Count, Depth, Positive, Probability, Size, convert  # noqa: F401  offered here too, for the configs of models
 from ..errors import BadConfig, BadPattern, DtypeError, NotSupported, ShapeError, UnknownName
 from ..kernels import fast_linear, smoothed_cross_entropy
-from ..layers import Block, MultiHead
+from ..layers import Block, CrossBlock, MultiHead
 from ..layers.spec import Spec, split_names
 from ..patterns import Pattern, PatternLike, as_pattern, causal, lengths
 
@@ -194,7 +194,7 @@ class Model(nn.Module):
 
     def attentions(self) -> dict[str, MultiHead]:
         """The self-attention layers by path, in order."""
-        across = {id(part.cross) for part in self.modules() if isinstance(part, Block)}
+        across = {id(part.cross) for part in self.modules() if isinstance(part, Block | CrossBlock)}
         return {path: part for path, part in self.named_modules() if isinstance(part, MultiHead) and id(part) not in across}
 
     def with_attention(

@@ -1,6 +1,7 @@
 """Papers' claims, one file each: the system, the ablation that must lose, the metrics that decide. The imports are the list."""
 
 from . import (
+    anp2019,
     bahdanau2014,
     bert2018,
     chen2016,
@@ -25,6 +26,7 @@ from . import (
     reformer2020,
     san2018,
     see2017,
+    set2019,
     sinkhorn2020,
     span2019,
     transformer2017,

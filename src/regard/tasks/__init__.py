@@ -24,12 +24,14 @@ NAMES = {
     "clip": "clip:Clip",
     "dalle": "dalle:Dalle",
     "draw": "draw:DrawTask",
+    "functions": "functions:FunctionsTask",
     "handwriting": "handwriting:HandwritingTask",
     "images": "images:Images",
     "language": "language:Language",
     "masked": "masked:Masked",
     "pixels": "pixels:PixelsTask",
     "question-answering": "question_answering:QuestionAnswering",
+    "sets": "sets:SetsTask",
     "summarization": "summarization:Summarization",
     "translation": "translation:Translation",
     "video": "video:Video",
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from .dalle import Dalle
     from .draw import DrawTask
     from .embedding import Embedder, embed, nearest
+    from .functions import FunctionsTask
     from .handwriting import HandwritingTask
     from .image_processor import ImageProcessor
     from .images import Images
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
         DataOptions,
         Declaration,
         DrawOptions,
+        FunctionsOptions,
         HandwritingOptions,
         ImagesOptions,
         LabelOptions,
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
         NoOptions,
         PixelsOptions,
         QuestionAnsweringOptions,
+        SetsOptions,
         SummarizationOptions,
         TokenizerOptions,
         TranslationOptions,
@@ -96,6 +101,7 @@ if TYPE_CHECKING:
         tasks,
         watch,
     )
+    from .sets import SetsTask
     from .summarization import Summarization
     from .task import BeamPrefix, InputField, JsonProcessor, Prediction, Report, Task
     from .text_processor import TextProcessor

@@ -1,8 +1,8 @@
 """The contract of a task: options, a processor, examples, batches, a loss, answers and metrics. Everything else follows from them.
 
-    class Sets(Task[SetsOptions]):                          options: ONE frozen dataclass, every field with a default and a help text
-        name, Options, Processor = "sets", SetsOptions, Scale
-        model_kind, default_model = SetPool, "set_pool"
+    class Bags(Task[BagsOptions]):                          options: ONE frozen dataclass, every field with a default and a help text
+        name, Options, Processor = "bags", BagsOptions, Scale
+        model_kind, default_model = BagPool, "bag_pool"
 
         def examples(self, source): ...                     one source of data → examples, or a Fault for each that cannot be used
         def parse(self, text): ...                          an input of `predict` and `look` → an example
@@ -699,6 +699,8 @@ KINDS = {
     "ImageTransformer": "autoregressive image model",
     "ImageEncoder": "image classifier",
     "ViViT": "video classifier",
+    "SetTransformer": "model of sets",
+    "ProcessModel": "neural process",
 }
 
 

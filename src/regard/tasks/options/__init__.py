@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .clip import ClipDeclaration, ClipOptions, ZeroShotOptions
     from .dalle import DalleDeclaration, DalleOptions, GenerateOptions
     from .draw import DrawOptions, DrawTaskDeclaration, RedrawOptions
+    from .functions import BandOptions, FunctionsOptions, FunctionsTaskDeclaration
     from .handwriting import HandwritingOptions, HandwritingTaskDeclaration, WriteOptions
     from .image import ImageOptions, PictureOptions
     from .image_text import ImageTextOptions
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .pixels import CompletionOptions, PixelLookOptions, PixelsOptions, PixelsTaskDeclaration
     from .question_answering import AnswersOptions, PassageOptions, QuestionAnsweringDeclaration, QuestionAnsweringOptions, ThresholdOptions
     from .seq2seq import Seq2SeqOptions
+    from .sets import SetsOptions, SetsTaskDeclaration
     from .shared import (
         BeamOptions,
         ClassesOptions,
