@@ -35,6 +35,7 @@ from .delta_rule import delta_scan_definition as delta_scan_definition
 from .exact import forms as forms
 from .exact.bias import Bias as Bias
 from .exact.bias import BiasAtPositions as BiasAtPositions
+from .exact.bias import EdgeBias as EdgeBias
 from .exact.bias import add_bias as add_bias
 from .exact.by_edges import EdgePlan as EdgePlan
 from .exact.by_edges import average_by_edges as average_by_edges

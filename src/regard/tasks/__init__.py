@@ -24,6 +24,7 @@ NAMES = {
     "clip": "clip:Clip",
     "dalle": "dalle:Dalle",
     "draw": "draw:DrawTask",
+    "graphs": "graphs:Graphs",
     "handwriting": "handwriting:HandwritingTask",
     "images": "images:Images",
     "language": "language:Language",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .dalle import Dalle
     from .draw import DrawTask
     from .embedding import Embedder, embed, nearest
+    from .graphs import Graphs
     from .handwriting import HandwritingTask
     from .image_processor import ImageProcessor
     from .images import Images
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
         DataOptions,
         Declaration,
         DrawOptions,
+        GraphsOptions,
         HandwritingOptions,
         ImagesOptions,
         LabelOptions,

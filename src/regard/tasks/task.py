@@ -699,6 +699,7 @@ KINDS = {
     "ImageTransformer": "autoregressive image model",
     "ImageEncoder": "image classifier",
     "ViViT": "video classifier",
+    "GraphModel": "graph network",
 }
 
 

@@ -90,6 +90,35 @@ class BiasAtPositions(Bias):
         return self.bias.of(b, h, self.queries.to(i.device)[row], self.keys.to(j.device)[j], *tensors)
 
 
+class EdgeBias(Bias):
+    """A bias that is given for each edge of a graph, and 0 for all other pairs: what edge features become.
+
+    Args:
+        pairs: query and key of each edge, as `edges` takes them; of an edge that is listed twice the first counts.
+        values_EH: bias of each edge, per head.
+
+    Shape: pairs (2, E), values_EH.
+    """
+
+    def __init__(self, pairs: Tensor, values_EH: Tensor):
+        code_E, order_E = torch.sort((pairs[0].long() << 32) + pairs[1], stable=True)
+        self.code_E, self.tensors = code_E, (values_EH[order_E],)
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        h = torch.arange(tensors[0].shape[1], device=i.device)[:, None, None]
+        return self._look_up(h, i[:, None], j, tensors[0])
+
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        return self._look_up(h, i, j, tensors[0])
+
+    def _look_up(self, h: Tensor, i: Tensor, j: Tensor, values_EH: Tensor) -> Tensor:
+        wanted, known = (i << 32) + j, self.code_E.to(i.device)
+        if not len(known):
+            return values_EH.new_zeros(torch.broadcast_shapes(wanted.shape, h.shape))
+        at = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
+        return values_EH[at, h] * (known[at] == wanted)
+
+
 class Sum(Bias):
     """The sum of two biases."""
 

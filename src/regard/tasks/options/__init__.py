@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .clip import ClipDeclaration, ClipOptions, ZeroShotOptions
     from .dalle import DalleDeclaration, DalleOptions, GenerateOptions
     from .draw import DrawOptions, DrawTaskDeclaration, RedrawOptions
+    from .graphs import GraphsDeclaration, GraphsOptions, NeighbourhoodOptions
     from .handwriting import HandwritingOptions, HandwritingTaskDeclaration, WriteOptions
     from .image import ImageOptions, PictureOptions
     from .image_text import ImageTextOptions
