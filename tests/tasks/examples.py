@@ -227,6 +227,23 @@ def to_iam(writing: Writing) -> str:
     return f"<WhiteboardCaptureSession>{text}<StrokeSet>{body}</StrokeSet></WhiteboardCaptureSession>\n"
 
 
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+def graphs(folder: Path) -> dict[str, Any]:
+    data, one = folder / "graphs.jsonl", folder / "one.jsonl"
+    lines = []
+    for n in range(30):  # rings, whose nodes are labelled by what they and a neighbour hold
+        count = 4 + n % 5
+        nodes = [[float((n + m) % 2), float(m % 3)] for m in range(count)]
+        lines.append(json.dumps({"edges": [[m, (m + 1) % count] for m in range(count)], "nodes": nodes, "labels": ["even", "odd"] * (count // 2) + ["even"] * (count % 2)}))
+    data.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    one.write_text(lines[0] + "\n", encoding="utf-8")
+    options = {"data": str(data), "shares": (0.2, 0.2), "batch_size": 8}
+    broken = '{"edges": [[0, 9]], "nodes": [[1.0, 2.0]]}\n'
+    return {"options": options, "settings": {"width": 8, "heads": 2}, "input": str(one), "broken": broken}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "language": language,
     "masked": masked,
@@ -243,4 +260,5 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "clip": clip,
     "dalle": dalle,
     "handwriting": handwriting,
+    "graphs": graphs,
 }

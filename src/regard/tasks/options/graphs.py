@@ -63,6 +63,6 @@ class GraphsDeclaration(Declaration):
     default_model = "gat"
     default_train = TrainOptions(
         steps=1000, lr=5e-3, schedule="constant", warmup_steps=0, weight_decay=0.0, betas=(0.9, 0.999), clip=0.0, average=0,
-        evaluate_every=5, save_every=200, patience=20,
+        evaluate_every=1, save_every=200, patience=100,
     )  # fmt: skip
     main_options = ("nodes", "label")
