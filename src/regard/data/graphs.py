@@ -31,7 +31,7 @@ from .sources import between_option, source_options
 
 MOST_NODES = 1 << 26  # per graph
 GENERATED = ("blocks", "shapes", "karate")
-BLOCKS = {"nodes": 300, "classes": 3, "features": 16, "signal": 35, "inside": 50, "across": 8, "known": 10, "seed": 0}
+BLOCKS = {"nodes": 300, "classes": 3, "features": 16, "signal": 35, "inside": 50, "across": 8, "known": 10, "noise": 0, "seed": 0}
 SHAPES = {"count": 400, "seed": 0}
 KINDS = ("ring", "star", "tree", "grid")
 PARTS = {"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test", "": ""}
@@ -400,22 +400,29 @@ def _sentence(name: str, words: list[list[str]], column: int, directed: bool) ->
 
 
 def _blocks(text: str) -> Iterator[GraphData]:
-    """A stochastic block graph: communities with many edges inside and few across, features that tell little, few known labels."""
+    """A stochastic block graph: communities with many edges inside and few across, features that tell little, few known labels.
+
+    `noise`: as many nodes in a hundred have no label, random features but a mark, and edges to anyone.
+    """
     _, o = source_options(f",{text}" if text else "", BLOCKS)
     count, classes = between_option("nodes", o["nodes"], 10, 20_000), between_option("classes", o["classes"], 2, 20)
     width = between_option("features", o["features"], classes, 1000)
     signal, inside, across, known = (between_option(name, o[name], 0, 1000) for name in ("signal", "inside", "across", "known"))
     random = np.random.default_rng(o["seed"])
+    noise_N = np.arange(count) < count * between_option("noise", o["noise"], 0, 90) / 100
     label_N = random.integers(classes, size=count)
     rate_NN = np.where(label_N[:, None] == label_N, inside, across) / 1000
+    rate_NN = np.where(noise_N[:, None] | noise_N, 2 * inside / 1000, rate_NN)
     pairs = np.argwhere(np.triu(random.random((count, count)) < rate_NN, 1))
     x_NF = random.standard_normal((count, width)).astype(np.float32)
-    x_NF[np.arange(count), label_N] += signal / 25
+    x_NF[~noise_N, label_N[~noise_N]] += signal / 25
+    if noise_N.any():
+        x_NF = np.concatenate([x_NF, 3 * noise_N[:, None]], 1).astype(np.float32)
     place_N = random.permutation(count)
     parts = np.where(place_N < count * known / 100, "train", np.where(place_N < count * (known / 100 + 0.2), "valid", "test"))
     rows = [{str(n): float(value) for n, value in enumerate(row)} for row in x_NF]
     names = [f"{'abcdefghijklmnopqrst'[c]}{n}" for n, c in enumerate(label_N)]
-    labels = tuple("abcdefghijklmnopqrst"[c] for c in label_N)
+    labels = tuple("" if noise else "abcdefghijklmnopqrst"[c] for c, noise in zip(label_N, noise_N, strict=True))
     yield make_graph(f"blocks:{text}", names, _both(pairs.tolist(), False), rows, labels=labels, parts=tuple(parts.tolist()))
 
 
