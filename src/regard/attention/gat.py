@@ -59,7 +59,13 @@ class GraphAttention(ScoreAttention):
         return leaky_relu(scores_BHLM, self.slope)
 
     def reference(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor) -> Tensor:
-        """Compute the formula with a, the concatenation of both, as published."""
+        """Compute the formula with a, the concatenation of both, as published.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys.
+            v_BMHV: values.
+        """
         out_BLHV = v_BMHV.new_zeros(*q_BLHK.shape[:3], v_BMHV.shape[-1])
         for b, i, h in ((b, i, h) for b in range(len(q_BLHK)) for i in range(q_BLHK.shape[1]) for h in range(q_BLHK.shape[2])):
             a_2K = cat([self.a_q_HK[h], self.a_k_HK[h]])

@@ -13,7 +13,7 @@ from .helpers import share_heads, uniform_parameter
 
 
 class GraphAttentionV2(ScoreAttention):
-    r"""As in GAT, but the LeakyReLU comes before the vector a: what a key is worth depends on who asks ("dynamic" attention).
+    r"""GAT's score with the LeakyReLU before the vector a: what a key is worth depends on who asks ("dynamic" attention).
 
     $$o_i = \sum_{j \in N(i)} \mathrm{softmax}_j\big(a^\top \mathrm{LeakyReLU}(q_i + k_j) + b_{ij}\big)\, v_j$$
 
@@ -54,7 +54,13 @@ class GraphAttentionV2(ScoreAttention):
         return q_BLHK.shape[-1]
 
     def reference(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor) -> Tensor:
-        """Compute the formula one pair at a time."""
+        """Compute the formula one pair at a time.
+
+        Args:
+            q_BLHK: queries.
+            k_BMHK: keys.
+            v_BMHV: values.
+        """
         out_BLHV = v_BMHV.new_zeros(*q_BLHK.shape[:3], v_BMHV.shape[-1])
         for b, i, h in ((b, i, h) for b in range(len(q_BLHK)) for i in range(q_BLHK.shape[1]) for h in range(q_BLHK.shape[2])):
             hidden_MK = torch.stack([q_BLHK[b, i, h] + k_K for k_K in k_BMHK[b, :, h]])

@@ -41,10 +41,10 @@ PARTS = {"train": "train", "training": "train", "valid": "valid", "val": "valid"
 class Features:
     """Features of nodes by name, sparse: those of node n are entries first[n] … first[n + 1]."""
 
-    names: tuple[str, ...]
-    index_T: Array  # into names
-    value_T: Array
-    first: Array
+    names: tuple[str, ...]  # names of the features
+    index_T: Array  # number of each entry's feature in `names`
+    value_T: Array  # its value
+    first: Array  # first entry of each node, and the end
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, float]]) -> Features:
@@ -68,8 +68,8 @@ class GraphData:
     nodes: tuple[str, ...]  # names
     pairs_E2: Array  # (i, j): node i attends to node j; each once
     features: Features
-    labels: tuple[str, ...] = ()  # of the nodes, "" where it is not known; empty: of none
-    label: str = ""  # of the graph
+    labels: tuple[str, ...] = ()  # label of each node, "" where it is not known; empty: none is
+    label: str = ""  # label of the graph
     parts: tuple[str, ...] = ()  # train, valid, test or "" of each node, where the data say so
     edge_EF: Array | None = None  # numbers of each pair
 
@@ -107,7 +107,7 @@ class GraphData:
         )
 
     def around(self, node: int, hops: int, most: int) -> Array:
-        """Numbers of the nodes that are at most so many steps from a node, nearest first, up to a number of nodes.
+        """Numbers of the nodes within some steps of a node, nearest first, up to a number of nodes.
 
         Args:
             node: number of the node.
@@ -203,7 +203,7 @@ def _planetoid(path: Path, directed: bool) -> GraphData:
     count, width = shape if len(shape) == 2 else (-1, -1)
     sound = len(first) == count + 1 and len(index) == len(value) == int(first[-1]) and len(labels) == count and (np.diff(first) >= 0).all()
     if not sound or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < width) or not np.isfinite(value).all():
-        raise BadFile(f"{path}: x_indptr, x_indices, x_data, x_shape and label do not fit each other, or hold what is no number")
+        raise BadFile(f"{path}: x_indptr, x_indices, x_data, x_shape and label do not fit each other, or hold values that are not finite")
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise BadFile(f"{path}: edges has shape {edges.shape}; expected (edges, 2)")
     if len(wrong := np.flatnonzero(((edges < 0) | (edges >= count)).any(1))):
@@ -308,7 +308,7 @@ def _objects(path: Path, directed: bool) -> Iterator[GraphData | Fault]:
         elif isinstance(labels, list) and len(labels) != count:
             yield Fault(where, "another number of labels than nodes", f"{len(labels)} and {count}")
         elif isinstance(nodes, list) and (wrong := next((node for node in nodes if not isinstance(node, list | dict)), None)) is not None:
-            yield Fault(where, "features that are no list", str(wrong)[:40], "write a list of numbers, or an object, per node")
+            yield Fault(where, "features in another form", str(wrong)[:40], "write a list of numbers, or an object, per node")
         else:
             rows = [_row(node if isinstance(node, dict) else dict(zip(map(str, range(len(node))), node, strict=True))) for node in nodes or [{}] * count]
             named = tuple("" if one is None else str(one) for one in labels) if isinstance(labels, list) else ()

@@ -19,7 +19,7 @@ from ..patterns import Pattern
 
 
 class SparseFeatures(NamedTuple):
-    """Features of nodes, of which most are zero, such as the words of documents: those of node n are entries first[n] … first[n + 1]."""
+    """Features of nodes, most of them zero, such as the words of documents: those of node n are entries first[n] … first[n + 1]."""
 
     index_T: Tensor  # number of each feature
     value_T: Tensor  # its value
@@ -59,12 +59,13 @@ class FeatureSum(nn.Module):
 
 
 class GraphHeads(nn.Module):
-    """Attention heads on a graph: keys and values are one projection of the nodes, queries the same one or another; heads side by side or averaged.
+    """Heads that attend on a graph: keys and values are one projection of the nodes, queries the same one or another; heads side by side or averaged.
 
     Args:
         project: map of the nodes to keys and values, x → (N, H·K).
         attention: mechanism, sized for the heads.
         heads: number of heads H.
+        head_dim: size K of each.
         query: map of the nodes to queries; None: `project`.
         concat: heads side by side; False: averaged, as in an output layer.
         edge_width: numbers per edge, which become a bias of the scores per head; 0: none.

@@ -22,13 +22,13 @@ from .model import ModelFacts, attention_lines
 
 @dataclass(frozen=True, kw_only=True)
 class GATConfig(GraphModelConfig):
-    width: Size = 64  # of all heads together
-    heads: Heads = 8
-    output_heads: Heads = 1  # of the last layer, which are averaged
-    depth: Depth = 2
+    width: Size = 64  # model width: all heads together
+    heads: Heads = 8  # heads of each layer but the last
+    output_heads: Heads = 1  # heads of the last layer, which are averaged
+    depth: Depth = 2  # layers
     attention: str | tuple[str, ...] = "gat"  # a mechanism, perhaps with settings and a pattern, for all layers; or one per layer
-    dropout: Probability = 0.6  # of features, and of the input of each layer
-    attention_dropout: Probability = 0.6  # of attention weights, of mechanisms that have it
+    dropout: Probability = 0.6  # dropout rate of features, and of the input of each layer
+    attention_dropout: Probability = 0.6  # dropout rate of attention weights, for mechanisms that have one
     residual: bool = False  # add the input of a layer to its output
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class GATConfig(GraphModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class GATv2Config(GATConfig):
-    attention: str | tuple[str, ...] = "gatv2"
+    attention: str | tuple[str, ...] = "gatv2"  # a mechanism for all layers, or one per layer
 
 
 class GAT(GraphModel):

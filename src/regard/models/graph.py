@@ -17,14 +17,14 @@ from .model import Count, Model, ModelConfig, Size
 class GraphBatch:
     """Graphs as one: their nodes follow each other, and no edge joins two of them."""
 
-    features: SparseFeatures
+    features: SparseFeatures  # features of the nodes
     pairs_2E: Tensor  # query and key node of each edge: (i, j) if i attends to j
     n_B: Tensor  # number of nodes of each graph
     edge_EF: Tensor | None = None  # numbers of each edge
     position_NP: Tensor | None = None  # positional encodings
     chosen_C: Tensor | None = None  # nodes that the loss is about; None: all, or graphs
     target_C: Tensor | None = None  # their classes
-    count_B: tuple[int, ...] = ()  # how many of them each graph has
+    count_B: tuple[int, ...] = ()  # number of chosen nodes, or targets, of each graph
 
     @cached_property
     def pattern(self) -> Pattern:
@@ -35,13 +35,19 @@ class GraphBatch:
 @dataclass(frozen=True, kw_only=True)
 class GraphModelConfig(ModelConfig):
     inputs: Size  # features that a node may have
-    classes: Size = 2
+    classes: Size = 2  # classes of nodes or graphs
     pool: bool = False  # logits per graph; otherwise per node
     edge_features: Count = 0  # numbers per edge
 
 
 class GraphModel(Model):
-    """A model of graphs. Write `features`, vectors h_ND, and set `self.pooled_width`; or `node_logits`."""
+    """A model of graphs. Write `features`, and call `_build_head` if these are not logits yet.
+
+    Args:
+        config: settings.
+
+    Shape: `GraphBatch` → logits_NC of the nodes, or logits_BC of the graphs.
+    """
 
     config: GraphModelConfig
     length_setting = "inputs"

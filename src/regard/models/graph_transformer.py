@@ -18,14 +18,14 @@ from .model import ModelFacts, attention_lines, build_heads
 
 @dataclass(frozen=True, kw_only=True)
 class GraphTransformerConfig(GraphModelConfig):
-    width: Size = 64
-    heads: Heads = 4
-    depth: Depth = 2
+    width: Size = 64  # model width
+    heads: Heads = 4  # heads of each block
+    depth: Depth = 2  # blocks
     attention: str | tuple[str, ...] = "softmax"  # a mechanism for all layers, or one per layer
     reach: Literal["neighbours", "graph"] = "neighbours"  # each node attends to its neighbours, or to its whole graph
     laplacian: Count = 8  # eigenvectors of the Laplacian per node
     random_walk: Count = 8  # probabilities of a walk's return after 1, 2, … steps, per node
-    dropout: Probability = 0.3
+    dropout: Probability = 0.3  # dropout rate of features and sublayers
 
     def __post_init__(self) -> None:
         super().__post_init__()

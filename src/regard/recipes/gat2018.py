@@ -88,8 +88,9 @@ class BlocksVariant(TaskVariant):
 class LookupVariant(BlocksVariant):
     """A network on dictionaries, each a graph: queries look their keys up."""
 
-    options: tasks.DataOptions = GraphsOptions(directed=True, scale="none", l2=0.0, batch_size=100, shares=(0.1, 0.2))
-    settings: Mapping[str, Any] = field(default_factory=lambda: {"dropout": 0.0, "attention_dropout": 0.0})
+    options: tasks.DataOptions = GraphsOptions(directed=True, scale="none", l2=0.0, batch_size=40, shares=(0.1, 0.2))
+    train: TrainOptions = TRAIN.replace(steps=600, lr=1e-2, evaluate_every=60, save_every=600)
+    settings: Mapping[str, Any] = field(default_factory=lambda: {"heads": 1, "dropout": 0.0, "attention_dropout": 0.0})
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         out.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def write_dictionaries(path: Path, seed: int) -> Path:
 
 
 def deep(depth: int, residual: bool) -> BlocksVariant:
-    """A network of so many layers on blocks without noise."""
+    """A network on blocks without noise."""
     settings = {"depth": depth, "residual": residual, "dropout": 0.2, "attention_dropout": 0.2}
     return BlocksVariant(graph=CLEAN, settings=settings, evaluate=accuracy_and_distance)
 

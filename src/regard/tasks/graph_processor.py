@@ -125,7 +125,7 @@ class GraphProcessor(JsonProcessor):
         )
 
     def collate(self, rows: Sequence[GraphRow], generator: torch.Generator | None) -> GraphBatch:
-        """Graphs side by side as one. In training the signs of eigenvectors are drawn anew.
+        """Graphs side by side as one. In training the signs of eigenvectors are drawn again.
 
         Args:
             rows: graphs as tensors.

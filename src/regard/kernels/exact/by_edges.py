@@ -29,7 +29,7 @@ from .contents import Kept
 from .paths import forced
 from .plan import DENSE_PAIRS
 
-SPARSE = 12  # tiles are at least as fast where more than one pair of so many is allowed (random pairs of 512 and 2,048 nodes, 4 heads of 16)
+SPARSE = 12  # tiles are at least as fast where more than one pair in 12 is allowed (random pairs of 512 and 2,048 nodes, 4 heads of 16)
 AT_ONCE = 2**18  # numbers that are gathered at a time on a CPU: 1 MiB in float32
 INFINITY = float("inf")
 
@@ -61,11 +61,12 @@ class Segments:
 class EdgePlan:
     """The pairs of a pattern for given sizes, as edges between nodes: batch rows (and heads, where the pattern differs by head) follow each other."""
 
-    pairs: Pairs
-    by_head: bool
-    by_query: Segments
-    by_key: Segments
+    pairs: Pairs  # batch row, head and positions of each edge
+    by_head: bool  # heads are nodes of their own
+    by_query: Segments  # edges sorted by query
+    by_key: Segments  # edges sorted by key
     order_E: Tensor  # edges in the order of `by_key`
+    groups: int = 1  # heads that are nodes
 
     def nodes(self, x_BLHK: Tensor, heads: int) -> Tensor:
         """Queries, keys or values as nodes, x_NHK; shared heads are repeated."""
@@ -77,14 +78,8 @@ class EdgePlan:
         """The inverse of `nodes`, out_BLHV."""
         if self.by_head:
             B, V = batch, out_NHV.shape[-1]
-            return out_NHV.view(B, self.heads_in(batch), -1, V).transpose(1, 2)
+            return out_NHV.view(B, self.groups, -1, V).transpose(1, 2)
         return out_NHV.unflatten(0, (batch, -1))
-
-    def heads_in(self, batch: int) -> int:
-        """The number of heads that are nodes."""
-        return self._heads if self.by_head else 1
-
-    _heads: int = 1
 
     def added(self, bias: Tensor | Bias, queries: int, keys: int, heads: int) -> Tensor | None:
         """A bias at the edges, which broadcasts to (H, E), or (1, E) where heads are nodes; None if it is known by tiles only.
