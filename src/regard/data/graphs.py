@@ -106,6 +106,22 @@ class GraphData:
             edge_EF=None if self.edge_EF is None else self.edge_EF[both],
         )
 
+    def labelled(self) -> Array:
+        """Numbers of the nodes whose label is known."""
+        return np.array([n for n, label in enumerate(self.labels) if label], dtype=np.int64)
+
+    def number(self, name: str) -> int:
+        """Number of the node with this name; without a name that of the one with most neighbours.
+
+        Args:
+            name: name of a node, or an empty text.
+        """
+        if not name:
+            return int(np.bincount(self.pairs_E2[:, 0], minlength=len(self.nodes)).argmax())
+        if name not in self.nodes:
+            raise NotSupported(f"{self.name} has no node {name!r}; its nodes are {', '.join(self.nodes[:10])} …")
+        return self.nodes.index(name)
+
     def around(self, node: int, hops: int, most: int) -> Array:
         """Numbers of the nodes within some steps of a node, nearest first, up to a number of nodes.
 

@@ -50,9 +50,9 @@ class Graphs(GraphsDeclaration, Task[GraphsOptions]):
         if not pool and len(graphs) == 1 and not others and held != (0.0, 0.0):
             parts = tuple([GraphExample(graphs[0], chosen)] if len(chosen) else [] for chosen in _node_parts(graphs[0], held))
         else:
-            examples = [GraphExample(graph, None if pool else _labelled(graph)) for graph in graphs]
+            examples = [GraphExample(graph, None if pool else graph.labelled()) for graph in graphs]
             train, valid, test = hold_out(examples, self.key, held)
-            whole = {name: [GraphExample(graph, None if pool else _labelled(graph)) for graph in found] for name, found in others.items()}
+            whole = {name: [GraphExample(graph, None if pool else graph.labelled()) for graph in found] for name, found in others.items()}
             parts = train, whole.get("valid", valid), whole.get("test", test)
         contents = (part for found in parts for one in found for part in (one.graph.content(), b"" if one.chosen_C is None else one.chosen_C.tobytes()))
         return Splits(*parts, skipped, digest(contents))
@@ -172,7 +172,7 @@ class Graphs(GraphsDeclaration, Task[GraphsOptions]):
         example = self.parse(text)
         graph = example.graph
         if len(graph.nodes) > options.most_nodes:
-            graph = graph.of_nodes(graph.around(_centre(graph, options.node), options.hops, options.most_nodes))
+            graph = graph.of_nodes(graph.around(graph.number(options.node), options.hops, options.most_nodes))
             example = GraphExample(graph, None if example.chosen_C is None else np.arange(len(graph.nodes)))
         with capture(run.model, layers, heads) as maps:
             (found,) = answer(self, run.model, [example], options)
@@ -189,26 +189,14 @@ def _squares(model: torch.nn.Module) -> Tensor:
     return torch.stack([one.square().sum() for one in model.parameters()]).sum()
 
 
-def _labelled(graph: GraphData) -> Array:
-    return np.array([n for n, label in enumerate(graph.labels) if label], dtype=np.int64)
-
-
 def _targets(one: GraphExample) -> list[str]:
     return [one.graph.label] if one.chosen_C is None else [one.graph.labels[n] for n in one.chosen_C if one.graph.labels]
 
 
 def _node_parts(graph: GraphData, shares: tuple[float, float]) -> tuple[Array, ...]:
     """Labelled nodes for training, validation and test: as the data say, or by a hash of their names."""
-    labelled = _labelled(graph)
+    labelled = graph.labelled()
     if graph.parts:
         return tuple(np.array([n for n in labelled if graph.parts[n] == name], dtype=np.int64) for name in ("train", "valid", "test"))
     chosen = choose_parts(np.array([place(graph.nodes[n]) for n in labelled]), shares)
     return tuple(labelled[chosen == number] for number in range(3))
-
-
-def _centre(graph: GraphData, name: str) -> int:
-    if not name:
-        return int(np.bincount(graph.pairs_E2[:, 0], minlength=len(graph.nodes)).argmax())
-    if name not in graph.nodes:
-        raise NotSupported(f"{graph.name} has no node {name!r}; its nodes are {', '.join(graph.nodes[:10])} …")
-    return graph.nodes.index(name)
