@@ -173,8 +173,12 @@ def test_karate():
 
 
 def test_part_of_a_graph():
-    graph = make_graph("line", "abcdef", [(n, n + 1) for n in range(5)] + [(n + 1, n) for n in range(5)], [{"x": float(n)} for n in range(6)])
+    graph = make_graph(
+        "line", "abcdef", [(n, n + 1) for n in range(5)] + [(n + 1, n) for n in range(5)], [{"x": float(n)} for n in range(6)]
+    )
     around = graph.around(2, 1, 10)
     assert sorted(around.tolist()) == [1, 2, 3] and graph.around(2, 5, 4).tolist()[0] == 2 and len(graph.around(2, 5, 4)) == 4
     part = graph.of_nodes(np.array([2, 1, 3]))
-    assert part.nodes == ("c", "b", "d") and pairs_of(part) == {(0, 1), (1, 0), (0, 2), (2, 0)} and part.features.value_T.tolist() == [2, 1, 3]
+    assert (
+        part.nodes == ("c", "b", "d") and pairs_of(part) == {(0, 1), (1, 0), (0, 2), (2, 0)} and part.features.value_T.tolist() == [2, 1, 3]
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.kernels.test_exact import PATTERNS, B, G, H, K, L, M, inputs, reference, same
+from tests.kernels.test_exact import PATTERNS, B, H, K, L, M, inputs, reference, same
 
 import regard.patterns as P
 from regard.kernels import attend, force
@@ -10,7 +10,9 @@ from regard.kernels.exact import by_edges
 from regard.kernels.exact.contents import Kept
 from regard.layers import ALiBi, Buckets
 
-EDGES = P.edges(torch.randint(M, (2, 700), generator=torch.Generator().manual_seed(0)))  # most rows have some, row 0 to 182 are before the queries
+EDGES = P.edges(
+    torch.randint(M, (2, 700), generator=torch.Generator().manual_seed(0))
+)  # most rows have some, row 0 to 182 are before the queries
 LISTS = [
     EDGES,
     EDGES & P.lengths([M, 100, 0]),

@@ -236,7 +236,15 @@ def graphs(folder: Path) -> dict[str, Any]:
     for n in range(30):  # rings, whose nodes are labelled by what they and a neighbour hold
         count = 4 + n % 5
         nodes = [[float((n + m) % 2), float(m % 3)] for m in range(count)]
-        lines.append(json.dumps({"edges": [[m, (m + 1) % count] for m in range(count)], "nodes": nodes, "labels": ["even", "odd"] * (count // 2) + ["even"] * (count % 2)}))
+        lines.append(
+            json.dumps(
+                {
+                    "edges": [[m, (m + 1) % count] for m in range(count)],
+                    "nodes": nodes,
+                    "labels": ["even", "odd"] * (count // 2) + ["even"] * (count % 2),
+                }
+            )
+        )
     data.write_text("\n".join(lines) + "\n", encoding="utf-8")
     one.write_text(lines[0] + "\n", encoding="utf-8")
     options = {"data": str(data), "shares": (0.2, 0.2), "batch_size": 8}

@@ -83,7 +83,6 @@ class ScoreAttention(Attention):
 
         return by_rows(attend_rows, q_BLHK, v_BMHV, q_BLHK.shape[2] * call.keys * self.numbers_per_pair(q_BLHK))
 
-
     def _scores_along(self, plan: EdgePlan, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor | None:
         """Scores of listed pairs, scores_HE, from prepared queries and keys; None if there is a bias that is known by tiles only."""
         heads = q_BLHK.shape[2]

@@ -34,7 +34,16 @@ GENERATED = ("blocks", "shapes", "karate")
 BLOCKS = {"nodes": 300, "classes": 3, "features": 16, "signal": 35, "inside": 50, "across": 8, "known": 10, "noise": 0, "seed": 0}
 SHAPES = {"count": 400, "seed": 0}
 KINDS = ("ring", "star", "tree", "grid")
-PARTS = {"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test", "": ""}
+PARTS = {
+    "train": "train",
+    "training": "train",
+    "valid": "valid",
+    "val": "valid",
+    "validation": "valid",
+    "dev": "valid",
+    "test": "test",
+    "": "",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +165,9 @@ def read_graphs(source: str, *, nodes: str | None = None, label: str = "label", 
                 for graph in read_graphs(str(file), label=label, directed=directed):
                     yield graph if isinstance(graph, Fault) else replace(graph, label=folder.name)
     elif not path.exists():
-        raise MissingFile(f"{source}: no such file; expected .npz, .csv, .tsv, .jsonl, .graphml or .conllu, or one of {', '.join(GENERATED)}")
+        raise MissingFile(
+            f"{source}: no such file; expected .npz, .csv, .tsv, .jsonl, .graphml or .conllu, or one of {', '.join(GENERATED)}"
+        )
     elif (suffix := plain_suffix(path)) == ".npz":
         yield _planetoid(path, directed)
     elif suffix in (".jsonl", ".ndjson", ".json", ".parquet"):
@@ -169,7 +180,9 @@ def read_graphs(source: str, *, nodes: str | None = None, label: str = "label", 
         yield from _table(path, None if nodes is None else Path(nodes), label, directed)
 
 
-def make_graph(name: str, nodes: Sequence[str], pairs: Iterable[tuple[int, int]], rows: Sequence[Mapping[str, float]], **more: Any) -> GraphData:
+def make_graph(
+    name: str, nodes: Sequence[str], pairs: Iterable[tuple[int, int]], rows: Sequence[Mapping[str, float]], **more: Any
+) -> GraphData:
     """A graph from pairs, each once. A graph without features gets each node's number of neighbours as one.
 
     Args:
@@ -198,7 +211,7 @@ def tree_pairs(heads: Sequence[int], directed: bool = False) -> list[tuple[int, 
     return up if directed else [pair for word, head in up for pair in ((word, head), (head, word))]
 
 
-def _both(pairs: Iterable[tuple[int, int]], directed: bool) -> Iterator[tuple[int, int]]:
+def _both(pairs: Iterable[Sequence[int]], directed: bool) -> Iterator[tuple[int, int]]:
     """From (source, target) to (query, key): the target attends to the source, and back."""
     for source, target in pairs:
         yield target, source
@@ -248,11 +261,14 @@ def _number(text: str) -> float | None:
 
 
 def _row(values: Mapping[str, Any]) -> dict[str, float]:
-    """Features of a node from named values: numbers are values; a text is a feature of its own."""
+    """Features of a node from named values: numbers are values; a text is a feature of its own; empty, NaN and null are missing."""
     row: dict[str, float] = {}
     for name, value in values.items():
-        number = float(value) if isinstance(value, int | float | bool) else _number(str(value))
-        row |= {name: number} if number is not None else {f"{name}={value}": 1.0} if str(value) else {}
+        number = _number(str(float(value) if isinstance(value, bool) else value))
+        if number is not None:
+            row[name] = number
+        elif str(value).lower() not in ("", "nan", "none", "inf", "-inf"):
+            row[f"{name}={value}"] = 1.0
     return row
 
 
@@ -313,29 +329,33 @@ def _objects(path: Path, directed: bool) -> Iterator[GraphData | Fault]:
         if isinstance(one, Fault):
             yield one
             continue
-        edges, nodes, labels = (one.get(name) for name in ("edges", "nodes", "labels")) if isinstance(one, dict) else (None, None, None)
-        if not _is_edges(edges):
+        edges = one.get("edges") if isinstance(one, dict) else None
+        if not isinstance(edges, list) or not all(map(_is_edge, edges)):
             yield Fault(where, "no edges", "", 'write {"edges": [[0, 1], …], "nodes": [[0.5], …], "labels": ["a", …] or "y": "a"}')
             continue
-        count = len(nodes) if isinstance(nodes, list) else one.get("count", max((max(edge) for edge in edges), default=-1) + 1)
+        nodes, labels = one.get("nodes"), one.get("labels")
+        count = len(nodes) if isinstance(nodes, list) else max((max(edge) for edge in edges), default=-1) + 1
         outside = [edge for edge in edges if not 0 <= min(edge) <= max(edge) < count]
-        if outside:
+        if not count:
+            yield Fault(where, "no nodes", "", 'write "nodes": [[0.5], …]')
+        elif outside:
             yield Fault(where, "an edge to a node that does not exist", f"{outside[0]} of {count} nodes", "number nodes from 0")
         elif isinstance(labels, list) and len(labels) != count:
             yield Fault(where, "another number of labels than nodes", f"{len(labels)} and {count}")
         elif isinstance(nodes, list) and (wrong := next((node for node in nodes if not isinstance(node, list | dict)), None)) is not None:
             yield Fault(where, "features in another form", str(wrong)[:40], "write a list of numbers, or an object, per node")
         else:
-            rows = [_row(node if isinstance(node, dict) else dict(zip(map(str, range(len(node))), node, strict=True))) for node in nodes or [{}] * count]
+            rows = [
+                _row(node if isinstance(node, dict) else dict(zip(map(str, range(len(node))), node, strict=True)))
+                for node in nodes or [{}] * count
+            ]
             named = tuple("" if one is None else str(one) for one in labels) if isinstance(labels, list) else ()
             y = "" if one.get("y") is None else str(one["y"])
-            yield make_graph(where, tuple(map(str, range(count))), _both(map(tuple, edges), directed), rows, labels=named, label=y)
+            yield make_graph(where, tuple(map(str, range(count))), _both(edges, directed), rows, labels=named, label=y)
 
 
-def _is_edges(edges: Any) -> bool:
-    return isinstance(edges, list) and all(
-        isinstance(edge, list) and len(edge) == 2 and all(isinstance(node, int) and not isinstance(node, bool) for node in edge) for edge in edges
-    )
+def _is_edge(edge: Any) -> bool:
+    return isinstance(edge, list) and len(edge) == 2 and all(isinstance(node, int) and not isinstance(node, bool) for node in edge)
 
 
 def _graphml(path: Path, label: str, directed: bool) -> GraphData:
@@ -407,9 +427,14 @@ def _sentence(name: str, words: list[list[str]], column: int, directed: bool) ->
     heads = [int(row[6]) - 1 for row in words]
     if any(head >= len(words) for head in heads):
         raise BadFile(f"{name}: a head that does not exist; the sentence has {len(words)} words")
-    rows = [{f"form={row[1].lower()}": 1.0, f"suffix={row[1].lower()[-3:]}": 1.0} | ({"capital": 1.0} if row[1][:1].isupper() else {}) for row in words]
+    rows = [
+        {f"form={row[1].lower()}": 1.0, f"suffix={row[1].lower()[-3:]}": 1.0} | ({"capital": 1.0} if row[1][:1].isupper() else {})
+        for row in words
+    ]
     forms = tuple(row[1] for row in words)
-    return make_graph(name, forms, tree_pairs(heads, directed), rows, labels=tuple("" if row[column] == "_" else row[column] for row in words))
+    return make_graph(
+        name, forms, tree_pairs(heads, directed), rows, labels=tuple("" if row[column] == "_" else row[column] for row in words)
+    )
 
 
 # -- generated ---------------------------------------------------------------------------------------------------------

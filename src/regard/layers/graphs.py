@@ -90,7 +90,9 @@ class GraphHeads(nn.Module):
         self.edge = nn.Linear(edge_width, heads, bias=False) if edge_width else None
         self.bias = nn.Parameter(torch.zeros(heads * head_dim if concat else head_dim))
 
-    def forward(self, x: Tensor | SparseFeatures, pattern: Pattern, pairs_2E: Tensor | None = None, edge_EF: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor | SparseFeatures, pattern: Pattern, pairs_2E: Tensor | None = None, edge_EF: Tensor | None = None
+    ) -> Tensor:
         """Attend along the edges.
 
         Args:

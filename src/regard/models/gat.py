@@ -73,7 +73,7 @@ class GAT(GraphModel):
             spec = Spec.read(line)
             attention = spec.build(heads=heads, head_dim=head_dim, length=1 << 30)
             if hasattr(attention, "dropout") and not (spec.settings and "dropout" in spec.settings):
-                attention.dropout = c.attention_dropout
+                attention.dropout = c.attention_dropout  # type: ignore[assignment]  # a plain value
             maps = [self._map(n, heads * head_dim) for _ in range(1 if self.shared else 2)]
             query = None if self.shared else maps[1]
             heads_ = GraphHeads(maps[0], attention, heads, head_dim, query=query, concat=not last, edge_width=c.edge_features)

@@ -69,7 +69,9 @@ class GraphTransformer(GraphModel):
         if self.position is not None:
             if graph.position_NP is None or graph.position_NP.shape[1] != self.position.in_features:
                 given = "none" if graph.position_NP is None else graph.position_NP.shape[1]
-                raise ShapeError(f"GraphTransformer takes {self.position.in_features} positional numbers per node, got {given}; see tasks.graphs")
+                raise ShapeError(
+                    f"GraphTransformer takes {self.position.in_features} positional numbers per node, got {given}; see tasks.graphs"
+                )
             x_ND = x_ND + self.position(graph.position_NP)
         pattern = graph.pattern
         if self.config.reach == "graph":

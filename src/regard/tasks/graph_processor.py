@@ -75,11 +75,14 @@ class GraphProcessor(JsonProcessor):
         constant = std < 1e-6
         mean, std = np.where(constant, 0, mean), np.where(constant, np.maximum(np.abs(mean), 1e-6), std)
         edge_mean, edge_std = np.zeros(0), np.zeros(0)
-        if (edges := [g.edge_EF for g in graphs if g.edge_EF is not None]):
+        if edges := [g.edge_EF for g in graphs if g.edge_EF is not None]:
             edge_mean, edge_std = np.concatenate(edges).mean(0), np.maximum(np.concatenate(edges).std(0), 1e-6)
         found = {one.graph.label if one.chosen_C is None else one.graph.labels[n] for one in examples for n in _chosen(one)}
-        floats = [tuple(map(float, one)) for one in ((mean, std) if scale == "columns" else ((), ())) + (edge_mean, edge_std)]
-        return cls(names, tuple(sorted(found)), examples[0].chosen_C is None, scale, *floats, self_loops)  # type: ignore[arg-type]
+        if scale != "columns":
+            mean, std = mean[:0], std[:0]
+        moments = [tuple(map(float, one)) for one in (mean, std, edge_mean, edge_std)]
+        pool = examples[0].chosen_C is None
+        return cls(names, tuple(sorted(found)), pool, scale, moments[0], moments[1], moments[2], moments[3], self_loops)
 
     def encode(self, example: GraphExample, laplacian: int, random_walk: int) -> GraphRow:
         """The tensors of a graph. A feature that is not known is left out, and a label becomes −1.
@@ -103,7 +106,9 @@ class GraphProcessor(JsonProcessor):
         pairs_E2, edge_EF = g.pairs_E2, g.edge_EF
         if len(self.edge_mean):
             if edge_EF is None or edge_EF.shape[1] != len(self.edge_mean):
-                raise NotSupported(f"{g.name}: {0 if edge_EF is None else edge_EF.shape[1]} numbers per edge, the run expects {len(self.edge_mean)}")
+                raise NotSupported(
+                    f"{g.name}: {0 if edge_EF is None else edge_EF.shape[1]} numbers per edge, the run expects {len(self.edge_mean)}"
+                )
             edge_EF = (edge_EF - np.array(self.edge_mean)) / np.array(self.edge_std)
         else:
             edge_EF = None
@@ -134,14 +139,18 @@ class GraphProcessor(JsonProcessor):
         n_B = torch.tensor([row.features.rows for row in rows])
         start = (n_B.cumsum(0) - n_B).tolist()
         position_NP = None
-        parts = [torch.cat([x for x in (_signed(row.laplacian_NP, generator), row.walk_NP) if x is not None], 1) for row in rows if _encoded(row)]
+        parts = [
+            torch.cat([x for x in (_signed(row.laplacian_NP, generator), row.walk_NP) if x is not None], 1) for row in rows if _encoded(row)
+        ]
         if parts:
             position_NP = torch.cat(parts)
         entries = torch.tensor([0, *(len(row.features.index_T) for row in rows)]).cumsum(0).tolist()
         first = torch.cat([*(row.features.first[:-1] + at for row, at in zip(rows, entries, strict=False)), torch.tensor([entries[-1]])])
         one = len(rows) == 1
-        features = rows[0].features if one else SparseFeatures(
-            torch.cat([row.features.index_T for row in rows]), torch.cat([row.features.value_T for row in rows]), first
+        features = (
+            rows[0].features
+            if one
+            else SparseFeatures(torch.cat([row.features.index_T for row in rows]), torch.cat([row.features.value_T for row in rows]), first)
         )
         return GraphBatch(
             features,

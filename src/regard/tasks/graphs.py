@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,14 +47,19 @@ class Graphs(GraphsDeclaration, Task[GraphsOptions]):
         held = (0.0 if "valid" in others else o.shares[0], 0.0 if "test" in others else o.shares[1])
         pool = all(graph.label and not any(graph.labels) for graph in graphs)
         if not pool and len(graphs) == 1 and not others and held != (0.0, 0.0):
-            parts = tuple([GraphExample(graphs[0], chosen)] if len(chosen) else [] for chosen in _node_parts(graphs[0], held))
+            train, valid, test = ([GraphExample(graphs[0], chosen)] if len(chosen) else [] for chosen in _node_parts(graphs[0], held))
         else:
             examples = [GraphExample(graph, None if pool else graph.labelled()) for graph in graphs]
             train, valid, test = hold_out(examples, self.key, held)
             whole = {name: [GraphExample(graph, None if pool else graph.labelled()) for graph in found] for name, found in others.items()}
-            parts = train, whole.get("valid", valid), whole.get("test", test)
-        contents = (part for found in parts for one in found for part in (one.graph.content(), b"" if one.chosen_C is None else one.chosen_C.tobytes()))
-        return Splits(*parts, skipped, digest(contents))
+            valid, test = whole.get("valid", valid), whole.get("test", test)
+        contents = (
+            part
+            for found in (train, valid, test)
+            for one in found
+            for part in (one.graph.content(), b"" if one.chosen_C is None else one.chosen_C.tobytes())
+        )
+        return Splits(train, valid, test, skipped, digest(contents))
 
     def _graphs(self, source: str, skipped: Skipped) -> list[GraphData]:
         o = self.options
@@ -109,12 +113,10 @@ class Graphs(GraphsDeclaration, Task[GraphsOptions]):
         return {"inputs": max(len(p.features), 1), "classes": max(len(p.labels), 2), "pool": p.pool, "edge_features": len(p.edge_mean)}
 
     def sizes(self, model: str, data: Splits[Any]) -> dict[str, Any]:
-        """Dropout of 0.6 is for a few labels on one large graph."""
+        """Less dropout where there is more than a few labels on one graph."""
         labels = sum(len(_targets(one)) for one in data.train)
-        return {"dropout": 0.1, "attention_dropout": 0.0} if labels > 1000 and model != "graph_transformer" or self._pooled_gat(model) else {}
-
-    def _pooled_gat(self, model: str) -> bool:
-        return self.processor.pool and model != "graph_transformer"
+        much = self.processor.pool or labels > 1000
+        return {"dropout": 0.1, "attention_dropout": 0.0} if much and model != "graph_transformer" else {}
 
     def loss(self, model: GraphModel, batch: GraphBatch) -> Loss:
         """Cross-entropy of the chosen nodes, or of the graphs; in training with the L2 penalty. Unknown labels count as wrong."""

@@ -296,9 +296,7 @@ def sums(edges: Segments, w_HE: Tensor, v_MHV: Tensor) -> Tensor:
         parts_EHV = v_MHV.index_select(0, edges.columns_E) * w_HE.t().unsqueeze(-1)
         return v_MHV.new_zeros(edges.rows, H, V).index_add_(0, edges.rows_E, parts_EHV)
     index, first = edges.bags(H)
-    out = F.embedding_bag(
-        index, v_MHV.reshape(-1, V), first, mode="sum", per_sample_weights=w_HE.reshape(-1), include_last_offset=True
-    )
+    out = F.embedding_bag(index, v_MHV.reshape(-1, V), first, mode="sum", per_sample_weights=w_HE.reshape(-1), include_last_offset=True)
     return out.view(H, edges.rows, V).transpose(0, 1)
 
 
