@@ -128,6 +128,7 @@ USES = {  # package: a use of it
     "transformers": "from regard.interop import register; register()",
     "anywidget": "from regard.look.widget import _widget_class; _widget_class()",
     "rouge_score": "from regard.metrics import Rouge; Rouge()",
+    "networkx": "from regard.data.graphs import read_graphs; list(read_graphs('karate'))",
     "tensorboard": "from regard.train.log import check_installed; check_installed(['tensorboard'])",
     "wandb": "from regard.train.log import check_installed; check_installed(['wandb'])",
     "mlflow": "from regard.train.log import check_installed; check_installed(['mlflow'])",

@@ -210,4 +210,4 @@ def test_keep_of_one_column_is_aligned_at_the_end():
 
 def test_the_public_surface_of_a_pattern_is_small():
     public = {name for name in vars(P.Pattern) if not name.startswith("_")}
-    assert public == {"allows", "bounds", "fit", "reach", "batch", "heads", "mask", "draw", "save_png"}
+    assert public == {"allows", "bounds", "fit", "reach", "listed", "batch", "heads", "mask", "draw", "save_png"}

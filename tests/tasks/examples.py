@@ -250,6 +250,31 @@ def functions(folder: Path) -> dict[str, Any]:
     return {"options": options, "settings": settings, "input": "-0.5 0.2; 0.1 0.7; 0.9", "broken": "3,nan,1\n"}
 
 
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+def graphs(folder: Path) -> dict[str, Any]:
+    data, one = folder / "graphs.jsonl", folder / "one.jsonl"
+    lines = []
+    for n in range(30):  # rings, whose nodes are labelled by what they and a neighbour hold
+        count = 4 + n % 5
+        nodes = [[float((n + m) % 2), float(m % 3)] for m in range(count)]
+        lines.append(
+            json.dumps(
+                {
+                    "edges": [[m, (m + 1) % count] for m in range(count)],
+                    "nodes": nodes,
+                    "labels": ["even", "odd"] * (count // 2) + ["even"] * (count % 2),
+                }
+            )
+        )
+    data.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    one.write_text(lines[0] + "\n", encoding="utf-8")
+    options = {"data": str(data), "shares": (0.2, 0.2), "batch_size": 8}
+    broken = '{"edges": [[0, 9]], "nodes": [[1.0, 2.0]]}\n'
+    return {"options": options, "settings": {"width": 8, "heads": 2}, "input": str(one), "broken": broken}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "language": language,
     "masked": masked,
@@ -268,4 +293,5 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "handwriting": handwriting,
     "sets": sets,
     "functions": functions,
+    "graphs": graphs,
 }

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..errors import BadConfig
-from ..kernels import ScoreActivation, attend, attend_pointwise
+from ..kernels import EdgePlan, ScoreActivation, attend, attend_pointwise, average_by_edges, dropout, edge_plan
+from ..patterns import full
 from ._base import Attention, Call
-from .helpers import average, by_rows, share_heads, softmax_where
+from .helpers import average, by_rows, seeded_generator, share_heads, softmax_where
 
 
 class ScoreAttention(Attention):
@@ -19,11 +20,17 @@ class ScoreAttention(Attention):
     $$o_i = \sum_j \mathrm{normalise}_j\big(s(q_i, k_j) + b_{ij}\big)\, v_j$$
 
     Write `scores`. Optional: `prepare`, the part that concerns a query or a key alone, run once per call; `normalise`, softmax by default;
-    `numbers_per_pair`, how many numbers `scores` forms per pair. The average runs over chunks of query rows, each recomputed in the
-    backward pass: L × M is never stored unless it is small.
+    `nonlinearity`, applied to scores with their bias; `numbers_per_pair`, how many numbers `scores` forms per pair. The average runs over chunks
+    of query rows, each recomputed in the backward pass: L × M is never stored unless it is small.
+
+    Where `pairwise` is True and the pattern is a sparse list of pairs, such as `edges`, `scores` gets these pairs alone, each as a batch row of one
+    query and one key. `dropout`, of a class that takes it, acts on weights in training.
 
     Shape: q_BLHK, k_BMHK, v_BMHV → out_BLHV; weights_BHLM.
     """
+
+    pairwise: ClassVar[bool] = False  # `scores` reads a query and a key, nothing of the call, and `normalise` is the softmax
+    dropout: float = 0.0  # probability of dropping a weight in training
 
     def prepare(self, q_BLHK: Tensor, k_BMHK: Tensor) -> tuple[Tensor, Tensor]:
         """The part of the score that concerns a query or a key alone."""
@@ -39,6 +46,10 @@ class ScoreAttention(Attention):
         """
         raise NotImplementedError
 
+    def nonlinearity(self, scores_BHLM: Tensor) -> Tensor:
+        """Scores with their bias as they go into the normaliser."""
+        return scores_BHLM
+
     def normalise(self, scores_BHLM: Tensor, mask_BHLM: Tensor) -> Tensor:
         """weights_BHLM, zero outside the mask. There is at least one key; rows without an allowed key are zeros, with finite gradients."""
         return softmax_where(scores_BHLM, mask_BHLM)
@@ -50,16 +61,38 @@ class ScoreAttention(Attention):
         return self._prepared_weights(*self.prepare(q_BLHK, k_BMHK), call)
 
     def _prepared_weights(self, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor:
-        scores_BHLM = self.scores(q_BLHK, k_BMHK, call) + call.scores_bias()
+        scores_BHLM = self.nonlinearity(self.scores(q_BLHK, k_BMHK, call) + call.scores_bias())
         return self.normalise(scores_BHLM, call.mask()) if call.keys else scores_BHLM  # a row has a maximum, a first key …
 
     def _forward(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHV: Tensor, call: Call) -> Tensor:
+        plan = edge_plan(call.pattern, q_BLHK, k_BMHK) if self.pairwise else None
         q_BLHK, k_BMHK = self.prepare(q_BLHK, k_BMHK)
+        rate, seed = self.dropout if self.training else 0.0, None
+        if plan is not None and not plan.by_head:
+            scores_HE = self._scores_along(plan, q_BLHK, k_BMHK, call)
+            if scores_HE is not None:
+                return average_by_edges(scores_HE, v_BMHV, plan, len(q_BLHK), rate)
+        if rate:
+            seed = int(torch.randint(2**31, (), device="cpu"))
 
         def attend_rows(rows: Tensor) -> Tensor:
-            return average(self._prepared_weights(q_BLHK[:, rows], k_BMHK, call.of_rows(rows)), v_BMHV)
+            weights_BHLM = self._prepared_weights(q_BLHK[:, rows], k_BMHK, call.of_rows(rows))
+            if seed is not None:  # the same in the backward pass, which computes the rows again
+                weights_BHLM = dropout(weights_BHLM, rate, seeded_generator(seed + int(rows[0])))
+            return average(weights_BHLM, v_BMHV)
 
         return by_rows(attend_rows, q_BLHK, v_BMHV, q_BLHK.shape[2] * call.keys * self.numbers_per_pair(q_BLHK))
+
+    def _scores_along(self, plan: EdgePlan, q_BLHK: Tensor, k_BMHK: Tensor, call: Call) -> Tensor | None:
+        """Scores of listed pairs, scores_HE, from prepared queries and keys; None if there is a bias that is known by tiles only."""
+        heads = q_BLHK.shape[2]
+        added_HE = None if call.bias is None else plan.added(call.bias, call.queries, call.keys, heads)
+        if call.bias is not None and added_HE is None:
+            return None
+        q_E1HK = q_BLHK.flatten(0, 1).index_select(0, plan.by_query.rows_E).unsqueeze(1)
+        k_E1HK = k_BMHK.flatten(0, 1).index_select(0, plan.by_query.columns_E).unsqueeze(1)
+        scores_HE = self.scores(q_E1HK, k_E1HK, Call(full, None, None, 1, 1, call.device))[:, :, 0, 0].t()
+        return self.nonlinearity(scores_HE if added_HE is None else scores_HE + added_HE)
 
 
 class DotProductAttention(ScoreAttention):

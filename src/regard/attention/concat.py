@@ -39,6 +39,8 @@ class ConcatAttention(ScoreAttention):
         memory="(L + M)·K",
     )
 
+    pairwise = True
+
     def __init__(self, *, head_dim: Size, heads: Heads = 1, hidden: Size | None = None):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim

@@ -4,6 +4,7 @@
 |---|---|
 | `attend` | exact softmax attention over any pattern, with its log-sum-exp, in linear memory, forward and backward |
 | `attend_pointwise` | the same without a normaliser: weights are an `ScoreActivation` of single scores (`SIGMOID`, `RELU`, `SQUARED_RELU`, your own) |
+| `edge_plan`, `average_by_edges` | the edges of a sparse list of pairs; softmax attention along them, from scores of your own |
 | `merge` | attention over disjoint sets of keys, merged into that over all of them |
 | `attend_tile`, `attend_tile_backward` | softmax attention of one batch of small blocks, for autograd functions of their own |
 | `attend_many_small` | exact attention of many small problems, each with hidden pairs of its own |
@@ -20,7 +21,7 @@
 Helpers of all of them: `no_autocast`, `first_derivatives_only`, `accumulation_dtype`, `float32_or_wider`, `LOG2E`, and `Scratch` for reused buffers.
 
 Each is written in plain PyTorch first. Faster forms stand behind the same call: `forms()` says which are live, and `force("plain")`
-(or `"dense"`, `"tiles"`) makes exact attention take one path within a block.
+(or `"dense"`, `"tiles"`, `"edges"`) makes exact attention take one path within a block.
 """
 
 from .bidirectional import bidirectional_gru as bidirectional_gru
@@ -34,7 +35,11 @@ from .delta_rule import delta_scan_definition as delta_scan_definition
 from .exact import forms as forms
 from .exact.bias import Bias as Bias
 from .exact.bias import BiasAtPositions as BiasAtPositions
+from .exact.bias import EdgeBias as EdgeBias
 from .exact.bias import add_bias as add_bias
+from .exact.by_edges import EdgePlan as EdgePlan
+from .exact.by_edges import average_by_edges as average_by_edges
+from .exact.by_edges import edge_plan as edge_plan
 from .exact.merging import merge as merge
 from .exact.paths import force as force
 from .exact.tiled_pointwise import RELU as RELU

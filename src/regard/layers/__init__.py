@@ -18,6 +18,9 @@ from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock
 from .block import Residual as Residual
 from .block import States as States
+from .graphs import FeatureSum as FeatureSum
+from .graphs import GraphHeads as GraphHeads
+from .graphs import SparseFeatures as SparseFeatures
 from .init import init_gpt as init_gpt
 from .init import init_truncated as init_truncated
 from .init import init_xavier as init_xavier

@@ -29,6 +29,7 @@ NAMES = {
     "infersent": "infersent:InferSent",
     "pointer_generator": "pointer_generator:PointerGenerator",
     "self_attentive": "self_attentive:SelfAttentive",
+    "gat": "gat:GAT",
     "transformer": "transformer:Transformer",
     "bert": "bert:Bert",
     "gpt": "gpt:GPT",
@@ -47,6 +48,7 @@ NAMES = {
     "longformer_encoder": "longformer:Longformer",
     "mpnet": "mpnet:MPNet",
     "reformer": "reformer:Reformer",
+    "graph_transformer": "graph_transformer:GraphTransformer",
     "vit": "vit:ViT",
     "clip": "clip:CLIP",
     "dalle": "dalle:DALLE",
@@ -54,6 +56,7 @@ NAMES = {
     "mlp_mixer": "mlp_mixer:MLPMixer",
     "nystromformer": "nystromformer:Nystromformer",
     "vivit": "vivit:ViViT",
+    "gatv2": "gat:GATv2",
     "gpt_neox": "gpt_neox:GPTNeoX",
     "opt": "opt:OPT",
     "llama": "llama:Llama",
@@ -100,6 +103,10 @@ if TYPE_CHECKING:
     from .esim import ESIMConfig as ESIMConfig
     from .fnet import FNet as FNet
     from .fnet import FNetConfig as FNetConfig
+    from .gat import GAT as GAT
+    from .gat import GATConfig as GATConfig
+    from .gat import GATv2 as GATv2
+    from .gat import GATv2Config as GATv2Config
     from .gaussian import Gaussian as Gaussian
     from .gemma import Gemma as Gemma
     from .gemma import GemmaConfig as GemmaConfig
@@ -115,6 +122,11 @@ if TYPE_CHECKING:
     from .gpt_oss import GptOssConfig as GptOssConfig
     from .granite import Granite as Granite
     from .granite import GraniteConfig as GraniteConfig
+    from .graph import GraphBatch as GraphBatch
+    from .graph import GraphModel as GraphModel
+    from .graph import GraphModelConfig as GraphModelConfig
+    from .graph_transformer import GraphTransformer as GraphTransformer
+    from .graph_transformer import GraphTransformerConfig as GraphTransformerConfig
     from .han import HAN as HAN
     from .han import HANConfig as HANConfig
     from .handwriting import Handwriting as Handwriting

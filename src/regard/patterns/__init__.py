@@ -28,6 +28,7 @@ from ._base import Bounds as Bounds
 from ._base import Either as Either
 from ._base import Full as Full
 from ._base import Not as Not
+from ._base import Pairs as Pairs
 from ._base import Pattern as Pattern
 from ._base import PatternLike as PatternLike
 from ._base import Span as Span

@@ -32,6 +32,15 @@ class Bounds(NamedTuple):
     every: Tensor  # True only if all pairs are allowed
 
 
+class Pairs(NamedTuple):
+    """Allowed pairs one by one, each once; all of the same length."""
+
+    b: Tensor  # batch rows; zeros if the rule is the same for all
+    h: Tensor  # heads; zeros if the rule is the same for all
+    i: Tensor  # positions of queries
+    j: Tensor  # positions of keys
+
+
 class Pattern:
     """Rule that says which queries may attend to which keys. Combine with `&`, `|`, `~`; print it to see the rule, `draw(n)` to see the picture."""
 
@@ -71,6 +80,15 @@ class Pattern:
         """(w, s) if a query attends to no earlier keys but the last w and the first s; None if unbounded.
 
         A streaming cache may drop the rest.
+        """
+        return None
+
+    def listed(self, queries: int, keys: int) -> Pairs | None:
+        """All allowed pairs, if the rule is a list of them, as of the edges of a graph; None: it has to be asked.
+
+        Args:
+            queries: number of queries L.
+            keys: number of keys M.
         """
         return None
 
@@ -339,6 +357,14 @@ class Both(_Pair):
         known = [r for r in (self.left.reach(), self.right.reach()) if r is not None]
         return min(known) if known else None
 
+    def listed(self, queries: int, keys: int) -> Pairs | None:
+        """The pairs of one rule that the other allows."""
+        for one, other in ((self.left, self.right), (self.right, self.left)):
+            if (pairs := one.listed(queries, keys)) is not None:
+                pairs = _spread(pairs, one, self.batch, self.heads)
+                return _chosen(pairs, other.allows(*pairs))
+        return None
+
     def __repr__(self) -> str:
         right = f"({self.right})" if isinstance(self.right, _Pair) else repr(self.right)  # & groups from the left when parsed
         return f"({self.left}) & {right}" if isinstance(self.left, Either) else f"{self.left} & {right}"
@@ -363,8 +389,33 @@ class Either(_Pair):
         left, right = self.left.reach(), self.right.reach()
         return None if left is None or right is None else (max(left[0], right[0]), max(left[1], right[1]))
 
+    def listed(self, queries: int, keys: int) -> Pairs | None:
+        """The pairs of both rules, where both are lists."""
+        left, right = self.left.listed(queries, keys), self.right.listed(queries, keys)
+        if left is None or right is None:
+            return None
+        left, right = (_spread(pairs, rule, self.batch, self.heads) for pairs, rule in ((left, self.left), (right, self.right)))
+        right = _chosen(right, ~self.left.allows(*right))
+        return Pairs(*(torch.cat([one, two.to(one.device)]) for one, two in zip(left, right, strict=True)))
+
     def __repr__(self) -> str:
         return f"{self.left} | ({self.right})" if isinstance(self.right, Either) else f"{self.left} | {self.right}"
+
+
+def _spread(pairs: Pairs, rule: Pattern, batch: int, heads: int) -> Pairs:
+    """The pairs of a rule, once for each batch row and each head if the rule does not distinguish them."""
+    if batch > rule.batch:
+        b = torch.arange(batch, device=pairs.i.device).repeat_interleave(len(pairs.i))
+        pairs = Pairs(b, *(x.repeat(batch) for x in pairs[1:]))
+    if heads > rule.heads:
+        h = torch.arange(heads, device=pairs.i.device).repeat_interleave(len(pairs.i))
+        b, _, i, j = (x.repeat(heads) for x in pairs)
+        pairs = Pairs(b, h, i, j)
+    return pairs
+
+
+def _chosen(pairs: Pairs, chosen_E: Tensor) -> Pairs:
+    return Pairs(*(x[chosen_E.expand(x.shape)] for x in pairs))
 
 
 class Derived(Pattern):
@@ -460,6 +511,16 @@ class per_head(Pattern):
 
     def fit(self, queries: int, keys: int) -> Pattern:
         return per_head(*(rule.fit(queries, keys) for rule in self.rules))
+
+    def listed(self, queries: int, keys: int) -> Pairs | None:
+        """The pairs of all heads, where each rule is a list."""
+        parts: list[Pairs] = []
+        for head, rule in enumerate(self.rules):
+            if (pairs := rule.listed(queries, keys)) is None:
+                return None
+            b, _, i, j = _spread(pairs, rule, self.batch, 1)
+            parts.append(Pairs(b, torch.full_like(i, head), i, j))
+        return Pairs(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         h = broadcast(h, self.heads)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..bounds import Count, Size
-from ._base import Bounds, Pattern, Span
+from ._base import Bounds, Pairs, Pattern, Span
 
 
 class Distance(Pattern):
@@ -60,6 +61,14 @@ class window(Distance):
 
     def reach(self) -> tuple[int, int]:
         return self.radius, 0
+
+    def listed(self, queries: int, keys: int) -> Pairs:
+        """Pairs of a few neighbours: `edges(…) | window(0)` is a graph with self-loops."""
+        i = torch.arange(keys - queries, keys).repeat_interleave(2 * self.radius + 1)
+        j = i + torch.arange(-self.radius, self.radius + 1).repeat(queries)
+        there = (j >= 0) & (j < keys)
+        i, j = i[there], j[there]
+        return Pairs(torch.zeros_like(i), torch.zeros_like(i), i, j)
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DtypeError, ShapeError
-from ._base import Both, Bounds, Derived, Pattern, Span, as_pattern, broadcast, full, join, rectangles
+from ._base import Both, Bounds, Derived, Pairs, Pattern, Span, as_pattern, broadcast, full, join, rectangles
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -285,14 +285,24 @@ class edges(_Data):
                 "expected integers (2, E), from 0"
             )
 
-    @property
-    def _nodes(self) -> int:
-        return int(self.pairs.max()) + 1 if self.pairs.numel() else 1
+    def _known(self, device: torch.device) -> Tensor:
+        """One number per edge, i·2³² + j, sorted, each once."""
+        i, j = self.pairs.to(device, torch.long)
+        return torch.unique((i << 32) + j)
+
+    def listed(self, queries: int, keys: int) -> Pairs:
+        """The edges between nodes that are there."""
+        known = self._known(self.pairs.device)
+        i, j = known >> 32, known & 0xFFFFFFFF
+        there = (i >= keys - queries) & (i < keys) & (j < keys)
+        i, j = i[there], j[there]
+        return Pairs(torch.zeros_like(i), torch.zeros_like(i), i, j)
 
     def allows(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        n = self._nodes
-        known = torch.unique(self.pairs[0] * n + self.pairs[1]).to(i.device)
-        return torch.isin(i * n + j, known) & (i < n) & (j < n) & (i >= 0)
+        wanted, known = (i << 32) + j, self._known(i.device)
+        if not len(known):
+            return torch.zeros_like(wanted, dtype=torch.bool)
+        return known[torch.searchsorted(known, wanted).clamp(max=len(known) - 1)] == wanted
 
     def bounds(self, b: Tensor, h: Tensor, i: Span, j: Span) -> Bounds:
         pairs = torch.unique(self.pairs.cpu(), dim=1)

@@ -10,6 +10,7 @@ from . import (
     complexity2017,
     dalle2021,
     draw2015,
+    gat2018,
     gpt2018,
     gpt2020,
     graves2013,

@@ -25,6 +25,7 @@ NAMES = {
     "dalle": "dalle:Dalle",
     "draw": "draw:DrawTask",
     "functions": "functions:FunctionsTask",
+    "graphs": "graphs:Graphs",
     "handwriting": "handwriting:HandwritingTask",
     "images": "images:Images",
     "language": "language:Language",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .draw import DrawTask
     from .embedding import Embedder, embed, nearest
     from .functions import FunctionsTask
+    from .graphs import Graphs
     from .handwriting import HandwritingTask
     from .image_processor import ImageProcessor
     from .images import Images
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         Declaration,
         DrawOptions,
         FunctionsOptions,
+        GraphsOptions,
         HandwritingOptions,
         ImagesOptions,
         LabelOptions,

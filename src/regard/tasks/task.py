@@ -701,6 +701,7 @@ KINDS = {
     "ViViT": "video classifier",
     "SetTransformer": "model of sets",
     "ProcessModel": "neural process",
+    "GraphModel": "graph network",
 }
 
 

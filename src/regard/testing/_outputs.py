@@ -28,7 +28,7 @@ from ._subject import (
     run,
 )
 
-PATHS = (None, "tiles")  # small inputs go to a dense kernel; both paths must hold
+PATHS = (None, "tiles", "edges")  # small inputs go to a dense kernel; all paths must hold
 
 
 @check("cross")

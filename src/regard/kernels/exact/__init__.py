@@ -22,6 +22,9 @@
   the pointwise one in `tiled_pointwise.py`. Softmax results of the same rows over other keys are merged by log-sum-exp (`merging.py`);
   pointwise ones are added.
 
+A pattern that is a sparse list of pairs, such as the edges of a graph, goes neither by tiles nor as a whole mask but **by edges** (`by_edges.py`): a dot
+product per edge, a softmax over the edges of each query, a weighted sum of their values; time and memory are linear in the edges.
+
 `tiled_softmax.py` and `tiled_pointwise.py` hold the loops over groups and stacks, forward and backward; `stack.py` what they share;
 `bias.py` what may be added to scores, made tile by tile; `gpu.py` the same call on a GPU; `plan.is_small` chooses between a
 whole mask and tiles, and `force` in `paths.py` overrides it.
@@ -36,6 +39,7 @@ def forms() -> dict[str, str]:
     """Name the form of each primitive that runs on this machine."""
     return {
         "tile": "fused" if tiled_softmax.HAS_FUSED else "plain",  # what the fused form cannot do goes to the plain one
+        "edges": "PyTorch's embedding_bag on a CPU, scatter elsewhere",
         "dense": "PyTorch's scaled_dot_product_attention",
         "gpu": "PyTorch's FlexAttention" if torch.cuda.is_available() else "none here",
     }

@@ -26,6 +26,18 @@ class Bias:
         """
         raise NotImplementedError
 
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor | None:
+        """The bias of single pairs: batch row b, head h, query position i, key position j, which broadcast; None: it is known by tiles only.
+
+        Args:
+            b: batch rows.
+            h: heads.
+            i: positions of queries.
+            j: positions of keys.
+            *tensors: parameters, as `tensors` gives them.
+        """
+        return None
+
     def whole(self, queries: int, keys: int, device: torch.device) -> Tensor:
         """All of it, (1 or B, 1 or H, L, M): for definitions and pictures.
 
@@ -51,6 +63,11 @@ class Matrix(Bias):
             matrix = _select(matrix, -2, i - self.start)
         return _select(matrix, -1, j) if matrix.shape[-1] > 1 else matrix.expand(*matrix.shape[:-1], len(j))
 
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        matrix = to_4d(tensors[0])
+        at = (index if size > 1 else index * 0 for index, size in zip((b, h, i - self.start, j), matrix.shape, strict=True))
+        return matrix[tuple(at)]
+
 
 class BiasAtPositions(Bias):
     """A bias by position, for queries and keys at the positions `queries` and `keys`, not 0, 1, 2 …
@@ -68,6 +85,39 @@ class BiasAtPositions(Bias):
         row = i + (len(self.queries) - len(self.keys))
         return self.bias.tile(self.queries.to(i.device)[row], self.keys.to(j.device)[j], *tensors)
 
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor | None:
+        row = i + (len(self.queries) - len(self.keys))
+        return self.bias.of(b, h, self.queries.to(i.device)[row], self.keys.to(j.device)[j], *tensors)
+
+
+class EdgeBias(Bias):
+    """A bias that is given for each edge of a graph, and 0 for all other pairs: what edge features become.
+
+    Args:
+        pairs: query and key of each edge, as `edges` takes them; of an edge that is listed twice the first counts.
+        values_EH: bias of each edge, per head.
+
+    Shape: pairs (2, E), values_EH.
+    """
+
+    def __init__(self, pairs: Tensor, values_EH: Tensor):
+        code_E, order_E = torch.sort((pairs[0].long() << 32) + pairs[1], stable=True)
+        self.code_E, self.tensors = code_E, (values_EH[order_E],)
+
+    def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        h = torch.arange(tensors[0].shape[1], device=i.device)[:, None, None]
+        return self._look_up(h, i[:, None], j, tensors[0])
+
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        return self._look_up(h, i, j, tensors[0])
+
+    def _look_up(self, h: Tensor, i: Tensor, j: Tensor, values_EH: Tensor) -> Tensor:
+        wanted, known = (i << 32) + j, self.code_E.to(i.device)
+        if not len(known):
+            return values_EH.new_zeros(torch.broadcast_shapes(wanted.shape, h.shape))
+        at = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
+        return values_EH[at, h] * (known[at] == wanted)
+
 
 class Sum(Bias):
     """The sum of two biases."""
@@ -79,6 +129,11 @@ class Sum(Bias):
     def tile(self, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
         first = len(self.one.tensors)
         return to_4d(self.one.tile(i, j, *tensors[:first])) + to_4d(self.two.tile(i, j, *tensors[first:]))
+
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor | None:
+        first = len(self.one.tensors)
+        one, two = self.one.of(b, h, i, j, *tensors[:first]), self.two.of(b, h, i, j, *tensors[first:])
+        return None if one is None or two is None else one + two
 
 
 def add_bias(one: Tensor | Bias | None, two: Tensor | Bias | None, queries: int, keys: int) -> Tensor | Bias | None:

@@ -19,6 +19,7 @@ from ...patterns import Causal, Full, Pattern, full
 from ..numerics import LOG2E, accumulation_dtype, first_derivatives_only
 from ..random_masks import keep_mask
 from .bias import Bias, Matrix
+from .by_edges import attend_by_edges, edge_plan
 from .contents import Kept
 from .gpu import attend_on_gpu
 from .merging import merge_into
@@ -95,6 +96,11 @@ def attend(
         dense = _dense(q_BLHK, k_BMHK, v_BMHV, pattern, scale, bias)
         if dense is not None:
             return dense
+    edges = edge_plan(pattern, q_BLHK, k_BMHK)
+    if edges is not None:
+        found = attend_by_edges(q_BLHK, k_BMHK, v_BMHV, edges, scale, bias, softcap, sink_H, dropout, generator)
+        if found is not None:
+            return found if with_lse else found[0]
     seed = int(torch.randint(2**62, (), generator=generator)) if dropout else 0
     options = ScoreOptions(scale, softcap, dropout, seed)
     plan = make_plan(pattern, L, M, H // k_BMHK.shape[2] if k_BMHK.shape[2] else 1)

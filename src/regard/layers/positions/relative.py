@@ -59,6 +59,9 @@ class _Slopes(Bias):
         (slope_H,) = tensors
         return -slope_H[:, None, None] * (i[:, None] - j).abs()
 
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        return -tensors[0][h] * (i - j).abs()
+
 
 class Buckets(Position):
     """T5: a learned bias per head for each range of distances, with ranges that grow with the distance.
@@ -113,6 +116,10 @@ class _Table(Bias):
         (table_NH,) = tensors
         distance = (j - i[:, None]).clamp(-self.furthest, self.furthest)
         return table_NH.t()[:, self.bucket[distance + self.furthest]]
+
+    def of(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, *tensors: Tensor) -> Tensor:
+        (table_NH,) = tensors
+        return table_NH[self.bucket[(j - i).clamp(-self.furthest, self.furthest) + self.furthest], h]
 
 
 class RelativeXL(Position):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .dalle import DalleDeclaration, DalleOptions, GenerateOptions
     from .draw import DrawOptions, DrawTaskDeclaration, RedrawOptions
     from .functions import BandOptions, FunctionsOptions, FunctionsTaskDeclaration
+    from .graphs import GraphsDeclaration, GraphsOptions, NeighbourhoodOptions
     from .handwriting import HandwritingOptions, HandwritingTaskDeclaration, WriteOptions
     from .image import ImageOptions, PictureOptions
     from .image_text import ImageTextOptions
