@@ -10,7 +10,19 @@ from torch import nn
 from regard.attention import AdaptiveSpanAttention, LocalAttention, LSHAttention, SoftmaxAttention
 from regard.patterns import causal, full
 from regard.recipes._engine.base import format_value
-from regard.recipes._engine.puzzles import IGNORE_INDEX, Blocks, Duplicate, Lag, Marked, Needle, Ranked, Recall
+from regard.recipes._engine.puzzles import (
+    IGNORE_INDEX,
+    Blocks,
+    Chapters,
+    Duplicate,
+    Lag,
+    LastMarked,
+    LastNeedle,
+    Marked,
+    Needle,
+    Ranked,
+    Recall,
+)
 from regard.recipes._engine.stacks import (
     TEST_SEED,
     Heads,
@@ -25,7 +37,9 @@ from regard.recipes._engine.stacks import (
 
 PUZZLES = [
     Needle(),
+    LastNeedle(),
     Marked(),
+    LastMarked(),
     Duplicate(),
     Blocks(),
     Ranked(),
@@ -33,6 +47,7 @@ PUZZLES = [
     Lag(length=32, lag=5, around=True),
     Recall(),
     Recall(pairs=4, times=3),
+    Chapters(chapters=3, pairs=5),
 ]
 
 
@@ -49,12 +64,14 @@ def solve(puzzle, ids):
     """Read by hand, token by token."""
     target, half = [IGNORE_INDEX] * len(ids), len(ids) // 2
     match puzzle:
+        case LastNeedle():
+            (target[-1],) = [token for token in ids if token < puzzle.classes]
         case Needle():
             (target[0],) = [token for token in ids if token < puzzle.classes]
         case Marked():
             mark = ids.index(puzzle.vocab_size - 1)
             assert ids.count(puzzle.vocab_size - 1) == 1 and puzzle.answers(torch.tensor([ids])).tolist() == [mark + 1]
-            target[0] = ids[mark + 1]
+            target[-1 if isinstance(puzzle, LastMarked) else 0] = ids[mark + 1]
         case Duplicate():
             assert ids[0] == ids[half] == 0 and ids[:half] == ids[half:]
             target[half:-1] = ids[half + 1 :]
@@ -74,6 +91,16 @@ def solve(puzzle, ids):
             assert len(written) == puzzle.pairs
             target[len(pairs) :] = [written[key] for key in ids[len(pairs) :]]
             assert sorted(ids[len(pairs) :]) == sorted(written)
+        case Chapters():
+            size, seen = 3 * puzzle.pairs + 1, set()
+            for begin in range(0, len(ids), size):
+                *chapter, end = ids[begin : begin + size]
+                assert end == puzzle.vocab_size - 1
+                pairs, asked = chapter[: 2 * puzzle.pairs], chapter[2 * puzzle.pairs :]
+                written = dict(zip(pairs[::2], pairs[1::2], strict=True))
+                assert sorted(asked) == sorted(written) and not seen & set(written)
+                seen |= set(written)
+                target[begin + 2 * puzzle.pairs : begin + size - 1] = [written[key] for key in asked]
     return target
 
 
@@ -88,6 +115,8 @@ def test_the_needle_is_far_and_no_block_is_its_own_target():
     ids_BL, _ = Needle().draw(200)
     at = (ids_BL < 8).nonzero()[:, 1]
     assert at.min() >= 20 and at.max() > 100
+    last_BL, _ = LastNeedle().draw(200)
+    assert (last_BL < 8).nonzero()[:, 1].max() <= 127 - 20
     assert all((3 * u + 1) % 8 != u for u in range(8)) and len({(3 * u + 1) % 8 for u in range(8)}) == 8
 
 

@@ -5,12 +5,15 @@
 | puzzle | target | a model must attend to |
 |---|---|---|
 | `Needle` | the one token that is not hay, at the first position | one token anywhere |
+| `LastNeedle` | the same, at the last position, for causal models | one token anywhere |
 | `Marked` | the digit after a mark, among other digits, at the first position | one token anywhere, by the token before it |
+| `LastMarked` | the same, at the last position, for causal models | one token anywhere, by the token before it |
 | `Duplicate` | the second half of 0w0w, as in Reformer and the Linear Transformer | the token half of the length before |
 | `Blocks` | in each block the tokens of another, always the same one | one other block |
 | `Ranked` | the blocks in the order of the numbers they begin with | one block, and which one depends on all |
 | `Lag` | the token a constant number of positions before | a constant distance, whatever the tokens |
 | `Recall` | the value last written under a key | the tokens themselves, wherever they are |
+| `Chapters` | the value of a key, in several chapters with other keys each | the tokens of one chapter, and none of those before |
 | `Shots` | the next answer of a task shown by examples | the examples |
 """
 
@@ -69,6 +72,15 @@ class Needle:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LastNeedle(Needle):
+    """`Needle` read backwards: the question is the last token, and the needle at a distance of `beyond` or more before it."""
+
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BL, target_BL = super().draw(rows, generator)
+        return ids_BL.flip(1), target_BL.flip(1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Marked:
     """Letters, a share of `distractors` digits, and a mark before one digit, which is the target of the first token."""
 
@@ -99,6 +111,15 @@ class Marked:
     def answers(self, ids_BL: Tensor) -> Tensor:
         """at_B: the position of the digit after the mark."""
         return (ids_BL == self.vocab_size - 1).long().argmax(1) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastMarked(Marked):
+    """`Marked` with the target at the last token, for causal models."""
+
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BL, target_BL = super().draw(rows, generator)
+        return ids_BL, target_BL.roll(-1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +238,34 @@ class Recall:
         written_BL = torch.stack([key_BN.gather(1, which_BT), self.keys + value_BT], -1).flatten(1)
         ids_BL = torch.cat([written_BL, key_BN.gather(1, asked_BN)], 1)
         return ids_BL, _targets_at(ids_BL, slice(-self.pairs, None), self.keys + last_BN.gather(1, asked_BN))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapters:
+    """`Recall` several times, with an end token after each: a chapter has other keys than those before, which nobody asks for any more."""
+
+    chapters: int = 4
+    pairs: int = 8
+    values: int = 16
+
+    @property
+    def length(self) -> int:
+        return self.chapters * (3 * self.pairs + 1)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.chapters * self.pairs + self.values + 1
+
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        keys, shape = self.chapters * self.pairs, (rows, self.chapters, self.pairs)
+        key_BCN = torch.rand(rows, keys, generator=generator).argsort(-1).view(shape)
+        value_BCN = keys + torch.randint(self.values, shape, generator=generator)
+        asked_BCN = torch.rand(shape, generator=generator).argsort(-1)
+        end_BC1 = torch.full((rows, self.chapters, 1), self.vocab_size - 1)
+        ids_BCL = torch.cat([torch.stack([key_BCN, value_BCN], -1).flatten(2), key_BCN.gather(2, asked_BCN), end_BC1], 2)
+        target_BCL = torch.full_like(ids_BCL, IGNORE_INDEX)
+        target_BCL[..., 2 * self.pairs : -1] = value_BCN.gather(2, asked_BCN)
+        return ids_BCL.flatten(1), target_BCL.flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True)
