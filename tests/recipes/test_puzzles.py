@@ -16,12 +16,12 @@ from regard.recipes._engine.puzzles import (
     Chapters,
     Duplicate,
     Lag,
-    LastMarked,
-    LastNeedle,
     Marked,
     Needle,
     Ranked,
     Recall,
+    Spread,
+    SpreadLater,
 )
 from regard.recipes._engine.stacks import (
     TEST_SEED,
@@ -37,9 +37,10 @@ from regard.recipes._engine.stacks import (
 
 PUZZLES = [
     Needle(),
-    LastNeedle(),
+    Spread(),
+    Spread(length=30, beyond=11),
+    SpreadLater(beyond=60),
     Marked(),
-    LastMarked(),
     Duplicate(),
     Blocks(),
     Ranked(),
@@ -64,14 +65,16 @@ def solve(puzzle, ids):
     """Read by hand, token by token."""
     target, half = [IGNORE_INDEX] * len(ids), len(ids) // 2
     match puzzle:
-        case LastNeedle():
-            (target[-1],) = [token for token in ids if token < puzzle.classes]
+        case Spread():
+            ((at, needle),) = [(n, token) for n, token in enumerate(ids) if token < puzzle.classes]
+            later = isinstance(puzzle, SpreadLater)
+            target = [needle if (n - at if later else abs(n - at)) >= puzzle.beyond else IGNORE_INDEX for n in range(len(ids))]
         case Needle():
             (target[0],) = [token for token in ids if token < puzzle.classes]
         case Marked():
             mark = ids.index(puzzle.vocab_size - 1)
             assert ids.count(puzzle.vocab_size - 1) == 1 and puzzle.answers(torch.tensor([ids])).tolist() == [mark + 1]
-            target[-1 if isinstance(puzzle, LastMarked) else 0] = ids[mark + 1]
+            target[0] = ids[mark + 1]
         case Duplicate():
             assert ids[0] == ids[half] == 0 and ids[:half] == ids[half:]
             target[half:-1] = ids[half + 1 :]
@@ -115,8 +118,6 @@ def test_the_needle_is_far_and_no_block_is_its_own_target():
     ids_BL, _ = Needle().draw(200)
     at = (ids_BL < 8).nonzero()[:, 1]
     assert at.min() >= 20 and at.max() > 100
-    last_BL, _ = LastNeedle().draw(200)
-    assert (last_BL < 8).nonzero()[:, 1].max() <= 127 - 20
     assert all((3 * u + 1) % 8 != u for u in range(8)) and len({(3 * u + 1) % 8 for u in range(8)}) == 8
 
 

@@ -19,6 +19,7 @@ from . import (
     gpt2018,
     gpt2020,
     graves2013,
+    hops2017,
     image_transformer2018,
     layernorm2020,
     lin2017,

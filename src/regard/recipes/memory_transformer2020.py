@@ -4,8 +4,8 @@ Paper: Burtsev et al. 2020, "Memory transformer", arXiv:2006.11527, section 3 an
        of a BLEU point); Guo et al. 2019, "Star-transformer", arXiv:1902.09113.
 Run:   regard run memory_transformer2020        Takes: a quarter of an hour on one CPU core; three seeds of five small models.
 
-One informative token in a hundred and twenty-eight, whose class the first position must tell; windows of 4 to either side, two layers, two heads of
-16. The memory attends to all tokens, and all attend to it. The ablation may be read, but attends to itself alone: what it says is the same for
+One informative token in a hundred and twenty-eight, whose class all tokens must tell; windows of 4 to either side, two layers, two heads of 16:
+without memory, those within 8 can. The memory attends to all tokens, and all attend to it. The ablation may be read, but attends to itself alone: what it says is the same for
 every sequence.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..layers import MemoryTokens
 from ..patterns import window
 from ._engine import Claim, Recipe, RecipeFacts, at_least, at_most, below, measured, validation_curves
-from ._engine.puzzles import Needle
+from ._engine.puzzles import Spread
 from ._engine.stacks import WIDTH, Heads, Stack, StackVariant, puzzle_training
 
 RADIUS = 4
@@ -53,7 +53,7 @@ class MemoryVariant(StackVariant):
 
 
 def variant(count: int, read_only: bool = False) -> MemoryVariant:
-    return MemoryVariant(puzzle=Needle(), mixer=Heads(), train=puzzle_training(400), count=count, read_only=read_only)
+    return MemoryVariant(puzzle=Spread(), mixer=Heads(), train=puzzle_training(400), count=count, read_only=read_only)
 
 
 recipe = Recipe(
@@ -64,16 +64,18 @@ recipe = Recipe(
         ONE: variant(1),
         FOUR: variant(4),
         UNWRITTEN: variant(4, read_only=True),
-        ALL: StackVariant(puzzle=Needle(), mixer=Heads(), train=puzzle_training(400)),
+        ALL: StackVariant(puzzle=Spread(), mixer=Heads(), train=puzzle_training(400)),
     },
     claims=(
-        at_least("one token is enough: at least 95 % of the needles found", 0.95, ONE),
+        at_least("one token is enough: at least 95 % right", 0.95, ONE),
         Claim(
             "four tokens are at most 2 points below attention to all keys",
             measured(FOUR) - measured(ALL) >= -0.02,
             learned=(measured(ALL) >= 0.95,),
         ),
-        at_most("without memory at most 20 %, where one in eight is chance", 0.2, NONE, kind="control"),
+        at_most(
+            "without memory at most 30 %, where one in eight is chance and an eighth of the tokens are near", 0.3, NONE, kind="control"
+        ),
         below("four tokens that nothing is written to: at least 30 points below four", UNWRITTEN, FOUR, 0.3, source="section 3"),
     ),
     pictures=(validation_curves("accuracy"),),

@@ -5,9 +5,9 @@
 | puzzle | target | a model must attend to |
 |---|---|---|
 | `Needle` | the one token that is not hay, at the first position | one token anywhere |
-| `LastNeedle` | the same, at the last position, for causal models | one token anywhere |
+| `Spread` | the one token that is not hay, at all positions, or those far from it | one token anywhere |
+| `SpreadLater` | the same, at later positions, for causal models | one earlier token |
 | `Marked` | the digit after a mark, among other digits, at the first position | one token anywhere, by the token before it |
-| `LastMarked` | the same, at the last position, for causal models | one token anywhere, by the token before it |
 | `Duplicate` | the second half of 0w0w, as in Reformer and the Linear Transformer | the token half of the length before |
 | `Blocks` | in each block the tokens of another, always the same one | one other block |
 | `Ranked` | the blocks in the order of the numbers they begin with | one block, and which one depends on all |
@@ -72,12 +72,36 @@ class Needle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastNeedle(Needle):
-    """`Needle` read backwards: the question is the last token, and the needle at a distance of `beyond` or more before it."""
+class Spread:
+    """One of `classes` tokens hidden in hay; it is the target of all tokens, but of those at a distance below `beyond`."""
+
+    length: int = 128
+    classes: int = 8
+    hay: int = 1
+    beyond: int = 0
+
+    @property
+    def vocab_size(self) -> int:
+        return self.classes + self.hay
 
     def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        ids_BL, target_BL = super().draw(rows, generator)
-        return ids_BL.flip(1), target_BL.flip(1)
+        ids_BL = self.classes + torch.randint(self.hay, (rows, self.length), generator=generator)
+        needle_B1 = torch.randint(self.classes, (rows, 1), generator=generator)
+        at_B1 = torch.randint(self.length - self.beyond, (rows, 1), generator=generator)
+        ids_BL.scatter_(1, at_B1, needle_B1)
+        return ids_BL, needle_B1.where(self.asks(torch.arange(self.length) - at_B1), IGNORE_INDEX)
+
+    def asks(self, distance_BL: Tensor) -> Tensor:
+        """Tokens that have a target, by their distance from the needle."""
+        return distance_BL.abs() >= self.beyond
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadLater(Spread):
+    """`Spread` for causal models: the target of the tokens that come `beyond` or more after it."""
+
+    def asks(self, distance_BL: Tensor) -> Tensor:
+        return distance_BL >= self.beyond
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +135,6 @@ class Marked:
     def answers(self, ids_BL: Tensor) -> Tensor:
         """at_B: the position of the digit after the mark."""
         return (ids_BL == self.vocab_size - 1).long().argmax(1) + 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class LastMarked(Marked):
-    """`Marked` with the target at the last token, for causal models."""
-
-    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        ids_BL, target_BL = super().draw(rows, generator)
-        return ids_BL, target_BL.roll(-1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
