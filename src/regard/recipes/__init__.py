@@ -5,6 +5,7 @@ from . import (
     bahdanau2014,
     bert2018,
     bigbird2020,
+    bpe2016,
     chen2016,
     clip2021,
     completion2020,

@@ -15,7 +15,7 @@ from functools import partial
 from ..attention import BigBirdAttention
 from ..patterns import Pattern, block_window, full, random_blocks, token_blocks
 from ._engine import AttentionMaps, Claim, Recipe, RecipeFacts, at_least, below, measured, validation_curves
-from ._engine.puzzles import Lag, Spread
+from ._engine.puzzles import Lag, Puzzle, Spread
 from ._engine.stacks import HEADS, Heads, StackVariant, puzzle_training
 
 BLOCK, LENGTH, RANDOM_BLOCKS = 6, 120, 1
@@ -30,7 +30,7 @@ PATTERNS: dict[str, Pattern] = {
     "random": RANDOM,
 }
 NEAR = ("BigBird", "all keys", "without window")
-PUZZLES = {"far": Spread(length=LENGTH), "near": Lag(length=LENGTH, lag=3)}
+PUZZLES: dict[str, Puzzle] = {"far": Spread(length=LENGTH), "near": Lag(length=LENGTH, lag=3)}
 
 
 def variant(task: str, name: str) -> StackVariant:

@@ -33,7 +33,7 @@ FACTS = {
 FILLERS = tuple(["on", "in", "at", "by", "to", "of", "as", "is", "it", "we", "he", "be", "do", "go", "so", "up"])
 WORDS = 40
 ROWS = {"train": 6000, "valid": 300, "test": 1000}
-TRAIN = short_training(900, 5e-3, "adamw", evaluations=6)
+TRAIN = short_training(600, 5e-3, "adamw", evaluations=6)
 SIZE: dict[str, Any] = {"embedding": 16, "width": 16, "hidden": 64, "key_size": 16, "dropout": 0.0}
 MANY, ONE, NO_PENALTY, TWO = "8 queries", "1 query", "8 queries, no penalty", "2 queries"
 

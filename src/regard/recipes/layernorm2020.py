@@ -69,7 +69,7 @@ class FirstGradients:
         total = torch.zeros(depth)
         for _ in range(DRAWS):
             model = Stack(depth, self.placement)
-            matrices: list[torch.Tensor] = [block.feedforward.down.weight for block in model.blocks]  # type: ignore[union-attr, assignment, misc]
+            matrices: list[torch.Tensor] = [block.feedforward.down.weight for block in model.blocks]  # type: ignore[union-attr, misc]
             ids_BL, target_BT = torch.randint(VOCABULARY, (rows, LENGTH)), torch.randint(VOCABULARY, (rows, targets))
             loss = F.cross_entropy(model(ids_BL)[:, -targets:].flatten(0, 1), target_BT.flatten())
             total += torch.stack([one.norm() for one in torch.autograd.grad(loss, matrices)])

@@ -85,7 +85,7 @@ recipe = Recipe(
             learned=(measured(ALL) >= 0.95,),
         ),
         above("they are at least 5 points above frozen centroids", LEARNED, FROZEN, 0.05, source="section 5.1"),
-        above("and at least 20 points above centroids drawn anew at every call", LEARNED, REDRAWN, 0.2, source="section 5.1"),
+        above("and at least 20 points above centroids that are random at every call", LEARNED, REDRAWN, 0.2, source="section 5.1"),
         at_most("a window with as many pairs: at most 15 %, where one in sixteen is chance", 0.15, LOCAL, kind="control"),
     ),
     pictures=(validation_curves("accuracy"),),

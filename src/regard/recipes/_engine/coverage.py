@@ -1,4 +1,4 @@
-"""Which mechanisms and models the claims of recipes name: those that their variants build, found in values and code; and where the others come from.
+"""Mechanisms and models that the claims of recipes name: those that their variants build, found in values and code; and where the others come from.
 
 A variant is walked through: fields, arguments of partials, values of mappings, and functions and classes of the recipe's own file, whose code is
 searched for classes, tasks and names of models. A task without a model builds its default one.
@@ -122,7 +122,7 @@ class _Walk:
             yield from self._all(one for one in vars(found).values() if isinstance(one, FunctionType))
 
     def _code(self, function: FunctionType) -> Iterator[str]:
-        """What a function of the recipe's file uses; the default model of a task, unless a model is named beside it."""
+        """Names that the code of a function of the recipe's file uses; the default model of a task, unless a model is named beside it."""
         if function.__module__ not in self.modules:
             return
         used, constants = _words(function.__code__)

@@ -186,7 +186,7 @@ class PuzzleVariant(ABC, Generic[ModelT]):
         return model.eval()
 
     def objective(self) -> PuzzleObjective:
-        """What is learned, and the sequences that validate it."""
+        """The objective of training, with the sequences that validate it."""
         return PuzzleObjective(self.puzzle, self.batch_size, self.span_cost)
 
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
