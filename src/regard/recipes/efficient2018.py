@@ -1,6 +1,6 @@
 """Each feature of the keys is a map over all positions: enough to find what is the same question for every query, not to look up single items.
 
-Paper: Shen et al. 2018, "Efficient attention: attention with linear complexities", arXiv:1812.01243, section 3 and table 1 (there detection of
+Paper: Shen et al. 2018, "Efficient attention: attention with linear complexities", arXiv:1812.01243, sections 3 and 4 (there detection of
        objects, where it replaces attention at equal precision; here a token in a hundred and twenty-eight).
 Run:   regard run efficient2018        Takes: five minutes on one CPU core; three seeds of seven small models.
 
@@ -60,7 +60,7 @@ recipe = Recipe(
         Claim(
             "needle: efficient attention is at most 2 points below softmax",
             measured("needle, efficient") - measured("needle, softmax") >= -0.02,
-            source="table 1",
+            source="section 4",
             learned=(measured("needle, softmax") >= 0.95,),
         ),
         at_most("needle: without mixing at most 20 %, where one in eight is chance", 0.2, "needle, no mixing", kind="control"),

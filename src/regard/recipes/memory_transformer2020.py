@@ -1,7 +1,6 @@
 """A few learned tokens that all may read and write carry what a window cannot reach.
 
-Paper: Burtsev et al. 2020, "Memory transformer", arXiv:2006.11527, section 3 and table 1 (there 10 tokens in front of translations, 2 to 3 tenths
-       of a BLEU point); Guo et al. 2019, "Star-transformer", arXiv:1902.09113.
+Paper: Burtsev et al. 2020, "Memory transformer", arXiv:2006.11527, section 3 (there some tokens in front of the sentences of a translator); Guo et al. 2019, "Star-transformer", arXiv:1902.09113.
 Run:   regard run memory_transformer2020        Takes: a quarter of an hour on one CPU core; three seeds of five small models.
 
 One informative token in a hundred and twenty-eight, whose class all tokens must tell; windows of 4 to either side, two layers, two heads of 16:

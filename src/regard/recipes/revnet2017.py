@@ -1,6 +1,6 @@
 """Reversible layers store no activations but the last: memory does not grow with the depth, gradients are the same, and so is what is learned.
 
-Paper: Gomez et al. 2017, "The reversible residual network", arXiv:1707.04585, tables 1 and 3 (there images); Kitaev, Kaiser & Levskaya 2020,
+Paper: Gomez et al. 2017, "The reversible residual network", arXiv:1707.04585, section 4 (there images); Kitaev, Kaiser & Levskaya 2020,
        "Reformer", arXiv:2001.04451, section 3 and figure 3.
 Run:   regard run revnet2017        Takes: five minutes on one CPU core; three seeds of two small models, and of two measurements.
 
@@ -123,7 +123,7 @@ recipe = Recipe(
         Claim(
             "after equal steps the reversible stack is at most 2 points below ordinary layers",
             measured(LEARNS) - measured(LEARNS_PLAINLY) >= -0.02,
-            source="table 3",
+            source="section 4",
             learned=(measured(LEARNS_PLAINLY) >= 0.95,),
         ),
     ),
