@@ -21,7 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from regard.attention import mechanisms
+from regard.models import models
 from regard.recipes import RECIPES, Recipe
+from regard.recipes._engine.coverage import ORACLE, REIMPLEMENTED, named
 from regard.recipes._engine.record import RECORDS, read_record, state_of
 
 DOCS = Path(__file__).parent
@@ -54,6 +57,7 @@ def page() -> str:
     lines = [HEAD, *_overview(known, states), ""]
     for recipe in RECIPES:
         lines += _section(recipe, known.get(recipe.facts.name), states[recipe.facts.name])
+    lines += _coverage()
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -81,6 +85,25 @@ def _section(recipe: Recipe, record: dict[str, Any] | None, state: str) -> list[
     lines += ["| | claim | measured | margin, 95 % interval | p | seeds | n |", "| --- | --- | --- | --- | --- | --- | --- |"]
     lines += [_row(claim) for claim in record["claims"]]
     lines += ["", *_variants(record), *_pictures(facts.name)]
+    return lines
+
+
+def _coverage() -> list[str]:
+    """Recipes with a claim about each mechanism and model, or the test that compares it with public code."""
+    found = named(RECIPES)
+    lines = [
+        "## Claims by mechanism and model",
+        "",
+        "Recipes in which a claim compares a variant that is built with it. Models without a claim are reimplementations: their outputs and",
+        f"checkpoints are equal to those of transformers, by `{ORACLE}`.",
+        "",
+    ]
+    for kind, names in (("mechanism", mechanisms()), ("model", models())):
+        lines += [f"| {kind} | |", "| --- | --- |"]
+        for name in names:
+            recipes = ", ".join(f"`{one}`" for one in found.get(name, ()))
+            lines.append(f"| `{name}` | {recipes or f'equal to transformers: `{REIMPLEMENTED[name]}`'} |")
+        lines.append("")
     return lines
 
 

@@ -17,7 +17,7 @@ from regard.recipes._engine.record import decided_again, read_record, state_of
 CLAIMS = [pytest.param(claim, id=f"{recipe.facts.name}-{n}") for recipe in RECIPES for n, claim in enumerate(recipe.claims)]
 COMPARES = re.compile(r"\b(than|below|above|higher|lower|likelier|more|less|larger|half of what|of the time of)\b")
 NO_WORSE = re.compile(
-    r"at most [\d.]+ (BLEU )?points below|at most [\d.]+ nats above|at most \d+ % more|never worse|the same number of parameters"
+    r"at most [\d.]+ (BLEU )?points? below|at most [\d.]+ nats above|at most \d+ % more|never worse|the same number of parameters"
 )  # hold between equals
 
 

@@ -10,7 +10,19 @@ from torch import nn
 from regard.attention import AdaptiveSpanAttention, LocalAttention, LSHAttention, SoftmaxAttention
 from regard.patterns import causal, full
 from regard.recipes._engine.base import format_value
-from regard.recipes._engine.puzzles import IGNORE_INDEX, Blocks, Duplicate, Lag, Marked, Needle, Ranked, Recall
+from regard.recipes._engine.puzzles import (
+    IGNORE_INDEX,
+    Blocks,
+    Chapters,
+    Duplicate,
+    Lag,
+    Marked,
+    Needle,
+    Ranked,
+    Recall,
+    Spread,
+    SpreadLater,
+)
 from regard.recipes._engine.stacks import (
     TEST_SEED,
     Heads,
@@ -25,6 +37,9 @@ from regard.recipes._engine.stacks import (
 
 PUZZLES = [
     Needle(),
+    Spread(),
+    Spread(length=30, beyond=11),
+    SpreadLater(beyond=60),
     Marked(),
     Duplicate(),
     Blocks(),
@@ -33,6 +48,7 @@ PUZZLES = [
     Lag(length=32, lag=5, around=True),
     Recall(),
     Recall(pairs=4, times=3),
+    Chapters(chapters=3, pairs=5),
 ]
 
 
@@ -49,6 +65,10 @@ def solve(puzzle, ids):
     """Read by hand, token by token."""
     target, half = [IGNORE_INDEX] * len(ids), len(ids) // 2
     match puzzle:
+        case Spread():
+            ((at, needle),) = [(n, token) for n, token in enumerate(ids) if token < puzzle.classes]
+            later = isinstance(puzzle, SpreadLater)
+            target = [needle if (n - at if later else abs(n - at)) >= puzzle.beyond else IGNORE_INDEX for n in range(len(ids))]
         case Needle():
             (target[0],) = [token for token in ids if token < puzzle.classes]
         case Marked():
@@ -74,6 +94,16 @@ def solve(puzzle, ids):
             assert len(written) == puzzle.pairs
             target[len(pairs) :] = [written[key] for key in ids[len(pairs) :]]
             assert sorted(ids[len(pairs) :]) == sorted(written)
+        case Chapters():
+            size, seen = 3 * puzzle.pairs + 1, set()
+            for begin in range(0, len(ids), size):
+                *chapter, end = ids[begin : begin + size]
+                assert end == puzzle.vocab_size - 1
+                pairs, asked = chapter[: 2 * puzzle.pairs], chapter[2 * puzzle.pairs :]
+                written = dict(zip(pairs[::2], pairs[1::2], strict=True))
+                assert sorted(asked) == sorted(written) and not seen & set(written)
+                seen |= set(written)
+                target[begin + 2 * puzzle.pairs : begin + size - 1] = [written[key] for key in asked]
     return target
 
 

@@ -29,6 +29,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "location": {"attention": "location", "max_length": 32},
     "local-m": {"attention": "local_monotonic", "radius": 3},
     "local-p": {"attention": "local_predictive", "radius": 3},
+    "local-p general": {"attention": "local_predictive_general", "radius": 3},
 }
 
 
@@ -48,9 +49,9 @@ def fails(variant: str) -> Claim:
     return at_most(f"{variant}: at most half of the tokens right", 0.5, variant)
 
 
-def higher_loss(task: str, worse: str, better: str) -> Claim:
+def higher_loss(task: str, worse: str, better: str, source: str = "") -> Claim:
     text = f"{task}: {worse} has a higher loss than {better}"
-    return above(text, (f"{task}, {worse}", "loss"), (f"{task}, {better}", "loss"))
+    return above(text, (f"{task}, {worse}", "loss"), (f"{task}, {better}", "loss"), source=source)
 
 
 recipe = Recipe(
@@ -78,6 +79,7 @@ recipe = Recipe(
         fails("reverse, no attention"),
         higher_loss("reverse", "location", "general"),
         higher_loss("reverse", "concat", "general"),
+        higher_loss("reverse", "local-p", "local-p general", "table 4"),
         higher_loss("numbers", "general without feeding", "general"),
     ),
     pictures=(

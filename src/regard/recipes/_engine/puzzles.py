@@ -5,12 +5,15 @@
 | puzzle | target | a model must attend to |
 |---|---|---|
 | `Needle` | the one token that is not hay, at the first position | one token anywhere |
+| `Spread` | the one token that is not hay, at all positions, or those far from it | one token anywhere |
+| `SpreadLater` | the same, at later positions, for causal models | one earlier token |
 | `Marked` | the digit after a mark, among other digits, at the first position | one token anywhere, by the token before it |
 | `Duplicate` | the second half of 0w0w, as in Reformer and the Linear Transformer | the token half of the length before |
 | `Blocks` | in each block the tokens of another, always the same one | one other block |
 | `Ranked` | the blocks in the order of the numbers they begin with | one block, and which one depends on all |
 | `Lag` | the token a constant number of positions before | a constant distance, whatever the tokens |
 | `Recall` | the value last written under a key | the tokens themselves, wherever they are |
+| `Chapters` | the value of a key, in several chapters with other keys each | the tokens of one chapter, and none of those before |
 | `Shots` | the next answer of a task shown by examples | the examples |
 """
 
@@ -66,6 +69,39 @@ class Needle:
         ids_BL[:, 0] = self.vocab_size - 1
         ids_BL[torch.arange(rows), at_B] = needle_B
         return ids_BL, _targets_at(ids_BL, slice(0, 1), needle_B[:, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """One of `classes` tokens hidden in hay; it is the target of all tokens, but of those at a distance below `beyond`."""
+
+    length: int = 128
+    classes: int = 8
+    hay: int = 1
+    beyond: int = 0
+
+    @property
+    def vocab_size(self) -> int:
+        return self.classes + self.hay
+
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        ids_BL = self.classes + torch.randint(self.hay, (rows, self.length), generator=generator)
+        needle_B1 = torch.randint(self.classes, (rows, 1), generator=generator)
+        at_B1 = torch.randint(self.length - self.beyond, (rows, 1), generator=generator)
+        ids_BL.scatter_(1, at_B1, needle_B1)
+        return ids_BL, needle_B1.where(self.asks(torch.arange(self.length) - at_B1), IGNORE_INDEX)
+
+    def asks(self, distance_BL: Tensor) -> Tensor:
+        """Tokens that have a target, by their distance from the needle."""
+        return distance_BL.abs() >= self.beyond
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadLater(Spread):
+    """`Spread` for causal models: the target of the tokens that come `beyond` or more after it."""
+
+    def asks(self, distance_BL: Tensor) -> Tensor:
+        return distance_BL >= self.beyond
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +253,34 @@ class Recall:
         written_BL = torch.stack([key_BN.gather(1, which_BT), self.keys + value_BT], -1).flatten(1)
         ids_BL = torch.cat([written_BL, key_BN.gather(1, asked_BN)], 1)
         return ids_BL, _targets_at(ids_BL, slice(-self.pairs, None), self.keys + last_BN.gather(1, asked_BN))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapters:
+    """`Recall` several times, with an end token after each: a chapter has other keys than those before, which nobody asks for any more."""
+
+    chapters: int = 4
+    pairs: int = 8
+    values: int = 16
+
+    @property
+    def length(self) -> int:
+        return self.chapters * (3 * self.pairs + 1)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.chapters * self.pairs + self.values + 1
+
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        keys, shape = self.chapters * self.pairs, (rows, self.chapters, self.pairs)
+        key_BCN = torch.rand(rows, keys, generator=generator).argsort(-1).view(shape)
+        value_BCN = keys + torch.randint(self.values, shape, generator=generator)
+        asked_BCN = torch.rand(shape, generator=generator).argsort(-1)
+        end_BC1 = torch.full((rows, self.chapters, 1), self.vocab_size - 1)
+        ids_BCL = torch.cat([torch.stack([key_BCN, value_BCN], -1).flatten(2), key_BCN.gather(2, asked_BCN), end_BC1], 2)
+        target_BCL = torch.full_like(ids_BCL, IGNORE_INDEX)
+        target_BCL[..., 2 * self.pairs : -1] = value_BCN.gather(2, asked_BCN)
+        return ids_BCL.flatten(1), target_BCL.flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,9 +114,9 @@ class PuzzleObjective(Objective):
 
     metric = Metric("objective", higher=False)  # the loss with the cost of spans: by accuracy alone the widest span would be kept
 
-    def __init__(self, puzzle: Puzzle, batch_size: int, span_cost: float = 0.0):
+    def __init__(self, puzzle: Puzzle, batch_size: int, span_cost: float = 0.0, validation: Puzzle | None = None):
         self.puzzle, self.batch_size, self.span_cost = puzzle, batch_size, span_cost
-        self.validation = draw_sequences(puzzle, VALIDATION_SEED)
+        self.validation = draw_sequences(validation or puzzle, VALIDATION_SEED)
 
     def batches(self, epoch: int) -> Sequence[int]:
         return range(100)
@@ -185,10 +185,13 @@ class PuzzleVariant(ABC, Generic[ModelT]):
         load_parameters(model, load_file(out / "model.safetensors"))
         return model.eval()
 
+    def objective(self) -> PuzzleObjective:
+        """The objective of training, with the sequences that validate it."""
+        return PuzzleObjective(self.puzzle, self.batch_size, self.span_cost)
+
     def __call__(self, seed: int, out: Path) -> dict[str, float]:
         model = self.build()
-        objective = PuzzleObjective(self.puzzle, self.batch_size, self.span_cost)
-        result = fit(model, objective, self.train.replace(seed=seed), out, progress=False)
+        result = fit(model, self.objective(), self.train.replace(seed=seed), out, progress=False)
         return {**self.metrics(model.eval()), **training_metrics(result, model, out, "accuracy")}
 
     @torch.no_grad()
@@ -214,11 +217,13 @@ class StackVariant(PuzzleVariant[Stack]):
     reevaluated: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
     extra_metrics: Callable[[Stack], Mapping[str, float]] | None = None
 
+    def position(self) -> Position | None:
+        """Positional encoding that is added to the tokens."""
+        return Learned(min(self.puzzle.length, self.segment or self.puzzle.length), self.width) if self.positions else None
+
     def build(self) -> Stack:
-        length = min(self.puzzle.length, self.segment or self.puzzle.length)
-        position = Learned(length, self.width) if self.positions else None
         blocks = [Block(self.width, self._mixer(), FeedForward(self.width, 4 * self.width)) for _ in range(self.depth)]
-        return Stack(self.puzzle.vocab_size, self.width, blocks, position, self.pattern, self.segment)
+        return Stack(self.puzzle.vocab_size, self.width, blocks, self.position(), self.pattern, self.segment)
 
     def _mixer(self) -> nn.Module:
         return ShortConvolution(self.width, self.mixer(), self.convolution) if self.convolution else self.mixer()
