@@ -98,16 +98,20 @@ def draw_pixels(panels: Sequence[Band], processor: FunctionProcessor) -> Figure:
     parts = 3 + any(one.true is not None for one in panels)
     figure = new_figure(1.7 * parts, 1.8 * len(panels))
     grid = figure.subplots(len(panels), parts, squeeze=False)
+    scale = max(
+        1e-9,
+        *(float(np.max(shown, initial=0)) for one in panels for shown in (one.mean, one.y_known, () if one.true is None else one.true)),
+    )
+    spread = max(float(one.std.max()) for one in panels)
     for row, one in zip(grid, panels, strict=True):
         low, high = (np.array(side) for side in (processor.low, processor.high))
         steps = (high - low) / (np.array(processor.grid) - 1)
         known = np.full((*processor.grid, 3), UNKNOWN)
-        scale = max(float(one.mean.max()), float(one.y_known.max(initial=0)), 1e-9)
         for place, value in zip(np.round((one.x_known - low) / steps).astype(int), one.y_known[:, 0], strict=True):
             known[tuple(np.clip(place, 0, np.array(processor.grid) - 1))] = 1 - np.clip(value / scale, 0, 1)
         row[0].imshow(known)
         row[1].imshow(one.mean[:, 0].reshape(processor.grid), cmap="gray_r", vmin=0, vmax=scale)
-        row[2].imshow(one.std[:, 0].reshape(processor.grid), cmap="Oranges", vmin=0)
+        row[2].imshow(one.std[:, 0].reshape(processor.grid), cmap="Oranges", vmin=0, vmax=spread)
         if one.true is not None:
             row[3].imshow(np.asarray(one.true).reshape(processor.grid), cmap="gray_r", vmin=0, vmax=scale)
         for axis in row:

@@ -78,6 +78,7 @@ class FunctionBatch(NamedTuple):
     n_B: Tensor
     targets: int  # points of all functions
     unknown: int  # points that are not known
+    known: int  # most known points of a function
 
 
 def arranged(one: Function, number: int, context: tuple[int, int]) -> Function:
@@ -121,4 +122,4 @@ def collate(functions: Sequence[Function], processor: FunctionProcessor) -> Func
     pairs: Any = [processor.encode(one) for one in functions]
     sizes, known = [len(one.x) for one in functions], [one.context or 0 for one in functions]
     x_BLX, y_BLY = (pad_sequence(list(side), batch_first=True) for side in zip(*pairs, strict=True))
-    return FunctionBatch(x_BLX, y_BLY, torch.tensor(known), torch.tensor(sizes), sum(sizes), sum(sizes) - sum(known))
+    return FunctionBatch(x_BLX, y_BLY, torch.tensor(known), torch.tensor(sizes), sum(sizes), sum(sizes) - sum(known), max(known))

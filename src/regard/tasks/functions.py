@@ -103,7 +103,7 @@ class FunctionsTask(FunctionsTaskDeclaration, Task[FunctionsOptions]):
         if model.training:
             log_prob_BL, kl_B = model.bound(batch.x_BLX, batch.y_BLY, batch.c_B, batch.n_B)
             return Loss(kl_B.sum() - log_prob_BL.sum(), batch.targets, {"kl": kl_B.detach().sum()})
-        known = int(batch.c_B.max())
+        known = batch.known
         samples = SAMPLES if model.config.latent else 1
         generator = torch.Generator().manual_seed(0)  # a prediction does not depend on what else is predicted
         found = model(batch.x_BLX[:, :known], batch.y_BLY[:, :known], batch.x_BLX, batch.c_B, samples, generator)
