@@ -37,12 +37,13 @@ def requirement_name(text: str) -> str:
 OPTIONAL = {
     MODULES.get(name, name): extra for extra, texts in EXTRAS.items() for text in texts if (name := requirement_name(text)) != "regard"
 } | CARRIED
+NEEDED = {"networkx"}  # by PyTorch itself, too, in its compiler
 BLOCKER = f"""
 import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {set(OPTIONAL)!r}:
+        if name.partition(".")[0] in {set(OPTIONAL) - NEEDED!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Blocked())
@@ -128,7 +129,6 @@ USES = {  # package: a use of it
     "transformers": "from regard.interop import register; register()",
     "anywidget": "from regard.look.widget import _widget_class; _widget_class()",
     "rouge_score": "from regard.metrics import Rouge; Rouge()",
-    "networkx": "from regard.data.graphs import read_graphs; list(read_graphs('karate'))",
     "tensorboard": "from regard.train.log import check_installed; check_installed(['tensorboard'])",
     "wandb": "from regard.train.log import check_installed; check_installed(['wandb'])",
     "mlflow": "from regard.train.log import check_installed; check_installed(['mlflow'])",

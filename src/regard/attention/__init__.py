@@ -41,12 +41,12 @@ from .dot import DotAttention as DotAttention
 from .efficient import EfficientAttention as EfficientAttention
 from .entmax import EntmaxAttention as EntmaxAttention
 from .forgetting import ForgettingAttention as ForgettingAttention
-from .gat import GraphAttention as GraphAttention
 from .gated_delta_net import GatedDeltaNet as GatedDeltaNet
 from .gated_linear import GatedLinearAttention as GatedLinearAttention
-from .gatv2 import GraphAttentionV2 as GraphAttentionV2
 from .gaussian_window import GaussianWindow as GaussianWindow
 from .general import GeneralAttention as GeneralAttention
+from .graph_attention import GraphAttention as GraphAttention
+from .graph_attention_v2 import GraphAttentionV2 as GraphAttentionV2
 from .hard import Choice as Choice
 from .hard import HardAttention as HardAttention
 from .image_transformer import Image1DAttention as Image1DAttention

@@ -28,7 +28,7 @@ FAMILIES = (
     Family(
         "Exact", "Every pair that the pattern allows is compared.", names=("softmax", "differential", "entmax", "forgetting", "sigmoid")
     ),
-    Family("Graphs", "Scores of pairs of nodes, along the edges of a graph.", names=("gat", "gatv2")),
+    Family("Graphs", "Scores of pairs of nodes, along the edges of a graph.", names=("graph_attention", "graph_attention_v2")),
     Family("Sparse patterns", "Softmax attention within a pattern of its own.", PatternAttention, ("adaptive_span",)),
     Family(
         "Clustered, hashed and sorted",

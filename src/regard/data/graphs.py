@@ -462,7 +462,7 @@ def _blocks(text: str) -> Iterator[GraphData]:
     place_N = random.permutation(count)
     parts = np.where(place_N < count * known / 100, "train", np.where(place_N < count * (known / 100 + 0.2), "valid", "test"))
     rows = [{str(n): float(value) for n, value in enumerate(row)} for row in x_NF]
-    names = [f"{'abcdefghijklmnopqrst'[c]}{n}" for n, c in enumerate(label_N)]
+    names = [f"noise{n}" if noise else f"{'abcdefghijklmnopqrst'[c]}{n}" for n, (c, noise) in enumerate(zip(label_N, noise_N, strict=True))]
     labels = tuple("" if noise else "abcdefghijklmnopqrst"[c] for c, noise in zip(label_N, noise_N, strict=True))
     yield make_graph(f"blocks:{text}", names, _both(pairs.tolist(), False), rows, labels=labels, parts=tuple(parts.tolist()))
 

@@ -44,7 +44,7 @@ LOOKUP_TRAIN = TRAIN.replace(steps=600, lr=1e-2, evaluate_every=60, save_every=6
 OPTIONS = GraphsOptions()
 LOOKUP_OPTIONS = GraphsOptions(directed=True, scale="none", l2=0.0, batch_size=40, shares=(0.1, 0.2))
 NOISY, MIXED = "noise=30,", "inside=40,across=15,signal=50,"
-UNIFORM, ALONE = "softmax(scale=0.0)", "gat under window(0)"
+UNIFORM, ALONE = "softmax(scale=0.0)", "graph_attention under window(0)"
 KEYS, LOOKUPS = 10, 300
 
 

@@ -183,7 +183,7 @@ def _adjacency(graph: GraphData) -> Array:
     count = len(graph.nodes)
     if count > MOST_ENCODED:
         raise NotSupported(
-            f"{graph.name}: positional encodings of {count:,} nodes; expected at most {MOST_ENCODED:,}; use --set laplacian=0 random_walk=0"
+            f"{graph.name}: positional encodings of {count:,} nodes; expected at most {MOST_ENCODED:,}; use --set laplacian=0 --set random_walk=0"
         )
     a_NN = np.zeros((count, count))
     a_NN[graph.pairs_E2[:, 0], graph.pairs_E2[:, 1]] = a_NN[graph.pairs_E2[:, 1], graph.pairs_E2[:, 0]] = 1

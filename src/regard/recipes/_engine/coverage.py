@@ -108,6 +108,9 @@ class _Walk:
         elif is_dataclass(value):
             if hasattr(value, "task") and getattr(value, "model", "none") is None:
                 yield from self.names(value.task.default_model, "model")
+            model, settings = (getattr(value, name, None) for name in ("model", "settings"))
+            if isinstance(model, str) and model in models() and "attention" not in (settings or {}):
+                yield from _by_default(models()[model])
             yield from self._class(type(value))
             for field in fields(value):
                 yield from self.names(getattr(value, field.name), field.name)
@@ -141,6 +144,14 @@ def _built_in(model: type) -> Iterator[str]:
         for value in vars(sys.modules[model.__module__]).values():
             if isinstance(value, type) and issubclass(value, Attention) and value is not Attention:
                 yield from _names_of_class(value)
+
+
+def _by_default(model: type) -> Iterator[str]:
+    """Mechanisms of a model whose settings name none."""
+    for field in fields(model.Config):  # type: ignore[attr-defined]
+        if "attention" in field.name:
+            for line in [field.default] if isinstance(field.default, str) else field.default if isinstance(field.default, tuple) else ():
+                yield from _names_in(str(line), field.name)
 
 
 def _names_in(text: str, key: str) -> Iterator[str]:

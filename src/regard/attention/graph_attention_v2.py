@@ -33,7 +33,7 @@ class GraphAttentionV2(ScoreAttention):
     """
 
     facts = Facts(
-        name="gatv2",
+        name="graph_attention_v2",
         paper=Paper("How attentive are graph attention networks?", 2021, "arXiv:2105.14491"),
         formula="softmax(a·LeakyReLU(q + k)) v",
         time="L·M·K",

@@ -34,7 +34,7 @@ class GraphAttention(ScoreAttention):
     """
 
     facts = Facts(
-        name="gat",
+        name="graph_attention",
         paper=Paper("Graph attention networks", 2017, "arXiv:1710.10903"),
         formula="softmax(LeakyReLU(a·q + a′·k)) v",
         time="(L + M)·K + L·M",
