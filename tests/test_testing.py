@@ -424,21 +424,21 @@ def test_patterns_are_checked():
 
 def test_tasks_are_checked(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "extend" / "task.md").read_text(encoding="utf-8")
-    source = tmp_path / "sets_of_the_docs.py"
+    source = tmp_path / "bags_of_the_docs.py"
     source.write_text(re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1])
     monkeypatch.syspath_prepend(tmp_path)
-    names = importlib.import_module("sets_of_the_docs")
-    (tmp_path / "sets.jsonl").write_text("".join(f'{{"set": [[0.{n}], [0.5]], "y": 0.{n}}}\n' for n in range(100)))
-    found = outcomes(names.Sets, data=str(tmp_path / "sets.jsonl"), input="[[0.2], [0.7]]")
+    names = importlib.import_module("bags_of_the_docs")
+    (tmp_path / "bags.jsonl").write_text("".join(f'{{"bag": [[0.{n}], [0.5]], "y": 0.{n}}}\n' for n in range(100)))
+    found = outcomes(names.Bags, data=str(tmp_path / "bags.jsonl"), input="[[0.2], [0.7]]")
     assert {outcome for outcome, _ in found.values()} == {"passed"} and len(found) == 6
 
-    class Careless(names.Sets):
+    class Careless(names.Bags):
         def batch(self, item, generator):
             x, n, y = super().batch(item, generator)
             return x + 0.01 * next(noise), n, y
 
     noise = itertools.count()
-    found = outcomes(Careless, data=str(tmp_path / "sets.jsonl"))
+    found = outcomes(Careless, data=str(tmp_path / "bags.jsonl"))
     assert found["resume"][0] == "failed" and "generator" in found["resume"][1] and found["predict"][0] == "not applicable"
 
 
