@@ -2,7 +2,7 @@
 
 Paper: Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine translation", arXiv:1508.04025, sections 3
        and 5 (there English → German news, here digits to copy or to reverse).
-Run:   regard run luong2015        Takes: about half an hour on two CPU cores; three seeds of sixteen small models, equal steps.
+Run:   regard run luong2015        Takes: about half an hour on two CPU cores; three seeds of eighteen small models, equal steps.
 
 Ten to sixteen random digits; GRUs of 64, the source read backwards, windows of three to either side. Copying follows the diagonal
 of the alignment matrix, reversing the antidiagonal. Input feeding is tried on English number words to German morphemes, where words occur

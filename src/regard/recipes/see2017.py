@@ -2,7 +2,7 @@
 
 Paper: See, Liu & Manning 2017, "Get to the point: summarization with pointer-generator networks", arXiv:1704.04368, sections 2 and 5 (there
        CNN/Daily Mail, here generated texts).
-Run:   regard run see2017        Takes: about six minutes on one CPU core; three seeds of five small models, equal steps per claim.
+Run:   regard run see2017        Takes: about six minutes on one CPU core; three seeds of six small models, equal steps per claim.
 
 Names: texts of 20 words with a name behind each of three markers, to be written in the order of the markers; 200 words in the vocabulary, and
 names of the test that occur nowhere in training. Events: texts with eight events such as "Reda met Ambo .", all of which are to be written, in any
