@@ -32,7 +32,7 @@ from .puzzles import IGNORE_INDEX, Puzzle
 from .variants import short_training, training_metrics
 
 WIDTH, HEADS = 32, 2
-VALIDATION_SEED, TEST_SEED = 1_000_003, 1_000_033
+VALIDATION_SEED, TEST_SEED = 1_000_003, 1_000_037  # 1_000_033 until settings had been chosen with those sequences in view
 HELD_OUT = 256  # sequences of either
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
