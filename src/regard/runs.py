@@ -368,7 +368,10 @@ def summarise(folder: Path) -> RunSummary:
 
 def _mechanism(config: RunConfig) -> str:
     """Mechanisms that the settings name, in order, without repetition: those put in place of others first."""
-    overrides, own = config.settings.get("attention_overrides") or (), config.settings.get("attention") or ()
+    overrides, own = (
+        value if isinstance(value := config.settings.get(name), list | tuple | str) else () for name in ("attention_overrides", "attention")
+    )
+    overrides = [one for one in overrides if isinstance(one, list | tuple) and len(one) == 2]
     lines = [str(line) for _, line in overrides]
     depth = config.settings.get("depth")
     if not lines or (isinstance(depth, int) and len(lines) < depth and all(path != "*" for path, _ in overrides)):

@@ -75,7 +75,7 @@ def test_accuracy_is_counted_by_the_number_of_shots():
 def test_test_paragraphs_are_in_no_other_part(tmp_path):
     parts = bert2018.labelled()
     texts = {part: {one["original"] for one in examples} for part, examples in parts.items()}
-    assert {part: len(each) for part, each in texts.items()} == {"train": 64, "valid": 64, "test": 128}
+    assert {part: len(each) for part, each in texts.items()} == {"train": 64, "valid": 64, "test": 192}
     assert not texts["train"] & texts["test"] and not texts["valid"] & texts["test"]
     assert len({one["label"] for one in parts["train"]}) == bert2018.TOPICS
     assert parts == bert2018.labelled()

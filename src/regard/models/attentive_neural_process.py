@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..attention import Attention
+from ..bounds import DepthOrNone
 from ..errors import BadConfig
 from ..layers import Block, FeedForward
 from ..layers.spec import Spec
 from ..patterns import lengths
-from .model import Count, ModelFacts, Size, build_heads
+from .model import ModelFacts, Size, build_heads
 from .process import ProcessConfig, ProcessModel, mlp
 
 
@@ -23,7 +24,7 @@ from .process import ProcessConfig, ProcessModel, mlp
 class AttentiveNeuralProcessConfig(ProcessConfig):
     heads: Size = 8  # attention heads
     attention: str = "softmax"  # mechanism from targets to known points
-    self_depth: Count = 0  # blocks of self-attention over the known points, of each path
+    self_depth: DepthOrNone = 0  # blocks of self-attention over the known points, of each path
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,9 +26,7 @@ class GATConfig(GraphModelConfig):
     heads: Heads = 8  # heads of each layer but the last
     output_heads: Heads = 1  # heads of the last layer, which are averaged
     depth: Depth = 2  # layers
-    attention: str | tuple[str, ...] = (
-        "graph_attention"  # a mechanism, perhaps with settings and a pattern, for all layers; or one per layer
-    )
+    attention: str | tuple[str, ...] = "graph_attention"  # a mechanism, perhaps with settings and a pattern, or one per layer
     dropout: Probability = 0.6  # dropout rate of features, and of the input of each layer
     attention_dropout: Probability = 0.6  # dropout rate of attention weights, for mechanisms that have one
     residual: bool = False  # add the input of a layer to its output

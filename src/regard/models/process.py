@@ -22,7 +22,7 @@ from ..errors import BadConfig, ShapeError
 from ..kernels import normal
 from ..layers import mean_pool
 from .gaussian import Gaussian
-from .model import Count, Model, ModelConfig, Size
+from .model import Count, Depth, Model, ModelConfig, Size
 
 LEAST_STD = 0.1  # of predictions and of z, as in the paper
 
@@ -32,8 +32,8 @@ class ProcessConfig(ModelConfig):
     inputs: Size = 1  # numbers that say where: coordinates of x
     outputs: Size = 1  # numbers that are predicted there: coordinates of y
     width: Size = 128  # hidden units, and size of r
-    depth: Size = 3  # linear layers of each encoder
-    decoder_depth: Size = 3  # linear layers of the decoder
+    depth: Depth = 3  # linear layers of each encoder
+    decoder_depth: Depth = 3  # linear layers of the decoder
     deterministic: bool = True  # the path of r; without it a prediction knows the context through z only
     latent: Count = 128  # size of z; 0: no latent path, so that all functions of a prediction are alike
     max_length: Size = 1024  # context points that a mechanism sized by length is built for; softmax attention has no limit

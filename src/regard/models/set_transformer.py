@@ -15,10 +15,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from ..bounds import DepthOrNone
 from ..errors import BadConfig, ShapeError
 from ..layers import Block, CrossBlock, Dropout, InducedBlock, LayerNorm, MultiHead, NoNorm, Pooling, max_pool, mean_pool
 from ..patterns import lengths
-from .model import Count, Model, ModelConfig, ModelFacts, Probability, Size, attention_lines, build_heads
+from .model import Model, ModelConfig, ModelFacts, Probability, Size, attention_lines, build_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +31,10 @@ class SetTransformerConfig(ModelConfig):
     heads: Size = 4  # attention heads
     encoder: Literal["sab", "isab", "rff"] = "sab"  # blocks over the items: self-attention, through inducing points; rff: without attention
     points: Size = 16  # inducing points per isab block
-    depth: Count = 2  # blocks over the items
+    depth: DepthOrNone = 2  # blocks over the items
     pool: Literal["attention", "mean", "max"] = "attention"  # pooling by seeds that attend (PMA); mean and max are the ablations
     seeds: Size = 1  # vectors that the set is pooled into; mean and max give one
-    decoder_depth: Count = 1  # self-attention blocks over the seeds
+    decoder_depth: DepthOrNone = 1  # self-attention blocks over the seeds
     norm: bool = False  # layer norms; the paper leaves them out where numbers count, and so is the default
     attention: tuple[str, ...] = ("softmax",)  # mechanisms of the blocks over the items, in turn
     dropout: Probability = 0.0  # dropout after each sublayer

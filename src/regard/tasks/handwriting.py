@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ..data import Splits
 from ..data.batches import Numbers
 from ..data.strokes import Writing, read_strokes
 from ..decode import Written, write
-from ..errors import BadFile, NotSupported
-from ..files import read_json, write_json
+from ..errors import NotSupported
 from ..look import Indices, Layers, Maps, capture
 from ..look.pictures import png
 from ..models import Handwriting, device_of
@@ -26,52 +21,8 @@ from ..runs import Run
 from ..train import Loss
 from .handwriting_pictures import END, draw_strokes, to_svg
 from .options.handwriting import HandwritingOptions, HandwritingTaskDeclaration, WriteOptions
+from .stroke_processor import PenBatch, StrokeProcessor, collate
 from .task import Prediction, Task
-
-FILE = "strokes.json"
-
-
-@dataclass(frozen=True)
-class StrokeProcessor:
-    """Characters and the unit of length: points are divided by `scale`, so that offsets have a standard deviation of one."""
-
-    characters: str
-    scale: float
-
-    @classmethod
-    def of(cls, writings: Sequence[Writing], text: bool) -> StrokeProcessor:
-        scale = float(np.concatenate([one.points[:, :2] for one in writings]).std())
-        return cls("".join(sorted({letter for one in writings for letter in one.text})) if text else "", max(scale, 1e-6))
-
-    def ids(self, text: str) -> list[int]:
-        """Characters from 1; 0 stands for one that was not in the training data."""
-        return [self.characters.find(letter) + 1 for letter in text]
-
-    def points(self, writing: Writing) -> Tensor:
-        return torch.from_numpy(writing.points / np.array([self.scale, self.scale, 1], dtype=np.float32))
-
-    def save(self, folder: Path) -> None:
-        write_json(folder / FILE, {"characters": self.characters, "scale": self.scale})
-
-    @classmethod
-    def load(cls, folder: Path) -> StrokeProcessor:
-        plain = read_json(folder / FILE)
-        if not isinstance(plain, dict) or not isinstance(plain.get("characters"), str) or not isinstance(plain.get("scale"), float):
-            raise BadFile(f"{folder / FILE}: expected characters, a text, and scale, a number")
-        if len(set(plain["characters"])) != len(plain["characters"]) or not 0 < plain["scale"] < 1e9:
-            raise BadFile(
-                f"{folder / FILE}: characters that repeat, or a scale of {plain['scale']}; expected each once, and a positive number"
-            )
-        return cls(plain["characters"], plain["scale"])
-
-
-class PenBatch(NamedTuple):
-    """Lines of one batch: points_BL3, text_BM with 0 after each text, and which of the points after the first are there."""
-
-    points_BL3: Tensor
-    text_BM: Tensor
-    there_BL: Tensor
-    points: int  # that are there
 
 
 class HandwritingTask(HandwritingTaskDeclaration, Task[HandwritingOptions]):
@@ -159,15 +110,6 @@ class HandwritingTask(HandwritingTaskDeclaration, Task[HandwritingOptions]):
         joined = Maps(maps.join_calls(layer) for layer in maps.layers)
         labels = [f"{n}{'↑' if lifted > 0.5 else ''}" for n, lifted in enumerate(written.points_L3[:, 2].tolist())]
         return _summary(text, written), joined.label(queries=labels, keys=[*text, END])
-
-
-def collate(writings: Sequence[Writing], processor: StrokeProcessor) -> PenBatch:
-    points = [processor.points(one) for one in writings]
-    n_B = torch.tensor([len(one) for one in points])
-    points_BL3 = pad_sequence(points, batch_first=True)
-    text_BM = pad_sequence([torch.tensor([*processor.ids(one.text), 0]) for one in writings], batch_first=True)
-    there_BL = torch.arange(points_BL3.shape[1] - 1) < n_B[:, None] - 1
-    return PenBatch(points_BL3, text_BM, there_BL, int(there_BL.sum()))
 
 
 def first_writing(data: str) -> Writing:

@@ -104,7 +104,12 @@ def edge_plan(pattern: Pattern, q_BLHK: Tensor, k_BMHK: Tensor) -> EdgePlan | No
         k_BMHK: keys, for theirs.
     """
     (B, L, H), M, path = q_BLHK.shape[:3], k_BMHK.shape[1], forced()
-    if path not in (None, "edges") or (path is None and (is_static(pattern) or L * M <= DENSE_PAIRS)):
+    if (
+        path not in (None, "edges")
+        or not q_BLHK.numel()
+        or not k_BMHK.numel()
+        or (path is None and (is_static(pattern) or L * M <= DENSE_PAIRS))
+    ):
         return None
     return _PLANS.get(pattern, (B, L, H, M, q_BLHK.device, path), lambda: _make(pattern, B, L, H, M, q_BLHK.device))
 
