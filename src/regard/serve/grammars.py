@@ -1,6 +1,6 @@
 """The child process that tries grammars of requests; `grammar_check.GrammarCheck` starts it.
 
-A short schema may take minutes to compile ({"multipleOf": 999983} takes 47 seconds), and nothing can stop it inside this process. So a
+A short schema may take minutes to compile ({"multipleOf": 9999991} takes two minutes), and nothing can stop it inside this process. So a
 grammar is compiled here first, for single bytes as tokens, with a limit on memory, and the parent kills the process when its time is over.
 
     {"call": "check", "arguments": {"source": …}}   →   {"result": null}   or   {"error": "refused" or "memory", "message": reason}
