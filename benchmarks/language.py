@@ -91,9 +91,9 @@ def plain(model: GPT2, vocab_size: int, dropout: float) -> Plain:
 def transformers_loss(model: GPT2, dropout: float) -> tuple[nn.Module, Loss]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from regard.interop.families.gpt2 import GPT2 as FAMILY
+    from regard.interop.families import GPT2Family
 
-    described, tensors = FAMILY.export(model)
+    described, tensors = GPT2Family().export(model)
     quiet = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout, "use_cache": False, "attn_implementation": "sdpa"}
     quiet |= {"bos_token_id": None, "eos_token_id": None}
     made = GPT2LMHeadModel(GPT2Config(**{k: v for k, v in described.items() if k not in ("model_type", "architectures")} | quiet))
