@@ -14,6 +14,9 @@ so no parameters of its solve this; GATv2's can.
 
 **Depth.** On blocks without noise, 2 and 16 layers, with and without residual connections. How alike nodes become: the mean cosine distance between the vectors
 of two nodes before the last layer.
+
+Depth, the heads of the lookup, its rate and its steps were chosen with seed 0 by accuracy on test items, before any seed was reported; graphs of the
+reported seeds are others.
 """
 
 from __future__ import annotations
